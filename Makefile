@@ -1,0 +1,40 @@
+# Everything a newcomer needs: `make demo` and `make test` set themselves up in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check bench format clean help
+
+help:           ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "seaweedq needs Python 3.11 or newer; PYTHON=/path/to/python3.11 make ... chooses one")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read with Spark and DuckDB
+	$(BIN)/seaweedq demo $(DEMO)
+
+test: $(STAMP)  ## all tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
+
+check: $(STAMP) ## lint, format, types, import contracts, documentation links
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/check_docs.py
+
+bench: $(STAMP) ## every benchmark, each beside its limit
+	$(BIN)/python -m benchmarks
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,263 @@
+"""Every error of seaweedq, one tree. Status codes are not here: `api/problems` maps slugs to them.
+
+    SeaweedqError
+    ├── BadRequest                what a client sent cannot be taken
+    │   ├── UnreadableBody, UnsupportedContentType, UnsupportedEncoding
+    │   ├── InvalidRequest, InvalidName, InvalidMessages
+    │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
+    │   ├── RouteNotFound, MethodNotAllowed
+    │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound
+    │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SequenceOutOfOrder
+    │   └── OffsetOutOfRange
+    ├── Unavailable               try again later; `retry_after_s` says when
+    │   ├── NotReady, Overloaded
+    │   └── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
+    ├── Fenced                    another writer has what was ours: stop, and look again
+    ├── Damaged                   what is stored is not what was written
+    │   └── JournalDamaged, ChainDamaged
+    ├── UnfitStore                the store breaks a promise that safety rests on
+    ├── DataFolderInUse           another process holds the data folder
+    └── ClientError               raised by the Python client alone
+        └── ServerProblem, ConnectionFailed
+
+`fields` of an error are what helps to mend it; they go into the problem document as they are.
+"""
+
+from typing import Any, ClassVar
+
+
+class SeaweedqError(Exception):
+    """The root. `slug` is stable and ends the problem's `type`; `title` says the same in words."""
+
+    slug: ClassVar[str] = "internal"
+    title: ClassVar[str] = "Internal error"
+
+    def __init__(self, detail: str, **fields: Any) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.fields = fields
+
+
+class BadRequest(SeaweedqError):
+    """What a client sent cannot be taken as it is."""
+
+    slug, title = "bad-request", "Bad request"
+
+
+class UnreadableBody(BadRequest):
+    """The body could not be parsed at all."""
+
+    slug, title = "unreadable-body", "The body cannot be read"
+
+
+class UnsupportedContentType(BadRequest):
+    """The content type is not one that this route takes; fields: supported."""
+
+    slug, title = "unsupported-content-type", "Unsupported content type"
+
+
+class UnsupportedEncoding(BadRequest):
+    """The content encoding is neither gzip nor zstd; fields: supported."""
+
+    slug, title = "unsupported-encoding", "Unsupported content encoding"
+
+
+class InvalidRequest(BadRequest):
+    """Readable, but not valid; fields: often `field`, `value`, `bound`."""
+
+    slug, title = "invalid-request", "The request is not valid"
+
+
+class InvalidName(BadRequest):
+    """A topic, subscription or producer name outside its alphabet."""
+
+    slug, title = "invalid-name", "The name is not valid"
+
+
+class InvalidMessages(BadRequest):
+    """Some messages are not valid; fields: `errors` (index and reason of the first 100), `invalid` (how many)."""
+
+    slug, title = "invalid-messages", "Some messages are not valid"
+
+
+class RequestTooLarge(BadRequest):
+    """The decoded body is over `max_request_bytes`; fields: limit_bytes."""
+
+    slug, title = "request-too-large", "The request is too large"
+
+
+class MessageTooLarge(BadRequest):
+    """A message is over `max_message_bytes`; fields: limit_bytes, index."""
+
+    slug, title = "message-too-large", "A message is too large"
+
+
+class RequestTimeout(BadRequest):
+    """The body did not arrive in time; fields: timeout_s."""
+
+    slug, title = "request-timeout", "The request did not arrive in time"
+
+
+class RouteNotFound(BadRequest):
+    """No such path."""
+
+    slug, title = "not-found", "Not found"
+
+
+class MethodNotAllowed(BadRequest):
+    """The path exists, the method does not; fields: allowed."""
+
+    slug, title = "method-not-allowed", "Method not allowed"
+
+
+class TopicNotFound(BadRequest):
+    """No topic of that name; fields: topic."""
+
+    slug, title = "topic-not-found", "Topic not found"
+
+
+class SegmentNotFound(BadRequest):
+    """The topic has no segment of that id; fields: topic, segment."""
+
+    slug, title = "segment-not-found", "Segment not found"
+
+
+class SubscriptionNotFound(BadRequest):
+    """The topic has no subscription of that name; fields: topic, subscription."""
+
+    slug, title = "subscription-not-found", "Subscription not found"
+
+
+class TopicConflict(BadRequest):
+    """The topic exists with another configuration; fields: differences."""
+
+    slug, title = "topic-exists", "The topic exists with another configuration"
+
+
+class SubscriptionConflict(BadRequest):
+    """The subscription exists with another configuration; fields: differences."""
+
+    slug, title = "subscription-exists", "The subscription exists with another configuration"
+
+
+class TopicBeingDeleted(BadRequest):
+    """The topic's files are being removed; its name is free again afterwards."""
+
+    slug, title = "topic-being-deleted", "The topic is being deleted"
+
+
+class SequenceOutOfOrder(BadRequest):
+    """A producer's sequence is neither new nor one that is remembered; fields: producer, sequence, newest."""
+
+    slug, title = "sequence-out-of-order", "The producer's sequence is out of order"
+
+
+class OffsetOutOfRange(BadRequest):
+    """An offset beyond the segment's end; fields: offset, end_offset."""
+
+    slug, title = "offset-out-of-range", "The offset is beyond the end"
+
+
+class Unavailable(SeaweedqError):
+    """Nothing is wrong with the request; it can be sent again after `retry_after_s` seconds."""
+
+    slug, title = "unavailable", "Unavailable"
+
+    def __init__(self, detail: str, *, retry_after_s: int = 1, **fields: Any) -> None:
+        super().__init__(detail, **fields)
+        self.retry_after_s = retry_after_s
+
+
+class NotReady(Unavailable):
+    """The broker is starting, stopping or without its lease."""
+
+    slug, title = "not-ready", "The broker is not ready"
+
+
+class Overloaded(Unavailable):
+    """The memory budget is used up; fields: budget_bytes."""
+
+    slug, title = "overloaded", "The broker is overloaded"
+
+
+class JournalUnavailable(Unavailable):
+    """The journal could not be made durable (disk full, I/O error): nothing was taken."""
+
+    slug, title = "journal-unavailable", "The journal cannot be written"
+
+
+class StoreUnavailable(Unavailable):
+    """The object store did not answer, or its answer leaves open what happened."""
+
+    slug, title = "store-unavailable", "The store is unavailable"
+
+
+class CoordinationUnavailable(Unavailable):
+    """Coordination did not answer."""
+
+    slug, title = "coordination-unavailable", "Coordination is unavailable"
+
+
+class Fenced(SeaweedqError):
+    """Another writer took the name that would have been ours; nothing more may be acknowledged."""
+
+    slug, title = "fenced", "Another broker has taken over"
+
+
+class Damaged(SeaweedqError):
+    """Stored bytes are not what was written; the detail says where."""
+
+    slug, title = "damaged", "Stored data is damaged"
+
+
+class JournalDamaged(Damaged):
+    """A commit is bad although a later one is valid; fields: path, position."""
+
+    slug, title = "journal-damaged", "The journal is damaged"
+
+
+class ChainDamaged(Damaged):
+    """A chain has a gap, an overlap or an unreadable entry; fields: name."""
+
+    slug, title = "chain-damaged", "A segment's chain is damaged"
+
+
+class UnfitStore(SeaweedqError):
+    """The store ignores or races create-if-absent."""
+
+    slug, title = "unfit-store", "The store breaks a promise"
+
+
+class DataFolderInUse(SeaweedqError):
+    """Another process holds the data folder's lock; fields: path, pid."""
+
+    slug, title = "data-folder-in-use", "The data folder is in use"
+
+
+class ClientError(SeaweedqError):
+    """The root of what only the Python client raises."""
+
+    slug, title = "client-error", "Client error"
+
+
+class ServerProblem(ClientError):
+    """A problem document that no other class stands for; `status` and `type` are in `fields`."""
+
+    slug, title = "server-problem", "The server answered with a problem"
+
+
+class ConnectionFailed(ClientError):
+    """No broker answered within the client's patience."""
+
+    slug, title = "connection-failed", "No broker could be reached"
+
+
+def by_slug() -> dict[str, type[SeaweedqError]]:
+    """Every class of the tree by its slug."""
+    found: dict[str, type[SeaweedqError]] = {}
+    todo = [SeaweedqError]
+    while todo:
+        kind = todo.pop()
+        found[kind.slug] = kind
+        todo += kind.__subclasses__()
+    return found

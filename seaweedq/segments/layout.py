@@ -1,0 +1,87 @@
+"""The record layout: which columns a topic's rows have, in memory, in the journal and in Parquet.
+
+What begins with `_` is the queue's, all else the user's. In files every column is there (`Layout.table`). On
+the way there, *rows* are a record batch without `_offset` (a row's offset is the first one plus its index) and
+without those optional columns in which every value is null; `Layout.rows` gives the schema for a mask of the
+optional columns that are present, so that a frame needs four bits for its schema.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+HEADERS = pa.map_(pa.string(), pa.string())
+REFERENCE = pa.struct([("uri", pa.string()), ("size", pa.int64()), ("content_type", pa.string()), ("sha256", pa.string())])
+
+OFFSET_FIELD = pa.field("_offset", pa.int64(), nullable=False)
+TIMESTAMP_FIELD = pa.field("_timestamp", TIMESTAMP, nullable=False)
+OPTIONAL_FIELDS = (
+    pa.field("_key", pa.string()),
+    pa.field("_headers", HEADERS),
+    pa.field("_expires", TIMESTAMP),
+    pa.field("_reference", REFERENCE),
+)
+PARTITION_COLUMN = "segment"
+
+
+class Format(StrEnum):
+    """How a topic stores values."""
+
+    JSON = "json"
+    BYTES = "bytes"
+    TYPED = "typed"
+
+
+@cache
+def _optional(mask: int) -> tuple[pa.Field, ...]:
+    return tuple(f for bit, f in enumerate(OPTIONAL_FIELDS) if mask >> bit & 1)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of one topic. `values` are the user's columns: `value` alone, or a typed topic's fields."""
+
+    format: Format
+    values: pa.Schema
+    table: pa.Schema = field(init=False)
+
+    def __post_init__(self) -> None:
+        columns = [OFFSET_FIELD, TIMESTAMP_FIELD, *OPTIONAL_FIELDS, *self.values]
+        object.__setattr__(self, "table", pa.schema(columns))
+
+    @staticmethod
+    def of(format: Format, fields: pa.Schema | None = None) -> "Layout":
+        """The layout of a format; `fields` are a typed topic's columns, else None."""
+        if format is Format.TYPED:
+            assert fields is not None
+            return Layout(format, fields)
+        kind = pa.string() if format is Format.JSON else pa.binary()
+        return Layout(format, pa.schema([pa.field("value", kind)]))
+
+    def rows(self, mask: int) -> pa.Schema:
+        """The schema of rows whose optional columns are those in `mask` (bit n: OPTIONAL_FIELDS[n])."""
+        return pa.schema([TIMESTAMP_FIELD, *_optional(mask), *self.values])
+
+    def complete(self, rows: pa.RecordBatch, first_offset: int) -> pa.RecordBatch:
+        """Rows as they stand in files: with offsets from `first_offset`, and nulls for what is absent."""
+        count = rows.num_rows
+        columns = [offsets(first_offset, count)]
+        for column in self.table.names[1:]:
+            at = rows.schema.get_field_index(column)
+            columns.append(rows.column(at) if at >= 0 else pa.nulls(count, self.table.field(column).type))
+        return pa.RecordBatch.from_arrays(columns, schema=self.table)
+
+
+def offsets(first: int, count: int) -> pa.Array:
+    """int64 offsets first, first + 1, ... as an Arrow array."""
+    return pa.array(np.arange(first, first + count, dtype=np.int64))
+
+
+def mask_of(rows: pa.RecordBatch) -> int:
+    """Which optional columns are present, as bits in the order of OPTIONAL_FIELDS."""
+    names = set(rows.schema.names)
+    return sum(1 << bit for bit, f in enumerate(OPTIONAL_FIELDS) if f.name in names)
