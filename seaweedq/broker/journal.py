@@ -1,0 +1,32 @@
+"""The journal: where a broker makes everything durable before it is in a chain. One for each broker start.
+
+Owns the promise, not a way to keep it. Nothing is read back here: recovery of a dead broker's journal is a function of
+each kind of journal.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from seaweedq.segments.frames import Frame
+
+
+class Journal(Protocol):
+    """A journal in use by its one broker. Commits are numbered from 0 without gaps."""
+
+    async def append(self, frames: Sequence[Frame]) -> int:
+        """Make the frames durable as one commit, all or none: its number. One append at a time.
+
+        Raises JournalUnavailable: the frames must not be acknowledged, though a recovery after a crash may still find
+        them; the journal can be tried again. Raises Fenced: another broker recovers this journal, nothing more may be
+        acknowledged. A cancelled append may still become durable.
+        """
+
+    def release(self, below: int) -> None:
+        """No commit numbered below `below` is needed any more; its space comes back some time later."""
+
+    @property
+    def unreleased_bytes(self) -> int:
+        """Bytes of the commits that are still needed."""
+
+    async def close(self) -> None:
+        """Let go of what is open. The journal's content stays."""

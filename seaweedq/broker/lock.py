@@ -1,0 +1,51 @@
+"""The lock on a folder that one living process may use. It goes with its process, however that ends.
+
+Nothing may fork after locking: a forked child shares the lock, and holds it on when the parent has died. Programs
+started by exec do not (O_CLOEXEC).
+"""
+
+import fcntl
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from seaweedq.broker.disk import Disk
+from seaweedq.errors import DataFolderInUse
+
+LOCK_FILE = "lock"
+
+
+class FolderLock:
+    """The lock of one folder; its file, `lock`, holds the process id of the latest holder and is never removed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fd: int | None = None
+
+    def acquire(self) -> None:
+        """Take the lock at once, making the folder if need be. Raises DataFolderInUse where another holds it."""
+        assert self._fd is None, "locked already"
+        Disk().make_folder(self.folder)
+        fd = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise self._in_use(fd) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        with suppress(OSError):  # a full disk must not keep a broker from recovering
+            os.pwrite(fd, f"{os.getpid():<20}".encode(), 0)
+        self._fd = fd
+
+    def _in_use(self, fd: int) -> DataFolderInUse:
+        text = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        pid = int(text) if text.isdecimal() else None
+        return DataFolderInUse(f"{self.folder} is in use by process {pid or 'unknown'}", path=str(self.folder), pid=pid)
+
+    def release(self) -> None:
+        """Give the lock back; without one nothing happens."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

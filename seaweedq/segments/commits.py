@@ -1,0 +1,159 @@
+"""Commits, and the files of a file journal that hold them. Owns their bytes and how they are read; does no I/O.
+
+A file is a header and commits behind one another; a commit is a header, an index and payloads (frames.pack). Every
+commit begins with its file's random id, which no message can hold, so that a commit can be found without its
+predecessor. Rules:
+
+- Only the last commit of the last file may be bad. A crash can spoil any part of it; it is cut whole.
+- File n+1's header states where file n ends. What follows there was never acknowledged, even if it is whole.
+- A header is durable before the first commit is written: a bad one with bytes behind it is damage, one without is a
+  file that was never begun.
+- Commit numbers rise by one.
+"""
+
+import mmap
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seaweedq.errors import JournalDamaged
+from seaweedq.segments.frames import Buffer, Frame, pack, padded, padding, unpack
+
+VERSION = 1
+_MAGIC = b"seaweedq"
+_FILE = struct.Struct("<8sI16sQQQ")  # magic, version, file id, number, where the previous file ends, first commit
+_COMMIT = struct.Struct("<16sQIQ")  # file id, number, index length, body length
+_CRC = struct.Struct("<I")
+FILE_HEADER_BYTES = _FILE.size + _CRC.size
+COMMIT_HEADER_BYTES = _COMMIT.size + _CRC.size
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """The start of file `number` (from 0): `previous_end` is where the file before it ends, 0 for the first."""
+
+    file_id: bytes
+    number: int
+    previous_end: int
+    first_commit: int
+
+    def encode(self) -> bytes:
+        """FILE_HEADER_BYTES bytes, the CRC in the last four."""
+        fields = _FILE.pack(_MAGIC, VERSION, self.file_id, self.number, self.previous_end, self.first_commit)
+        return fields + _CRC.pack(zlib.crc32(fields))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one append made durable."""
+
+    number: int
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileContents:
+    """A file as read: its whole commits, and where they end. `header` is None for a file that was never begun."""
+
+    header: FileHeader | None
+    commits: tuple[Commit, ...]
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _CommitHeader:
+    number: int
+    index: memoryview
+    body_at: int
+    end: int
+
+
+def encode_commit(file_id: bytes, number: int, frames: Sequence[Frame]) -> list[Buffer]:
+    """A commit as buffers for writev; payloads are not copied."""
+    index, body = pack(frames)
+    fields = _COMMIT.pack(file_id, number, len(index), sum(memoryview(part).nbytes for part in body))
+    index_padded = index + padding(len(index))
+    return [fields + _CRC.pack(zlib.crc32(index_padded, zlib.crc32(fields))) + index_padded, *body]
+
+
+def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | None:
+    """The header of a file of `size` bytes that begins with `data`. None: the file was never begun (empty or torn).
+
+    Raises JournalDamaged for a bad one with bytes behind it, or of an unknown version.
+    """
+    if len(data) >= FILE_HEADER_BYTES:
+        magic, version, *fields = _FILE.unpack_from(data)
+        (crc,) = _CRC.unpack_from(data, _FILE.size)
+        if magic == _MAGIC and crc == zlib.crc32(data[: _FILE.size]):
+            if version != VERSION:
+                raise _damaged(path, 0, f"has format version {version}; this software reads {VERSION}")
+            return FileHeader(*fields)
+    if size > FILE_HEADER_BYTES:
+        raise _damaged(path, 0, "has a bad header")
+    return None
+
+
+def read_file(data: bytes | mmap.mmap, path: str, end: int | None = None) -> FileContents:
+    """A file's commits, payloads as slices of `data`.
+
+    `end` is where the next file says that this one ends, None for the last file. `path` is for errors. Raises
+    JournalDamaged, with path and position.
+    """
+    view = memoryview(data)
+    header = read_header(view[:FILE_HEADER_BYTES], len(view), path)
+    if header is None:
+        if end is not None:
+            raise _damaged(path, 0, "has no header, though another file follows")
+        return FileContents(None, (), 0)
+    if end is not None and not FILE_HEADER_BYTES <= end <= len(view):
+        raise _damaged(path, len(view), f"should end at {end}")
+    commits, at = _whole_commits(view[:end], header)
+    if end is not None and at != end:
+        raise _damaged(path, at, f"has a bad commit before its end at {end}")
+    if end is None and _is_followed(data, at, header.file_id, header.first_commit + len(commits)):
+        raise _damaged(path, at, "has a bad commit with a later one behind it")
+    return FileContents(header, commits, at)
+
+
+def _whole_commits(view: memoryview, header: FileHeader) -> tuple[tuple[Commit, ...], int]:
+    commits: list[Commit] = []
+    at = FILE_HEADER_BYTES
+    while (found := _commit_header(view, at, header.file_id)) and found.end <= len(view):
+        frames = unpack(found.index, view[found.body_at : found.end])
+        if frames is None or found.number != header.first_commit + len(commits):
+            break
+        commits.append(Commit(found.number, frames))
+        at = found.end
+    return tuple(commits), at
+
+
+def _commit_header(view: memoryview, at: int, file_id: bytes) -> _CommitHeader | None:
+    """The commit header at a position, if it and the index are whole; the payloads may not be."""
+    if len(view) - at < COMMIT_HEADER_BYTES:
+        return None
+    fields = view[at : at + _COMMIT.size]
+    found_id, number, index_length, body_length = _COMMIT.unpack(fields)
+    (crc,) = _CRC.unpack_from(view, at + _COMMIT.size)
+    index_at = at + COMMIT_HEADER_BYTES
+    body_at = index_at + padded(index_length)
+    if found_id != file_id or body_at > len(view) or crc != zlib.crc32(view[index_at:body_at], zlib.crc32(fields)):
+        return None
+    return _CommitHeader(number, view[index_at : index_at + index_length], body_at, body_at + body_length)
+
+
+def _is_followed(data: bytes | mmap.mmap, at: int, file_id: bytes, expected: int) -> bool:
+    """Whether a commit above `expected` was begun at or behind `at`: then `expected` was durable, and is damaged now.
+
+    The number excludes copies of earlier commits, should someone have published a piece of this very file.
+    """
+    found = data.find(file_id, at)
+    while 0 <= found <= len(data) - COMMIT_HEADER_BYTES:
+        if _COMMIT.unpack_from(data, found)[1] > expected:
+            return True
+        found = data.find(file_id, found + 1)
+    return False
+
+
+def _damaged(path: str, position: int, what: str) -> JournalDamaged:
+    return JournalDamaged(f"{path} at byte {position} {what}", path=path, position=position)

@@ -1,0 +1,105 @@
+"""Frames, the records of a journal: some rows of one segment, a seal, acks. Owns their content and their packing.
+
+Packed, frames are an *index* (their headers, with length and CRC of each payload) and the payloads, each filled up with
+zeros to a multiple of eight bytes, so that Arrow reads them in place. Where the bytes go, and what holds them together,
+is the journal's business.
+"""
+
+import zlib
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from seaweedq.segments.layout import Layout
+
+Buffer: TypeAlias = bytes | memoryview | pa.Buffer
+ALIGNMENT = 8
+
+
+class FrameKind(IntEnum):
+    """What a frame holds."""
+
+    ROWS = 1
+    SEAL = 2
+    ACKS = 3
+
+
+class ProducerRange(Struct, array_like=True, frozen=True):
+    """A producer's request, inclusive sequences `low` to `high`: its `count` rows here begin at `first_offset`."""
+
+    producer: str
+    low: int
+    high: int
+    first_offset: int
+    count: int
+
+
+class _Described(Struct, array_like=True, frozen=True):
+    kind: FrameKind
+    topic: str
+    segment: int
+    first_offset: int
+    count: int
+    columns: int
+    schema_id: int
+    ranges: tuple[ProducerRange, ...]
+    append_time_us: int
+
+
+class Frame(_Described, frozen=True):
+    """One record of a segment. `columns` is the mask of optional columns of the rows in `payload` (layout.mask_of)."""
+
+    payload: Buffer
+
+
+class _Header(_Described, frozen=True):
+    length: int
+    crc: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[_Header])
+
+
+def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
+    """The rows of a ROWS frame, without a copy; `layout` is that of the frame's topic and schema id."""
+    return pa.ipc.read_record_batch(pa.py_buffer(frame.payload), layout.rows(frame.columns))
+
+
+def padded(length: int) -> int:
+    """The length with the zeros that fill it up."""
+    return -(-length // ALIGNMENT) * ALIGNMENT
+
+
+def padding(length: int) -> bytes:
+    """The zeros that fill a length up."""
+    return bytes(padded(length) - length)
+
+
+def pack(frames: Iterable[Frame]) -> tuple[bytes, list[Buffer]]:
+    """(index, payloads and zeros to write behind one another). Payloads are not copied."""
+    headers: list[_Header] = []
+    body: list[Buffer] = []
+    for frame in frames:
+        length = memoryview(frame.payload).nbytes
+        zeros = padding(length)
+        headers.append(_Header(*(*astuple(frame)[:-1], length, zlib.crc32(zeros, zlib.crc32(frame.payload)))))
+        body += (frame.payload, zeros) if zeros else (frame.payload,)
+    return _encoder.encode(headers), body
+
+
+def unpack(index: memoryview, body: memoryview) -> tuple[Frame, ...] | None:
+    """The frames of an index and their payloads, as slices of `body`. None: a payload's bytes are not those written."""
+    frames, at = [], 0
+    for header in _decoder.decode(index):
+        end = at + padded(header.length)
+        if zlib.crc32(body[at:end]) != header.crc:
+            return None
+        frames.append(Frame(*(*astuple(header)[:-2], body[at : at + header.length])))
+        at = end
+    return tuple(frames) if at == len(body) else None

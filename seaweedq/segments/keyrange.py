@@ -1,0 +1,53 @@
+"""Key ranges: half-open intervals of the key hash space. Owns their arithmetic; knows no segment and no key."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+KEY_SPACE = 2**31 - 1
+"""Hashes are 0 <= hash < KEY_SPACE (Iceberg's largest bucket count)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KeyRange:
+    """The hashes `low <= hash < high`; never empty. Raises ValueError for bounds outside the key space."""
+
+    low: int
+    high: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low < self.high <= KEY_SPACE:
+            raise ValueError(f"[{self.low}, {self.high}) is no range within [0, {KEY_SPACE})")
+
+    def __contains__(self, key_hash: int) -> bool:
+        return self.low <= key_hash < self.high
+
+    def __len__(self) -> int:
+        return self.high - self.low
+
+    def cut(self, points: Iterable[int]) -> "list[KeyRange]":
+        """The parts between `points`, which rise strictly within the range; ValueError where they do not."""
+        return [KeyRange(low, high) for low, high in pairwise((self.low, *points, self.high))]
+
+    def halves(self) -> "list[KeyRange]":
+        """Two parts of one size, give or take a hash; ValueError for a range of one hash."""
+        return self.cut([self.low + len(self) // 2])
+
+    def adjacent(self, other: "KeyRange") -> bool:
+        """Whether one begins where the other ends."""
+        return self.high == other.low or other.high == self.low
+
+
+def tile(n: int) -> list[KeyRange]:
+    """The whole key space as `n` ranges, in order, whose sizes differ by at most one."""
+    return KeyRange(0, KEY_SPACE).cut(KEY_SPACE * i // n for i in range(1, n))
+
+
+def tiles_key_space(ranges: Iterable[KeyRange]) -> bool:
+    """Whether the ranges, in any order, hold every hash exactly once."""
+    at = 0
+    for each in sorted(ranges):
+        if each.low != at:
+            return False
+        at = each.high
+    return at == KEY_SPACE
