@@ -1,0 +1,53 @@
+"""`_cluster.json`: whose store this is, and in which format. Created once, checked at every start, never changed."""
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from seaweedq.clock import Clock, Ids
+from seaweedq.errors import Damaged, UnfitStore
+from seaweedq.storage.interface import ObjectStore
+
+NAME = "_cluster.json"
+FORMAT_VERSION = 1
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Cluster id (32 hexadecimal digits), format version, time of creation (UTC)."""
+
+    cluster: str
+    format_version: int
+    created: datetime
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+async def cluster_identity(store: ObjectStore, ids: Ids, clock: Clock) -> Identity:
+    """The store's identity, created if there is none yet; of several that try at once all get the same.
+
+    Raises UnfitStore for a format that this version does not know, Damaged for an unreadable object, StoreUnavailable.
+    """
+    try:
+        return _decode(await store.read(NAME))
+    except FileNotFoundError:
+        created = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
+        await store.create(NAME, msgspec.json.encode(Identity(ids.nonce(), FORMAT_VERSION, created)))
+        return _decode(await store.read(NAME))
+
+
+def _decode(data: bytes) -> Identity:
+    try:
+        version = msgspec.json.decode(
+            data, type=_Version
+        ).format_version  # first, since a later version may add or drop
+        if version == FORMAT_VERSION:
+            return msgspec.json.decode(data, type=Identity)
+    except msgspec.DecodeError as error:
+        raise Damaged(f"{NAME} is not readable: {error}", name=NAME) from error
+    raise UnfitStore(
+        f"the store has format version {version}, this program knows {FORMAT_VERSION} alone",
+        found=version,
+        known=FORMAT_VERSION,
+    )

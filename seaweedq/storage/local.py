@@ -1,0 +1,234 @@
+"""Objects as files below one folder of this machine. Several processes may share it.
+
+Write ordering, and why: the bytes go to `_tmp/{nonce}` and are fsynced, so that what gets the name is complete; `link`
+gives the name only if it is free; the folder is fsynced before the answer, so that the answer outlives a power loss. A
+crash leaves nothing but files in `_tmp`. Each is locked while its writer lives, so that `sweep_temporary` can tell.
+"""
+
+import asyncio
+import errno
+import fcntl
+import heapq
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from fsspec.implementations.local import LocalFileSystem
+
+from seaweedq.clock import Ids
+from seaweedq.errors import StoreUnavailable
+from seaweedq.storage.interface import Data
+from seaweedq.storage.names import TEMPORARY, check_name, check_prefix
+
+
+class LocalStore:
+    """An ObjectStore in the folder `root`, a path or a file:// URL; the folder is made when the first object is."""
+
+    def __init__(self, root: Path | str, ids: Ids) -> None:
+        self._files = LocalFileSystem()
+        self._root: str = self._files._strip_protocol(str(root)).rstrip("/")
+        self._ids = ids
+        self._durable: set[str] = set()  # folders whose own names are known to be fsynced
+
+    async def create(self, name: str, data: Data) -> bool:
+        """As ObjectStore: True once file and name are fsynced; False, as durably, where the name is taken."""
+        return await asyncio.to_thread(self._create, check_name(name), data, self._ids.nonce())
+
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
+        if start < 0 or (end is not None and end < start):
+            raise ValueError(f"not a range: [{start}, {end})")
+        return await asyncio.to_thread(self._read, self._path(name), start, end)
+
+    async def size(self, name: str) -> int:
+        """As ObjectStore."""
+        return await asyncio.to_thread(self._size, self._path(name))
+
+    async def delete(self, name: str) -> None:
+        """As ObjectStore; folders left empty go too. Not fsynced: after a power loss it may be back."""
+        await asyncio.to_thread(self._delete, self._path(name))
+
+    def open(self, name: str) -> BinaryIO:
+        """As ObjectStore."""
+        with _answers():
+            return cast(BinaryIO, self._files.open(self._path(name), "rb"))
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        """As ObjectStore. Reads the folders that hold the answer, and one stat a name."""
+        return [*await asyncio.to_thread(self._list, check_prefix(prefix), after, limit)]
+
+    async def sweep_temporary(self) -> int:
+        """Remove what crashed writers left in `_tmp`; to be called at start. How many files went."""
+        return await asyncio.to_thread(self._sweep)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{check_name(name)}"
+
+    def _create(self, name: str, data: Data, nonce: str) -> bool:
+        temporary = f"{self._root}/{TEMPORARY}{nonce}"
+        try:
+            os.makedirs(os.path.dirname(temporary), exist_ok=True)
+            with _written(temporary, data):
+                return self._link(temporary, self._path(name))
+        except OSError as error:
+            raise _unavailable(error) from error
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+
+    def _link(self, temporary: str, path: str) -> bool:
+        folder = os.path.dirname(path)
+        created = self._try_link(temporary, path, folder)
+        while created is None:
+            created = self._try_link(temporary, path, folder)
+        with suppress(FileNotFoundError):  # deleted already
+            _sync_folder(folder)  # 'taken' must survive a power loss as well
+        return created
+
+    def _try_link(self, temporary: str, path: str, folder: str) -> bool | None:
+        """Whether the name was free; None: a delete took the folder in between, for it was empty."""
+        try:
+            self._make_durable(folder)
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            if not os.path.exists(temporary):
+                raise
+            self._forget(folder)
+            return None
+        return True
+
+    def _make_durable(self, folder: str) -> None:
+        """Make a folder and those above it; one that others made may not be fsynced yet."""
+        if folder == self._root or folder in self._durable:
+            return
+        parent = os.path.dirname(folder)
+        self._make_durable(parent)
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+        _sync_folder(parent)
+        self._durable.add(folder)
+
+    def _forget(self, folder: str) -> None:
+        while folder != self._root:
+            self._durable.discard(folder)
+            folder = os.path.dirname(folder)
+
+    def _read(self, path: str, start: int, end: int | None) -> bytes:
+        with _answers():
+            return cast(bytes, self._files.cat_file(path, start, end))
+
+    def _size(self, path: str) -> int:
+        with _answers():
+            info = self._files.info(path)
+            if info["type"] != "file":
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            return cast(int, info["size"])
+
+    def _delete(self, path: str) -> None:
+        with suppress(FileNotFoundError), _answers():
+            self._files.rm_file(path)
+        folder = os.path.dirname(path)
+        self._forget(folder)
+        with suppress(OSError):  # not empty, or somebody else was first
+            while folder != self._root:
+                os.rmdir(folder)
+                folder = os.path.dirname(folder)
+
+    def _list(self, prefix: str, after: str, limit: int) -> tuple[str, ...]:
+        with _answers():
+            return (*islice(self._walk(prefix[: prefix.rfind("/") + 1], prefix, after), limit),)
+
+    def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
+        """Names in `folder` (empty, or ending in `/`) and below, in byte order.
+
+        A folder's place in that order is its name with the slash, and only a stat tells which ones are folders; so
+        each name waits in the heap as if it were a file's, and a folder goes back with its slash.
+        """
+        heap = [name for name in self._children(folder) if name.startswith(prefix) and _reaches(name, after)]
+        heapq.heapify(heap)
+        while heap:
+            name = heapq.heappop(heap)
+            if name.endswith("/"):
+                yield from self._walk(name, prefix, after)
+            elif self._files.isdir(f"{self._root}/{name}"):
+                heapq.heappush(heap, name + "/")
+            elif name > after:
+                yield name
+
+    def _children(self, folder: str) -> Iterator[str]:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for path in self._files.ls(f"{self._root}/{folder}", detail=False):
+                name = path.removeprefix(self._root + "/")
+                if not f"{name}/".startswith(TEMPORARY):
+                    yield name
+
+    def _sweep(self) -> int:
+        with suppress(FileNotFoundError), _answers():
+            return sum(_sweep_one(path) for path in self._files.ls(f"{self._root}/{TEMPORARY}", detail=False))
+        return 0
+
+
+def _reaches(name: str, after: str) -> bool:
+    """Whether the name, or one below it if it is a folder, may sort behind `after`."""
+    return name + "/" > after or after.startswith(name + "/")
+
+
+@contextmanager
+def _answers() -> Iterator[None]:
+    """The errors of reads and deletes: a folder is not an object, and what the disk refuses is unavailable."""
+    try:
+        yield
+    except (NotADirectoryError, IsADirectoryError) as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), error.filename) from error
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: OSError) -> StoreUnavailable:
+    return StoreUnavailable(f"the store's folder: {error}", errno=error.errno)
+
+
+@contextmanager
+def _written(path: str, data: Data) -> Iterator[None]:
+    """A new file with these bytes, fsynced, and locked until the end of the block."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sweep_one(path: str) -> bool:
+    """Remove a temporary file unless its writer lives (or was quicker)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    finally:
+        os.close(descriptor)
+    return True

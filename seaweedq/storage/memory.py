@@ -1,0 +1,74 @@
+"""Objects in a dictionary: the twin of the real stores for tests, with a hook for faults."""
+
+import heapq
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from seaweedq.storage.interface import Data
+from seaweedq.storage.names import check_name, check_prefix
+
+
+def _no_faults(moment: str, name: str) -> None:
+    pass
+
+
+class MemoryStore:
+    """An ObjectStore in memory.
+
+    `faults(moment, name)` is called before and after each act, with moments like "before create" and "after create"
+    (create, read, size, list, delete, open; for list the name is the prefix). What it raises is what the caller sees:
+    StoreUnavailable at "after create" is the reset after it happened.
+    """
+
+    def __init__(self, faults: Callable[[str, str], None] = _no_faults) -> None:
+        self.faults = faults
+        self._objects: dict[str, bytes] = {}
+
+    async def create(self, name: str, data: Data) -> bool:
+        """As ObjectStore."""
+        with self._act("create", check_name(name)):
+            if name in self._objects:
+                return False
+            self._objects[name] = bytes(data)
+            return True
+
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
+        if start < 0 or (end is not None and end < start):
+            raise ValueError(f"not a range: [{start}, {end})")
+        with self._act("read", check_name(name)):
+            return self._get(name)[start:end]
+
+    async def size(self, name: str) -> int:
+        """As ObjectStore."""
+        with self._act("size", check_name(name)):
+            return len(self._get(name))
+
+    async def delete(self, name: str) -> None:
+        """As ObjectStore."""
+        with self._act("delete", check_name(name)):
+            self._objects.pop(name, None)
+
+    def open(self, name: str) -> BinaryIO:
+        """As ObjectStore."""
+        with self._act("open", check_name(name)):
+            return io.BytesIO(self._get(name))
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        """As ObjectStore."""
+        with self._act("list", check_prefix(prefix)):
+            return heapq.nsmallest(limit, (n for n in self._objects if n.startswith(prefix) and n > after))
+
+    def _get(self, name: str) -> bytes:
+        try:
+            return self._objects[name]
+        except KeyError:
+            raise FileNotFoundError(name) from None
+
+    @contextmanager
+    def _act(self, act: str, name: str) -> Iterator[None]:
+        self.faults(f"before {act}", name)
+        yield
+        self.faults(f"after {act}", name)

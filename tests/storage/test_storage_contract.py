@@ -1,0 +1,144 @@
+"""What every ObjectStore promises, over all backends."""
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from seaweedq.storage.interface import Data, ObjectStore
+
+
+async def put(store: ObjectStore, *names: str) -> None:
+    for name in names:
+        assert await store.create(name, name.encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"bytes", bytearray(b"array"), memoryview(b"view")[1:]])
+async def test_what_is_created_is_read_back(store: ObjectStore, data: Data) -> None:
+    assert await store.create("a/b/c", data)
+    assert await store.read("a/b/c") == bytes(data)
+    assert await store.size("a/b/c") == len(data)
+
+
+async def test_an_object_does_not_share_memory_with_what_it_was_made_from(store: ObjectStore) -> None:
+    data = bytearray(b"before")
+    await store.create("a", data)
+    data[:] = b"after!"
+    assert await store.read("a") == b"before"
+
+
+async def test_a_taken_name_is_refused_and_keeps_its_bytes(store: ObjectStore) -> None:
+    assert await store.create("a/b", b"first")
+    assert not await store.create("a/b", b"second")
+    assert not await store.create("a/b", b"first")
+    assert await store.read("a/b") == b"first"
+
+
+async def test_of_many_concurrent_creates_one_wins(store: ObjectStore) -> None:
+    contents = [f"racer {number}".encode() * 1000 for number in range(32)]
+    won = await asyncio.gather(*(store.create("deep/down/name", content) for content in contents))
+    assert sum(won) == 1
+    assert await store.read("deep/down/name") == contents[won.index(True)]
+
+
+async def test_a_deleted_name_is_free_again(store: ObjectStore) -> None:
+    await put(store, "a/b")
+    await store.delete("a/b")
+    assert await store.list("") == []
+    assert await store.create("a/b", b"again")
+    assert await store.read("a/b") == b"again"
+
+
+@pytest.mark.parametrize("name", ["missing", "missing/deep", "a", "a/b/c", "a/b/c/d"])
+async def test_what_is_not_an_object_is_not_found(store: ObjectStore, name: str) -> None:
+    await put(store, "a/b.parquet", "a/b/c.parquet")
+    with pytest.raises(FileNotFoundError):
+        await store.read(name)
+    with pytest.raises(FileNotFoundError):
+        await store.size(name)
+    with pytest.raises(FileNotFoundError):
+        store.open(name)
+    await store.delete(name)
+    assert await store.list("") == ["a/b.parquet", "a/b/c.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [(0, None, b"0123456789"), (3, None, b"3456789"), (3, 5, b"34"), (4, 4, b""), (8, 99, b"89"), (99, None, b"")],
+)
+async def test_a_range_is_half_open_and_cut_at_the_end(
+    store: ObjectStore, start: int, end: int | None, expected: bytes
+) -> None:
+    await store.create("digits", b"0123456789")
+    assert await store.read("digits", start, end) == expected
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, None), (5, 4)])
+async def test_a_backward_range_is_a_programming_error(store: ObjectStore, start: int, end: int | None) -> None:
+    await store.create("digits", b"0123456789")
+    with pytest.raises(ValueError, match="not a range"):
+        await store.read("digits", start, end)
+
+
+async def test_open_gives_a_seekable_reader(store: ObjectStore) -> None:
+    await store.create("a/digits", b"0123456789")
+    with store.open("a/digits") as reader:
+        assert reader.seekable()
+        assert reader.seek(-4, 2) == 6
+        assert reader.read(2) == b"67"
+        assert reader.tell() == 8
+
+
+NAMES = ("_cluster.json", "a", "t/s=1/1", "t/s=1/2", "t/s=10/1", "t/s=1.json", "t/s=10", "t-1", "t.x", "t0/1", "tt")
+TREE = tuple(name for name in NAMES if name != "t/s=10")
+
+
+@pytest.mark.parametrize("prefix", ["", "t", "t/", "t/s=1", "t/s=1/", "t/s=1/2", "t/s=2", "u", "u/v/", "a/b", "a/a"])
+@pytest.mark.parametrize("after", ["", "t", "t/", "t/s=1", "t/s=1/1", "t/s=1/9", "t/s=10/1", "t0", "t0/1", "z"])
+async def test_list_is_in_byte_order_below_a_prefix_and_behind_a_name(
+    store: ObjectStore, prefix: str, after: str
+) -> None:
+    await put(store, *TREE)
+    expected = sorted(name for name in TREE if name.startswith(prefix) and name > after)
+    assert await store.list(prefix, after) == expected
+    assert await store.list(prefix, after, limit=1) == expected[:1]
+    assert await store.list(prefix, after, limit=3) == expected[:3]
+
+
+PARTS = st.text("ab./-0", min_size=1, max_size=6)
+
+
+def is_tree(names: set[str]) -> bool:
+    parts_are_legal = all(part not in ("", ".", "..") for name in names for part in name.split("/"))
+    return parts_are_legal and not any(other.startswith(name + "/") for name in names for other in names)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(names=st.sets(PARTS, max_size=8).filter(is_tree), prefix=st.text("ab.", max_size=2), after=st.text("ab./-0"))
+async def test_list_agrees_with_sorting(store: ObjectStore, names: set[str], prefix: str, after: str) -> None:
+    await put(store, *names)
+    try:
+        assert await store.list(prefix, after) == sorted(n for n in names if n.startswith(prefix) and n > after)
+    finally:
+        for name in names:
+            await store.delete(name)
+    assert await store.list("") == []
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a//b", "a/", "../a", "a/../b", "a/..", ".", "a/./b", "a\0b", "_tmp/a"])
+async def test_illegal_names_are_programming_errors(store: ObjectStore, name: str) -> None:
+    with pytest.raises(ValueError, match="not an object name"):
+        await store.create(name, b"")
+    with pytest.raises(ValueError, match="not an object name"):
+        await store.read(name)
+    with pytest.raises(ValueError, match="not an object name"):
+        await store.delete(name)
+    with pytest.raises(ValueError, match="not an object name"):
+        store.open(name)
+
+
+@pytest.mark.parametrize("prefix", ["/", "../", "a/../b", "a//", "_tmp/"])
+async def test_illegal_prefixes_are_programming_errors(store: ObjectStore, prefix: str) -> None:
+    with pytest.raises(ValueError, match="not an object name"):
+        await store.list(prefix)
