@@ -145,9 +145,13 @@ def _commit_header(view: memoryview, at: int, file_id: bytes) -> _CommitHeader |
 def _is_followed(data: bytes | mmap.mmap, at: int, file_id: bytes, expected: int) -> bool:
     """Whether a commit above `expected` was begun at or behind `at`: then `expected` was durable, and is damaged now.
 
-    The number excludes copies of earlier commits, should someone have published a piece of this very file.
+    Behind it the file's id is enough, since the later commit may be torn itself; the number excludes copies of earlier
+    commits, should someone have published a piece of this very file.
     """
-    found = data.find(file_id, at)
+    here = _commit_header(memoryview(data), at, file_id)
+    if here and here.number > expected:
+        return True
+    found = data.find(file_id, at + 1)
     while 0 <= found <= len(data) - COMMIT_HEADER_BYTES:
         if _COMMIT.unpack_from(data, found)[1] > expected:
             return True

@@ -6,7 +6,6 @@ producer, producers idle too long, the least recently used beyond a limit) is no
 """
 
 import zlib
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -56,7 +55,7 @@ class _Producer(msgspec.Struct, array_like=True):
 class _Encoded(msgspec.Struct, array_like=True):
     version: int
     range: tuple[int, int]
-    producers: dict[str, _Producer]  # least recently used first
+    producers: dict[str, _Producer]
 
 
 @dataclass
@@ -67,7 +66,7 @@ class ProducerTable:
     limit: int = 1000
     remembered: int = 8
     ttl_us: int = DAY_US
-    _producers: OrderedDict[str, _Producer] = field(default_factory=OrderedDict, init=False)
+    _producers: dict[str, _Producer] = field(default_factory=dict, init=False)  # least recently used first
 
     def judge(self, producer: str, low: int, high: int, count: int) -> Verdict:
         """What the request of sequences `low` to `high` is, of which `count` rows fall into this segment."""
@@ -81,17 +80,18 @@ class ProducerTable:
 
     def record(self, producer: str, low: int, high: int, first_offset: int, count: int, now_us: int) -> None:
         """Remember a durable request. One that is not above the newest is in the table, or was: it changes nothing."""
-        known = self._producers.setdefault(producer, _Producer(now_us, []))
+        known = self._producers.get(producer) or _Producer(now_us, [])
         if not known.requests or low > known.requests[-1].high:
             known.requests.append(Remembered(low, high, first_offset, count))
             del known.requests[: -self.remembered]
             known.used_us = now_us
-            self._producers.move_to_end(producer)
+            self._producers.pop(producer, None)
+            self._producers[producer] = known
         self._evict(now_us)
 
     def _evict(self, now_us: int) -> None:
         while len(self._producers) > self.limit or self._is_idle(now_us - self.ttl_us):
-            self._producers.popitem(last=False)
+            del self._producers[next(iter(self._producers))]
 
     def _is_idle(self, since_us: int) -> bool:
         return any(oldest.used_us < since_us for oldest in islice(self._producers.values(), 1))
@@ -111,5 +111,5 @@ class ProducerTable:
         if encoded.version != 1:
             raise ValueError(f"producer table of unknown version {encoded.version}")
         table = ProducerTable(KeyRange(*encoded.range), limit, remembered, ttl_us)
-        table._producers = OrderedDict(encoded.producers)
+        table._producers = encoded.producers
         return table
