@@ -1,0 +1,124 @@
+"""Rows as JSON answers, column by column: each message is joined by Arrow from the texts of its columns.
+
+Stored JSON text is embedded as it is. JSON has no NaN and no infinity: such floats read as null. Decimals are strings,
+since most readers take numbers as doubles; binary is base64; times are RFC 3339, in UTC with a `Z` but for `timestamp`
+fields, which have no zone.
+"""
+
+from binascii import b2a_base64
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from seaweedq.segments.layout import Format, Layout, offsets
+
+_QUOTE, _BACKSLASH = b'"\\'
+
+Text = Any  # a string column, or one string for all rows
+
+
+def encode_messages(
+    pieces: Iterable[tuple[int, pa.RecordBatch]], segment: int, layout: Layout, attempts: Mapping[int, int] | None
+) -> bytes:
+    """The JSON array of the messages of one segment; arguments as those of `message_texts`."""
+    return json_array([message_texts(first, rows, segment, layout, attempts) for first, rows in pieces])
+
+
+def json_array(columns: Sequence[pa.StringArray]) -> bytes:
+    """One JSON array of the texts of all columns."""
+    texts = pa.concat_arrays(columns) if columns else pa.array([], pa.string())
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), ",")
+    return b"[%b]" % joined[0].as_buffer()
+
+
+def message_texts(
+    first_offset: int, rows: pa.RecordBatch, segment: int, layout: Layout, attempts: Mapping[int, int] | None
+) -> pa.StringArray:
+    """One JSON object for each row.
+
+    `rows` are of `layout.rows(mask)`, the first at `first_offset`. `attempts` are by offset, 1 where there is none;
+    None leaves `attempt` out.
+    """
+    numbers = offsets(first_offset, rows.num_rows)
+    offset = numbers.cast(pa.string())
+    name = "value_base64" if layout.format is Format.BYTES else "value"
+    parts: list[Text] = [f'{{"id":"{segment}-', offset, '","key":', *_key(rows), f',"{name}":', _value(rows, layout)]
+    parts += [',"headers":', _headers(rows), ',"timestamp":', _moments(rows.column("_timestamp"))]
+    parts += [f',"segment":{segment},"offset":', offset]
+    if attempts is not None:
+        parts += [',"attempt":', _attempts(numbers, attempts)]
+    return _join([*parts, "}"])
+
+
+def _join(parts: Sequence[Text]) -> pa.StringArray:
+    return pc.binary_join_element_wise(*parts, "")
+
+
+def _key(rows: pa.RecordBatch) -> list[Text]:
+    return [_quoted(rows.column("_key"))] if "_key" in rows.schema.names else ["null"]
+
+
+def _headers(rows: pa.RecordBatch) -> Text:
+    if "_headers" not in rows.schema.names:
+        return "{}"
+    headers = rows.column("_headers").to_pylist()
+    return pa.array([msgspec.json.encode(dict(each)).decode() if each else "{}" for each in headers], pa.string())
+
+
+def _attempts(numbers: pa.Array, attempts: Mapping[int, int]) -> Text:
+    if not attempts:
+        return "1"
+    return pa.array([str(attempts.get(offset, 1)) for offset in numbers.to_pylist()], pa.string())
+
+
+def _value(rows: pa.RecordBatch, layout: Layout) -> Text:
+    if layout.format is Format.JSON:
+        return rows.column("value")
+    if layout.format is Format.BYTES:
+        return _base64(rows.column("value"))
+    parts: list[Text] = []
+    for at, name in enumerate(layout.values.names):
+        parts += [f"{',' if at else '{'}{msgspec.json.encode(name).decode()}:", _field(rows.column(name))]
+    return _join([*parts, "}"])
+
+
+def _field(column: pa.Array) -> pa.StringArray:
+    """A typed column as JSON texts, `null` where it is null."""
+    kind = column.type
+    if types.is_string(kind):
+        return _quoted(column)
+    if types.is_binary(kind) or types.is_fixed_size_binary(kind):
+        return _base64(column)
+    if types.is_timestamp(kind):
+        return _moments(column)
+    if types.is_floating(kind):
+        column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
+    text = column.cast(pa.string())
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        text = _join(['"', text, '"'])
+    return text.fill_null("null")
+
+
+def _moments(column: pa.Array) -> pa.StringArray:
+    end = '"' if column.type.tz is None else 'Z"'
+    text = column.cast(pa.timestamp("us")).cast(pa.string())
+    return _join(['"', pc.binary_replace_slice(text, 10, 11, "T"), end]).fill_null("null")
+
+
+def _quoted(column: pa.StringArray) -> pa.StringArray:
+    """Text as JSON strings. Only where some character needs it is each escaped on its own."""
+    _, _, data = column.buffers()
+    octets = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+    if ((octets < 32) | (octets == _QUOTE) | (octets == _BACKSLASH)).any():
+        return pa.array([msgspec.json.encode(text).decode() for text in column.to_pylist()], pa.string())
+    return _join(['"', column, '"']).fill_null("null")
+
+
+def _base64(column: pa.Array) -> pa.StringArray:
+    texts = [None if octets is None else b2a_base64(octets, newline=False).decode() for octets in column.to_pylist()]
+    return _join(['"', pa.array(texts, pa.string()), '"']).fill_null("null")

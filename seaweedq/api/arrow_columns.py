@@ -1,0 +1,98 @@
+"""Which Arrow types are taken for a column of a layout, and how they are cast.
+
+Taken is what loses nothing: wider offsets, views and dictionaries of text, narrower numbers, other units of time
+(below a microsecond is cut). Anything else is refused by type, before a row is read.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+Cast = Callable[[pa.Array, int], pa.Array]
+
+
+class Misfit(Exception):
+    """A column would take more bytes than the budget allows."""
+
+
+def caster(given: pa.DataType, wanted: pa.DataType) -> Cast | None:
+    """How a column of one type becomes one of another within a budget of bytes; None where it cannot.
+
+    A cast raises Misfit over its budget, and what Arrow raises where a value does not fit.
+    """
+    if types.is_dictionary(given):
+        inner = caster(given.value_type, wanted) if _is_text(given.value_type) and _is_text(wanted) else None
+        return None if inner is None else _from_dictionary(wanted)
+    if _is_text(wanted):
+        taken = _is_string(given) or (types.is_binary(wanted) and _is_text(given))
+        return _text(wanted) if taken else None
+    if types.is_map(wanted):
+        taken = types.is_map(given) and _is_string(given.key_type) and _is_string(given.item_type)
+        return _headers(wanted) if taken else None
+    taken = given == wanted or _widens(given, wanted)
+    return (lambda column, _: column.cast(options=pc.CastOptions(wanted, allow_time_truncate=True))) if taken else None
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(_is_string(kind) or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if types.is_signed_integer(wanted):
+        return bool(types.is_integer(given) and given.bit_width + types.is_unsigned_integer(given) <= wanted.bit_width)
+    if types.is_floating(wanted):
+        return bool(types.is_floating(given) and given.bit_width <= wanted.bit_width)
+    if types.is_timestamp(wanted):
+        return bool(types.is_timestamp(given) and (given.tz is None) == (wanted.tz is None))
+    return bool(types.is_time(wanted) and types.is_time(given))
+
+
+def _text(wanted: pa.DataType) -> Cast:
+    def cast(column: pa.Array, budget: int) -> pa.Array:
+        if column.type == wanted:
+            return column
+        # views may all stand on the same bytes
+        _spend(pc.sum(_lengths(column)).as_py(), budget)
+        return column.cast(wanted)
+
+    return cast
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    """Bytes of each row."""
+    if not (types.is_string_view(column.type) or types.is_binary_view(column.type)):
+        return pc.binary_length(column).cast(pa.int64())
+    views = np.frombuffer(column.buffers()[1], np.int32)[::4]  # a view of 16 bytes begins with its length
+    lengths = views[column.offset : column.offset + len(column)].astype(np.int64)
+    return pc.if_else(column.is_valid(), pa.array(lengths), 0)
+
+
+def _from_dictionary(wanted: pa.DataType) -> Cast:
+    def cast(column: pa.DictionaryArray, budget: int) -> pa.Array:
+        plain = caster(column.dictionary.type, wanted)
+        assert plain is not None
+        dictionary = plain(column.dictionary, budget)
+        _spend(pc.sum(pc.take(_lengths(dictionary), column.indices)).as_py(), budget)
+        return pc.take(dictionary, column.indices)
+
+    return cast
+
+
+def _headers(wanted: pa.DataType) -> Cast:
+    def cast(column: pa.MapArray, budget: int) -> pa.Array:
+        _spend(sum(pc.sum(_lengths(child)).as_py() or 0 for child in (column.keys, column.items)), budget)
+        return column.cast(wanted)
+
+    return cast
+
+
+def _spend(size: int | None, budget: int) -> None:
+    if (size or 0) > budget:
+        raise Misfit

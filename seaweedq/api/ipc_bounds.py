@@ -1,0 +1,98 @@
+"""How much memory an Arrow IPC stream will ask for, known before any of it is given.
+
+The metadata of a message names each buffer's place, and a compressed buffer begins with the length that it says it
+has; Arrow allocates that and fails where it is not true. Buffers may also share bytes of the body. So the sum of the
+lengths is what counts, and it is read here: flatbuffers laid out by Arrow's Message.fbs, which Arrow verifies itself.
+"""
+
+import struct
+
+import pyarrow as pa
+
+from seaweedq.errors import RequestTooLarge, UnreadableBody
+
+MAX_MESSAGES = 2_000
+MAX_BUFFERS = 100_000
+
+_V5 = 4
+_VERSION, _HEADER_TYPE, _HEADER = 0, 1, 2
+_DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
+_DICTIONARY_DATA = 1
+_BUFFERS, _COMPRESSION = 2, 3
+
+
+def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
+    """Raises RequestTooLarge where the buffers together are over the limit or the messages too many, UnreadableBody, or
+    what Arrow raises."""
+    total = buffers = 0
+    for number, message in enumerate(pa.ipc.MessageReader.open_stream(body)):
+        if number >= MAX_MESSAGES:
+            raise RequestTooLarge(
+                f"the stream has over {MAX_MESSAGES} messages: send larger batches", limit_bytes=limit_bytes
+            )
+        lengths = _lengths(message)
+        total, buffers = total + sum(lengths), buffers + len(lengths)
+        if total > limit_bytes or buffers > MAX_BUFFERS:
+            detail = f"the stream is over {limit_bytes} bytes (decompressed) or {MAX_BUFFERS} buffers"
+            raise RequestTooLarge(f"{detail}; split it, or import an uploaded file", limit_bytes=limit_bytes)
+
+
+def _lengths(message: pa.ipc.Message) -> list[int]:
+    """The length of each buffer of a message once it is decompressed."""
+    metadata = message.metadata.to_pybytes()
+    try:
+        root = struct.unpack_from("<I", metadata)[0]
+        if _scalar(metadata, root, _VERSION, "<h") != _V5:
+            raise UnreadableBody("the stream is of an Arrow format older than 1.0")
+        kind, header = _scalar(metadata, root, _HEADER_TYPE, "<B"), _child(metadata, root, _HEADER)
+        if kind == _DICTIONARY_BATCH:
+            header = _child(metadata, header, _DICTIONARY_DATA)
+        elif kind != _RECORD_BATCH:
+            return []
+        return _batch_lengths(metadata, header, message.body)
+    except struct.error:
+        raise UnreadableBody("the stream's metadata is damaged") from None
+
+
+def _batch_lengths(metadata: bytes, batch: int, body: pa.Buffer | None) -> list[int]:
+    if not _slot(metadata, batch, _BUFFERS):
+        return []
+    vector = _child(metadata, batch, _BUFFERS)
+    count = struct.unpack_from("<I", metadata, vector)[0]
+    stated = list(struct.iter_unpack("<qq", memoryview(metadata)[vector + 4 : vector + 4 + 16 * count]))
+    if len(stated) != count or any(offset < 0 or length < 0 for offset, length in stated):
+        raise UnreadableBody("the stream's metadata is damaged")
+    if not _slot(metadata, batch, _COMPRESSION):
+        return [length for _, length in stated]
+    data = memoryview(body) if body is not None else memoryview(b"")
+    return [_decompressed(data, offset, length) for offset, length in stated if length]
+
+
+def _decompressed(data: memoryview, offset: int, length: int) -> int:
+    """The length that a compressed buffer begins with; -1 says that it is not compressed after all."""
+    if offset + 8 > len(data):
+        raise UnreadableBody("a buffer lies outside of its message")
+    stated: int = struct.unpack_from("<q", data, offset)[0]
+    if stated < -1:
+        raise UnreadableBody("a compressed buffer has a negative length")
+    return length if stated == -1 else stated
+
+
+def _slot(data: bytes, table: int, number: int) -> int:
+    """Where a table's field stands, 0 where it is absent."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    if 6 + 2 * number > struct.unpack_from("<H", data, vtable)[0]:
+        return 0
+    at: int = struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0]
+    return table + at if at else 0
+
+
+def _scalar(data: bytes, table: int, number: int, form: str) -> int:
+    at = _slot(data, table, number)
+    return int(struct.unpack_from(form, data, at)[0]) if at else 0
+
+
+def _child(data: bytes, table: int, number: int) -> int:
+    """Where a table or vector that a field points to begins."""
+    at = _slot(data, table, number)
+    return at + int(struct.unpack_from("<I", data, at)[0])

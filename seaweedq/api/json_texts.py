@@ -1,0 +1,118 @@
+"""What the value of a json topic may be: one JSON text that every reader of the topic can read.
+
+Refused: what is not JSON by the grammar (NaN, raw control characters, lone surrogates, two texts), bytes that are not
+UTF-8, nesting deeper than 128, numbers of more than 1,000 characters or out of a double's range.
+msgspec checks the grammar of what it skips, but neither encoding, depth nor numbers. `doubtful` finds by a few passes
+over the whole column the rows that may hold one of those; `blemish` decides for one row.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+MAX_DEPTH = 128
+MAX_NUMBER_CHARACTERS = 1000
+
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
+NOT_UTF8 = "not valid UTF-8"
+
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_NUMBERS = re.compile(rb"[0-9.eE+-]++")
+_STRIDE = 16
+
+_texts = msgspec.json.Decoder(list[msgspec.Raw])
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Offsets = np.ndarray[Any, np.dtype[Any]]
+
+
+def blemish(text: bytes | msgspec.Raw) -> str | None:
+    """Why this is not a text that a json topic takes, or None."""
+    try:
+        msgspec.json.decode(text)
+    except RecursionError:
+        return TOO_DEEP
+    except UnicodeDecodeError:
+        return NOT_UTF8
+    except (msgspec.DecodeError, ValueError) as error:
+        return str(error)
+    if len(text) <= 2 * MAX_DEPTH:
+        return None  # too short for both of what follows
+    bare = _STRINGS.sub(b"", memoryview(text))
+    if max(map(len, _NUMBERS.findall(bare)), default=0) > MAX_NUMBER_CHARACTERS:
+        return f"a number of more than {MAX_NUMBER_CHARACTERS} characters"
+    return TOO_DEEP if _depth(bare) > MAX_DEPTH else None
+
+
+def doubtful(column: pa.StringArray) -> list[int]:
+    """Rows of valid JSON texts that need a `blemish`: a superset of those that have one. No nulls.
+
+    Raises pa.ArrowInvalid where some text is not UTF-8.
+    """
+    column.validate(full=True)
+    offsets, data = _buffers(column)
+    found = np.concatenate([_numbers(data), _openers(data, offsets)])
+    rows = np.searchsorted(offsets, found, side="right") - 1
+    return np.unique(rows).tolist() if len(found) else []
+
+
+def are_json(column: pa.StringArray) -> bool:
+    """Whether every row is exactly one JSON text without space around it. No nulls.
+
+    The texts are decoded as the elements of one array. A text that holds a comma or a bracket of its own could shift
+    the elements, but then their lengths cannot all agree: together with the commas they fill the whole array.
+    """
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(column)], pa.int32()), column), ",")[0]
+    try:
+        texts = _texts.decode(b"[%b]" % joined.as_buffer())
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return len(texts) == len(column) and bool(
+        (np.fromiter(map(len, texts), np.int32, len(texts)) == np.diff(_buffers(column)[0])).all()
+    )
+
+
+def _buffers(column: pa.StringArray) -> tuple[Offsets, Bytes]:
+    """Row boundaries counted from the column's first byte, and its bytes."""
+    _, ends, data = column.buffers()
+    offsets = np.frombuffer(ends, np.int32, len(column) + 1, column.offset * 4)
+    first, last = int(offsets[0]), int(offsets[-1])
+    body = np.frombuffer(data, np.uint8, last - first, first) if data else np.empty(0, np.uint8)
+    return offsets - first, body
+
+
+def _numbers(data: Bytes) -> "np.ndarray[Any, np.dtype[np.intp]]":
+    """Where an exponent of three digits may stand, or a run of 128 digits: without either a number is below 1e227.
+
+    Such a run has a digit at eight places in a row that are 16 bytes apart.
+    """
+    if len(data) < 5:
+        return np.empty(0, np.intp)
+    digits = (data - 48) < 10
+    exponents = (data[1:-3] | 32) == ord("e")
+    for part in (digits[:-4], digits[3:-1], digits[4:]):
+        exponents &= part
+    found = np.flatnonzero(exponents) + 1
+    run = digits[::_STRIDE]
+    for step in (1, 2, 4):
+        run = run[:-step] & run[step:]
+    return np.concatenate([found, np.flatnonzero(run) * _STRIDE])
+
+
+def _openers(data: Bytes, offsets: Offsets) -> "np.ndarray[Any, np.dtype[np.intp]]":
+    """The first byte of rows with more than MAX_DEPTH brackets and braces that open."""
+    if len(offsets) < 2 or int(np.diff(offsets).max()) <= 2 * MAX_DEPTH:
+        return np.empty(0, np.intp)
+    before = np.searchsorted(np.flatnonzero((data | 32) == ord("{")), offsets)
+    return offsets[:-1][np.diff(before) > MAX_DEPTH]
+
+
+def _depth(bare: bytes) -> int:
+    """Levels of nesting of a JSON text without its strings."""
+    data = np.frombuffer(bare, np.uint8) | 32
+    steps = (data == ord("{")).astype(np.int8) - (data == ord("}")).astype(np.int8)
+    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))

@@ -1,0 +1,99 @@
+"""Rows before they have offsets: how single messages and loose columns become the record batch of a layout.
+
+It takes what is already checked: nothing here refuses a message.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.segments.layout import HEADERS, TIMESTAMP, Format, Layout
+
+
+@dataclass(slots=True)
+class Single:
+    """One checked message. `value` is JSON text, or the bytes themselves; times in microseconds since the epoch."""
+
+    key: str | None
+    value: bytes
+    headers: dict[str, str] | None
+    timestamp_us: int
+    expires_us: int | None
+
+
+def rows_of_singles(singles: Sequence[Single], layout: Layout) -> pa.RecordBatch:
+    """The rows of at least one message of a json or bytes topic, in order."""
+    assert layout.format is not Format.TYPED
+    values = binaries([single.value for single in singles], layout.values.field(0).type)
+    return rows_with_values(singles, [values], layout)
+
+
+def rows_with_values(singles: Sequence[Single], values: Sequence[pa.Array], layout: Layout) -> pa.RecordBatch:
+    """As `rows_of_singles`, with the value columns already built."""
+    return assemble(
+        layout,
+        microseconds(np.fromiter([single.timestamp_us for single in singles], np.int64, len(singles))),
+        optional([single.key for single in singles], pa.string()),
+        headers_column([single.headers for single in singles]),
+        optional([single.expires_us for single in singles], TIMESTAMP),
+        values,
+    )
+
+
+def assemble(
+    layout: Layout,
+    timestamp: pa.Array,
+    key: pa.Array | None,
+    headers: pa.Array | None,
+    expires: pa.Array | None,
+    values: Sequence[pa.Array],
+) -> pa.RecordBatch:
+    """A record batch of `layout.rows(mask)`: optional columns only where some value is not null."""
+    count = len(timestamp)
+    columns, mask = [timestamp], 0
+    for bit, column in enumerate((key, headers, expires)):
+        if column is not None and column.null_count < count:
+            columns.append(column)
+            mask |= 1 << bit
+    return pa.RecordBatch.from_arrays([*columns, *values], schema=layout.rows(mask))
+
+
+def binaries(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A string or binary column from bytes-like objects; the bytes are not checked."""
+    ends = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
+
+
+def microseconds(values: "np.ndarray[Any, np.dtype[np.int64]]") -> pa.Array:
+    """Microseconds since the epoch as a timestamp column, without a copy."""
+    return pa.Array.from_buffers(TIMESTAMP, len(values), [None, pa.py_buffer(values)])
+
+
+def optional(values: list[Any], kind: pa.DataType) -> pa.Array | None:
+    """A column, or None where no value is there."""
+    return pa.array(values, kind) if any_there(values) else None
+
+
+def headers_column(headers: list[dict[str, str] | None]) -> pa.Array | None:
+    """The `_headers` column; empty headers are none."""
+    if not any_there(headers):
+        return None
+    return pa.array([list(each.items()) if each else None for each in headers], HEADERS)
+
+
+def header_sizes(headers: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Bytes of each row's headers, names and values together."""
+    each = [pc.binary_length(part).fill_null(0).to_numpy() for part in (headers.keys, headers.items)]
+    before = np.concatenate([[0], np.cumsum(np.add(*each), dtype=np.int64)])
+    sizes: np.ndarray[Any, np.dtype[np.int64]] = np.diff(before[headers.offsets.to_numpy()])
+    return sizes
+
+
+def any_there(values: list[Any]) -> bool:
+    """Whether some value is not None."""
+    return values.count(None) < len(values)

@@ -1,0 +1,109 @@
+"""A typed topic's schema: Iceberg's schema JSON comes in, an Arrow schema of flat columns goes out.
+
+It refuses nested types, names that Spark could not tell apart or that are the queue's own, and more than 1,000 fields.
+Field ids stand in the metadata `PARQUET:field_id`, the schema id in the schema's. A uuid is text, which every reader of
+Parquet shows alike; its field is marked.
+"""
+
+import base64
+from typing import Any
+
+import pyarrow as pa
+
+from seaweedq.errors import InvalidRequest
+from seaweedq.segments.layout import PARTITION_COLUMN
+
+MAX_FIELDS = 1000
+FIELD_ID, SCHEMA_ID = b"PARQUET:field_id", b"schema-id"
+
+_UUID = {b"iceberg.type": b"uuid"}
+_PRIMITIVES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+    "string": pa.string(),
+    "uuid": pa.string(),
+    "binary": pa.binary(),
+}
+
+
+def parse_schema(stated: Any) -> pa.Schema:
+    """The columns that Iceberg's schema JSON (already decoded) stands for. Raises InvalidRequest naming the field."""
+    from pyiceberg.schema import Schema  # costs 0.3 s, and a running broker seldom needs it
+
+    try:
+        schema = Schema.model_validate(stated)
+    except (ValueError, TypeError, AssertionError, RecursionError) as error:
+        raise InvalidRequest(f"the schema is not an Iceberg schema: {str(error)[:500]}", field="schema") from None
+    if not 1 <= len(schema.fields) <= MAX_FIELDS:
+        raise _refused("schema", f"it has {len(schema.fields)} fields, not 1 to {MAX_FIELDS}")
+    _check_names([field.name for field in schema.fields])
+    _check_ids({field.name: field.field_id for field in schema.fields})
+    return pa.schema([_arrow_field(field) for field in schema.fields], {SCHEMA_ID: str(schema.schema_id)})
+
+
+def encode_fields(fields: pa.Schema) -> str:
+    """A schema as text for a topic's record."""
+    return base64.b64encode(fields.serialize()).decode()
+
+
+def decode_fields(text: str) -> pa.Schema:
+    """The inverse of `encode_fields`; needs no pyiceberg."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def is_uuid(field: pa.Field) -> bool:
+    """Whether a string column holds UUIDs."""
+    return (field.metadata or {}).get(b"iceberg.type") == b"uuid"
+
+
+def _arrow_field(field: Any) -> pa.Field:
+    from pyiceberg.types import DecimalType, FixedType
+
+    kind, name = field.field_type, field.name
+    if getattr(field, "initial_default", None) is not None or getattr(field, "write_default", None) is not None:
+        raise _refused(name, "defaults are not supported")
+    if isinstance(kind, DecimalType):
+        if not (1 <= kind.precision <= 38 and 0 <= kind.scale <= kind.precision):
+            raise _refused(name, f"{kind} needs a precision of 1 to 38 and a scale of 0 to the precision")
+        arrow = pa.decimal128(kind.precision, kind.scale)
+    elif isinstance(kind, FixedType):
+        if not 1 <= len(kind) <= 65_536:
+            raise _refused(name, f"{kind} needs a length of 1 to 65,536")
+        arrow = pa.binary(len(kind))
+    elif str(kind) in _PRIMITIVES:
+        arrow = _PRIMITIVES[str(kind)]
+    else:
+        raise _refused(name, f"the type {str(kind)[:200]} is not supported; fields are flat and of a primitive type")
+    marks = _UUID if str(kind) == "uuid" else {}
+    return pa.field(name, arrow, nullable=not field.required, metadata={FIELD_ID: str(field.field_id), **marks})
+
+
+def _check_names(names: list[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if not name or len(name) > 255 or not name.isprintable():
+            raise _refused(name, "a name has 1 to 255 printable characters")
+        if name.startswith("_") or name.casefold() == PARTITION_COLUMN:
+            raise _refused(name, f"names that begin with _, and {PARTITION_COLUMN}, are the queue's own")
+        if name.casefold() in seen:
+            raise _refused(name, "names are unique, ignoring case")
+        seen.add(name.casefold())
+
+
+def _check_ids(ids: dict[str, int]) -> None:
+    seen: set[int] = set()
+    for name, number in ids.items():
+        if not 1 <= number < 1 << 31 or number in seen:
+            raise _refused(name, f"the id {number} is not unique and between 1 and {(1 << 31) - 1}")
+        seen.add(number)
+
+
+def _refused(name: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"the schema's field {name[:100]!r}: {reason}", field=name, reason=reason)
