@@ -1,0 +1,31 @@
+"""seaweedq: a message queue whose storage is a directory of Parquet files.
+
+Names of the client are handed on when they are first asked for, so that a broker never pays for their import.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seaweedq.client import AsyncClient, Client, Message
+    from seaweedq.errors import SeaweedqError
+
+__version__ = "0.1.0"
+__all__ = ["AsyncClient", "Client", "Message", "SeaweedqError", "__version__"]
+
+_HOMES = {
+    "AsyncClient": "seaweedq.client",
+    "Client": "seaweedq.client",
+    "Message": "seaweedq.client",
+    "SeaweedqError": "seaweedq.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,102 @@
+"""A broker as a child process: started, waited for, killed, stopped. It never outlives its `with`."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+import httpx
+
+from seaweedq.errors import ClientError
+
+_START_S = 60.0
+_STOP_S = 20.0
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Broker:
+    """`seaweedq serve` on a folder. What it prints goes to `log`."""
+
+    def __init__(self, folder: Path, port: int, log: Path) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = log
+        self._command = [sys.executable, "-m", "seaweedq", "serve", "--data-dir", str(folder), "--port", str(port)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id; 0 while there is none."""
+        return self._process.pid if self._process else 0
+
+    def start(self) -> float:
+        """Start it and wait until it is ready: the seconds that took. Raises ClientError with what it printed last."""
+        began = time.monotonic()
+        with self._log.open("ab") as log:
+            # A session of its own, so that Ctrl-C is this process's to handle, and the broker is stopped in order.
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        while not self._ready():
+            if self._process.poll() is not None or time.monotonic() - began > _START_S:
+                raise ClientError(f"the broker did not start: {self._last_words()}")
+            time.sleep(0.02)
+        return time.monotonic() - began
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it gets to say goodbye."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that takes too long."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._process = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            self.kill()
+
+    def _ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2, trust_env=False).status_code == 200
+        except httpx.RequestError:
+            return False
+
+    def _last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-5:]) or "it printed nothing"
+
+
+def end_on_signals() -> None:
+    """Have SIGTERM and SIGHUP unwind like Ctrl-C, so that no child process is left behind."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGHUP, end)

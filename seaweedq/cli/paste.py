@@ -1,0 +1,22 @@
+"""Lines to paste: how a topic is reached from curl, DuckDB and Spark."""
+
+from urllib.parse import unquote, urlsplit
+
+
+def lines(url: str, topic: str, path: str) -> list[str]:
+    """Commands for a topic: `url` is a broker's, `path` the topic's directory on the store, as a URL."""
+    place = location(path)
+    return [
+        f"curl {url}/v1/topics/{topic}",
+        f"curl {url}/v1/topics/{topic}/messages -H 'content-type: application/json' -d '{{\"value\": {{\"n\": 1}}}}'",
+        f"seaweedq pull {topic} --subscription mine --start earliest --url {url}",
+        f"duckdb -c \"SELECT segment, count(*) FROM read_parquet('{place}/**/*.parquet', hive_partitioning = true) "
+        f'GROUP BY segment"',
+        f'spark.read.parquet("{place}").show()',
+    ]
+
+
+def location(path: str) -> str:
+    """What readers of Parquet take for a directory: a plain path where it is a file:// URL."""
+    parts = urlsplit(path)
+    return unquote(parts.path).rstrip("/") if parts.scheme == "file" else path.rstrip("/")

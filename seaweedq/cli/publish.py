@@ -1,0 +1,85 @@
+"""`seaweedq publish`: records of a file, or of stdin, into a topic."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from seaweedq.cli.common import DEFAULT_URL, Topic, Url, connect, say
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+EXAMPLES = """Examples: seaweedq publish events events.ndjson ·
+seaweedq publish flights flights.csv --key-field carrier ·
+echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope"""
+
+
+def publish(
+    topic: Topic,
+    file: Annotated[
+        Path | None, typer.Argument(exists=True, dir_okay=False, help="Left out or -: stdin.", allow_dash=True)
+    ] = None,
+    input_format: Annotated[
+        str | None, typer.Option(help="ndjson, csv or parquet; by default as the file's suffix says.")
+    ] = None,
+    key_field: Annotated[
+        str | None,
+        typer.Option(help="Field of the record that is the key, for a topic without a key_field of its own."),
+    ] = None,
+    envelope: Annotated[
+        bool, typer.Option("--envelope", help="Each NDJSON line is a whole message: key, value, headers, timestamp.")
+    ] = False,
+    batch: Annotated[int, typer.Option(min=1, max=100_000, help="Most messages in one request.")] = 10_000,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Publish the records of FILE, each exactly once: NDJSON (a value a line), CSV or Parquet."""
+    from seaweedq.cli.records import InputFormat, format_of, records
+
+    path = None if file is None or str(file) == "-" else file
+    if input_format is not None and input_format not in list(InputFormat):
+        raise typer.BadParameter(f"{input_format!r} is none of {', '.join(InputFormat)}", param_hint="--input-format")
+    format = InputFormat(input_format) if input_format else format_of(path)
+    if envelope and (format is not InputFormat.NDJSON or key_field):
+        raise typer.BadParameter("it is for NDJSON, and the message states its key itself", param_hint="--envelope")
+    started_s = time.monotonic()
+    with ExitStack() as stack:
+        source: BinaryIO = stack.enter_context(path.open("rb")) if path else sys.stdin.buffer
+        client = stack.enter_context(connect(url))
+        producer = stack.enter_context(client.producer(topic, batch_messages=batch))
+        found = records(source, format)
+        for arguments in _progress(stack, _arguments(found, envelope, key_field)):
+            producer.send(**arguments)
+        producer.flush()
+        count = producer.acknowledged
+    took_s = time.monotonic() - started_s
+    say(f"published {count:,} messages to {topic} in {took_s:.1f} s ({count / max(took_s, 1e-9):,.0f}/s)")
+
+
+def _arguments(found: Iterator[Any], envelope: bool, key_field: str | None) -> Iterator[dict[str, Any]]:
+    from seaweedq.cli.records import envelopes, key_of
+
+    if envelope:
+        return envelopes(found)
+    if key_field is None:
+        return ({"value": record} for record in found)
+    return ({"value": record, "key": key_of(record, key_field, number)} for number, record in enumerate(found, 1))
+
+
+def _progress(stack: ExitStack, items: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    if not sys.stderr.isatty():
+        return items
+    progress = stack.enter_context(_bar())
+    return progress.track(items, description="publishing")
+
+
+def _bar() -> "Progress":
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description} {task.completed:,.0f}"), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True)

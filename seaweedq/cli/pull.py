@@ -1,0 +1,86 @@
+"""`seaweedq pull`: a subscription's messages as NDJSON. What was printed, and only that, is acked."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seaweedq.cli.common import DEFAULT_URL, Topic, Url, connect
+
+if TYPE_CHECKING:
+    from seaweedq.client import Message
+
+EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earliest ·
+seaweedq pull events -s tail --follow | jq .value ·
+seaweedq pull events -s look --max 3 --no-ack"""
+_IDLE_S = 1.0
+
+
+def pull(
+    topic: Topic,
+    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name; created if it is not there.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until interrupted.")] = False,
+    max: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="Leave them unacked: they come again.")] = False,
+    start: Annotated[str, typer.Option(help="Where a new subscription begins: earliest or latest.")] = "latest",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print a subscription's messages, one JSON object a line, and ack them. Ends after a second without any."""
+    with connect(url) as client:
+        batch = min(max or 500, 500)
+        messages = client.subscribe(topic, subscription, start, None if follow else _IDLE_S, max_messages=batch)
+        with Interrupts() as interrupts:
+            _print_all(interrupts.until_stopped(messages), max, ack=not no_ack)
+
+
+def _print_all(messages: Iterator["Message"], most: int | None, ack: bool) -> None:
+    out = sys.stdout.buffer
+    try:
+        for number, message in enumerate(messages, 1):
+            out.write(message.json + b"\n")
+            out.flush()
+            if ack:
+                message.ack()
+            if number == most:
+                return
+    except BrokenPipeError:
+        # Who reads has enough. Python would complain when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Interrupts:
+    """SIGINT and SIGTERM end a wait at once, anything else when it is done: what is printed is also acked."""
+
+    def __init__(self) -> None:
+        self._stopped = self._waiting = False
+
+    def __enter__(self) -> "Interrupts":
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def until_stopped(self, messages: Iterator["Message"]) -> Iterator["Message"]:
+        """The messages, until a signal came."""
+        while not self._stopped:
+            self._waiting = True
+            try:
+                message = next(messages, None)
+            except KeyboardInterrupt:
+                return
+            finally:
+                self._waiting = False
+            if message is None or self._stopped:
+                return
+            yield message
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = True
+        if self._waiting:
+            raise KeyboardInterrupt

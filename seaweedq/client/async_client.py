@@ -1,0 +1,192 @@
+"""The async client: names and signatures; what each call means stands in `calls`."""
+
+import random
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
+
+import httpx
+
+from seaweedq.client import calls
+from seaweedq.client.async_producer import AsyncProducer
+from seaweedq.client.async_subscriber import AsyncAcker, messages
+from seaweedq.client.batching import MIB, Limits
+from seaweedq.client.delivering import Route
+from seaweedq.client.message import Message, Page
+from seaweedq.client.pulling import Pulling
+from seaweedq.client.retry import Patience
+from seaweedq.client.transport import AsyncTransport
+from seaweedq.client.wire import Published
+from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncClient:
+    """Talks to a cluster through any of its brokers. For one event loop.
+
+    `timeout_s` is the patience for one answer; a subscription also tries for so long again where brokers are gone.
+    `headers` go with every request. Every method raises what the broker states (`seaweedq.errors`), ConnectionFailed
+    where none answers. Only producers and subscriptions repeat requests: they can do so without doubling anything.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_s: float = 30,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+    ) -> None:
+        self._transport = AsyncTransport(url, timeout_s, headers, transport)
+        self._run = self._transport.run
+        self._timeout_s = timeout_s
+        self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
+        self._producers: set[AsyncProducer] = set()
+        self._ackers: WeakSet[AsyncAcker] = WeakSet()
+
+    async def create_topic(self, name: str, **config: Any) -> dict[str, Any]:
+        """Create a topic, or ensure that it agrees with the fields given; the topic as `topic` shows it.
+
+        `config`: format, schema, key_field, initial_segments, scaling, flush, retention. Raises TopicConflict.
+        """
+        return await self._run(calls.call("PUT", calls.topic_path(name), config))
+
+    async def topic(self, name: str) -> dict[str, Any]:
+        """A topic's configuration, counts, bytes and path. Raises TopicNotFound."""
+        return await self._run(calls.call("GET", calls.topic_path(name)))
+
+    async def topics(self) -> list[dict[str, Any]]:
+        """All topics."""
+        return await self._run(calls.pages("/v1/topics", "topics"))
+
+    async def update_topic(self, name: str, **config: Any) -> dict[str, Any]:
+        """Change the fields given. Raises TopicNotFound, InvalidRequest."""
+        return await self._run(calls.call("PATCH", calls.topic_path(name), config))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its data. Raises TopicNotFound."""
+        await self._run(calls.call("DELETE", calls.topic_path(name)))
+
+    async def flush(self, name: str) -> Any:
+        """Return once all that was acknowledged before is in Parquet files."""
+        return await self._run(calls.flush(name))
+
+    async def segments(self, name: str) -> list[dict[str, Any]]:
+        """A topic's segments: id, low, high, state, successors, start and end offset, ..."""
+        return await self._run(calls.segments(name))
+
+    async def publish(self, topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Published:
+        """Publish messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request, once.
+
+        An error that leaves the outcome open (ConnectionFailed) is the caller's to judge; a producer has no such cases.
+        """
+        several = [messages] if isinstance(messages, Mapping) else messages
+        return await self._run(calls.publish(topic, several))
+
+    async def fetch(self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0) -> Page:
+        """Messages of a segment from `offset` on, at most `limit`; waits up to `wait_s` (30 at most) for a first one.
+
+        Raises OffsetOutOfRange beyond the end.
+        """
+        return await self._run(calls.fetch(topic, segment, offset, limit, wait_s))
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger_ms: float = 5,
+        batch_messages: int = 10_000,
+        batch_bytes: int = 2 * MIB,
+        max_buffer_bytes: int = 64 * MIB,
+        max_request_bytes: int = 16 * MIB,
+        delivery_timeout_s: float = 120,
+    ) -> AsyncProducer:
+        """A producer of a topic: batches, bounded memory, retries that double nothing. Use it in an `async with`.
+
+        The limits are explained at `batching.Limits`. A batch that no broker takes for `delivery_timeout_s` fails.
+        """
+        limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
+        route = Route(topic, self._ids.nonce(), self._patience(delivery_timeout_s))
+        producer = AsyncProducer(route, limits, self._run, self._forget)
+        self._producers.add(producer)
+        return producer
+
+    def subscribe(
+        self,
+        topic: str,
+        subscription: str,
+        start: str | Mapping[str, Any] = "latest",
+        idle_timeout_s: float | None = None,
+        max_messages: int = 500,
+        ack_deadline_s: float = 30,
+    ) -> AsyncIterator[Message]:
+        """The messages of a subscription, created as the iteration begins unless it is there.
+
+        Ends after `idle_timeout_s` without any. Breaking off early leaves the last acks to `close`.
+
+        At least once: what is not acked within `ack_deadline_s` comes again, and after a broker's restart what was
+        acked a moment before may too. `start`: "latest", "earliest" or {"timestamp": ...}, for a new subscription.
+        """
+        pulling = Pulling(
+            topic, subscription, self._ids.nonce(), max_messages, idle_timeout_s, self._patience(self._timeout_s)
+        )
+        acker = AsyncAcker(lambda ids: self._run(pulling.ack(ids)))
+        self._ackers.add(acker)
+        return messages(pulling, start, ack_deadline_s, self._run, acker)
+
+    async def subscription(self, topic: str, name: str) -> dict[str, Any]:
+        """A subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
+        return await self._run(calls.call("GET", calls.subscription_path(topic, name)))
+
+    async def subscriptions(self, topic: str) -> list[dict[str, Any]]:
+        """All subscriptions of a topic."""
+        return await self._run(calls.pages(f"{calls.topic_path(topic)}/subscriptions", "subscriptions"))
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        """Delete a subscription. Raises SubscriptionNotFound."""
+        await self._run(calls.call("DELETE", calls.subscription_path(topic, name)))
+
+    async def read_table(self, topic: str, columns: Sequence[str] | None = None, live: bool = False) -> "pa.Table":
+        """A topic's rows from its Parquet files, unsorted; `live`: complete to the last acknowledged one, none twice.
+
+        The files must be reachable from here. Raises ValueError for an unknown column.
+        """
+        from seaweedq.client.table import read_table
+
+        return await self._run(read_table(topic, columns, live))
+
+    async def close(self) -> None:
+        """Close the producers, send the acks that wait, close the connections. Raises the first error of these."""
+        errors: list[Exception] = []
+        for step in [*(p.close for p in tuple(self._producers)), *(a.flush for a in tuple(self._ackers))]:
+            try:
+                await step()
+            except Exception as error:
+                errors.append(error)
+        await self._transport.close()
+        if errors:
+            raise errors[0]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except Exception as failed:
+            if error is None:
+                raise
+            error.add_note(f"closing the client failed too: {failed}")
+
+    def _forget(self, producer: AsyncProducer) -> None:
+        self._producers.discard(producer)
+
+    def _patience(self, total_s: float) -> Patience:
+        return Patience(total_s, self._clock.monotonic_s, random.random)

@@ -1,0 +1,214 @@
+"""The async producer: a task that sends what `send` gathers."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from seaweedq.client.batching import Batch, Batcher, Limits
+from seaweedq.client.delivering import Route, id_of
+from seaweedq.client.effects import Steps
+from seaweedq.client.wire import Published, envelope
+from seaweedq.errors import ClientError, SeaweedqError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncDelivery:
+    """What becomes of one request of a producer; awaiting it gives the broker's answer, or raises the error."""
+
+    __slots__ = ("_done", "_error", "_published")
+
+    def __init__(self) -> None:
+        self._done = asyncio.Event()
+        self._published: Published | None = None
+        self._error: Exception | None = None
+
+    def settle(self, published: Published | None, error: Exception | None) -> None:
+        """State the outcome: one of the two."""
+        self._published, self._error = published, error
+        self._done.set()
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._done.is_set()
+
+    async def result(self) -> Published:
+        """What the broker answered; raises the delivery's error."""
+        await self._done.wait()
+        if self._error:
+            raise self._error
+        assert self._published is not None
+        return self._published
+
+    def __await__(self) -> Generator[Any, None, Published]:
+        return self.result().__await__()
+
+
+class AsyncReceipt:
+    """What becomes of one message; awaiting it gives the message's id, or raises the error."""
+
+    __slots__ = ("_delivery", "_index")
+
+    def __init__(self, delivery: AsyncDelivery, index: int) -> None:
+        self._delivery, self._index = delivery, index
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._delivery.done()
+
+    async def result(self) -> str:
+        """The id `{segment}-{offset}`; raises the delivery's error."""
+        return id_of(await self._delivery.result(), self._index)
+
+    def __await__(self) -> Generator[Any, None, str]:
+        return self.result().__await__()
+
+
+class AsyncProducer:
+    """Gathers messages and publishes them in batches, each exactly once. For one event loop.
+
+    A failed batch is known to its receipts, and its error is also raised once: by the next `send`, `flush` or `close`.
+    The producer goes on after it.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        limits: Limits,
+        run: Callable[[Steps[Published]], Coroutine[Any, Any, Published]],
+        on_close: Callable[["AsyncProducer"], None],
+    ) -> None:
+        self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
+        self._now_s = route.patience.monotonic_s
+        self._batcher: Batcher[AsyncDelivery] = Batcher(limits, AsyncDelivery)
+        self._wake = asyncio.Event()
+        self._settled = asyncio.Condition()
+        self._error: Exception | None = None
+        self._closing = False
+        self._acknowledged = 0
+        self._task: asyncio.Task[None] | None = None
+
+    async def send(
+        self,
+        value: Any,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        timestamp: datetime | str | None = None,
+        expires_in_s: float | None = None,
+    ) -> AsyncReceipt:
+        """Take a message; it leaves within `linger_ms`. Waits while `max_buffer_bytes` wait.
+
+        `value` is anything that JSON has, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError
+        and ValueError for what is no message, and the error of an earlier batch: then this message is not taken.
+        """
+        line = envelope(value, key, headers, timestamp, expires_in_s)
+        await self._wait_for_room(len(line))
+        delivery, index = self._batcher.add_line(line, self._now_s())
+        # The task wakes for a batch's first message and for its last: in between it knows all there is.
+        if index in (0, self._limits.batch_messages - 1):
+            self._start()
+            await asyncio.sleep(0)  # a caller that never waits would keep the task from its turn
+        return AsyncReceipt(delivery, index)
+
+    async def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[AsyncDelivery]:
+        """Publish a table's columns, in requests of at most half of `max_request_bytes`; a delivery for each.
+
+        Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
+        Waits while `max_buffer_bytes` wait; raises as `send` does.
+        """
+        from seaweedq.client.arrow import streams
+
+        deliveries = []
+        for stream, rows in streams(table, self._limits.max_request_bytes // 2):
+            await self._wait_for_room(len(stream))
+            deliveries.append(self._batcher.add_stream(stream, rows, self._now_s()))
+            self._start()
+        return deliveries
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages brokers have acknowledged so far."""
+        return self._acknowledged
+
+    async def flush(self) -> None:
+        """Return once all that was sent before is settled; raises the error of a batch that failed."""
+        self._batcher.close_open()
+        self._wake.set()
+        accepted = self._batcher.accepted
+        async with self._settled:
+            await self._settled.wait_for(lambda: self._batcher.settled >= accepted)
+        self._raise_error()
+
+    async def close(self) -> None:
+        """Flush and end. Raises as `flush` does; closing again is no error."""
+        self._closing = True
+        self._batcher.close_open()
+        self._wake.set()
+        if self._task:
+            await self._task
+        self._on_close(self)
+        self._raise_error()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except SeaweedqError as failed:
+            if error is None:
+                raise
+            error.add_note(f"the producer failed too: {failed}")
+
+    async def _wait_for_room(self, size: int) -> None:
+        while not (self._error or self._closing or self._batcher.has_room(size)):
+            async with self._settled:
+                await self._settled.wait()
+        self._raise_error()
+        if self._closing:
+            raise ClientError(f"the producer of topic {self._route.topic} is closed")
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error:
+            raise error
+
+    def _start(self) -> None:
+        self._wake.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._deliver_all(), name=f"producer-{self._route.topic}")
+
+    async def _deliver_all(self) -> None:
+        while (batch := await self._next_batch()) is not None:
+            published, error = await self._deliver(batch)
+            batch.delivery.settle(published, error)
+            self._batcher.finish()
+            self._acknowledged += published.count if published else 0
+            self._error = self._error or error
+            async with self._settled:
+                self._settled.notify_all()
+
+    async def _deliver(self, batch: Batch[AsyncDelivery]) -> tuple[Published | None, Exception | None]:
+        try:
+            return await self._run(self._route.deliver(batch)), None
+        except Exception as error:  # the task must live on; whoever sends learns of it
+            return None, error
+
+    async def _next_batch(self) -> Batch[AsyncDelivery] | None:
+        while True:
+            self._wake.clear()
+            wait_s = self._batcher.ready_in_s(self._now_s())
+            if wait_s == 0:
+                return self._batcher.take()
+            if wait_s is None and self._closing:
+                return None
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass

@@ -1,0 +1,133 @@
+"""A producer's memory: which messages wait, in which batches, under which sequences. Pure: the time is passed in.
+
+Batches leave in order, one at a time. A batch takes its sequence as it leaves, and keeps it over all its attempts.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from seaweedq.client.effects import ARROW, NDJSON
+
+D = TypeVar("D")
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a batch is full, how long it may wait, and how much a producer holds.
+
+    `linger_ms` trades latency for larger batches; `batch_bytes` must be below the broker's `max_request_bytes`, and
+    over `max_buffer_bytes` of messages not yet acknowledged `send` blocks.
+    """
+
+    linger_ms: float = 5
+    batch_messages: int = 10_000
+    batch_bytes: int = 2 * MIB
+    max_buffer_bytes: int = 64 * MIB
+    max_request_bytes: int = 16 * MIB
+
+    def __post_init__(self) -> None:
+        for name, least in (("linger_ms", 0), ("batch_messages", 1), ("batch_bytes", 1), ("max_buffer_bytes", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it is at least {least}")
+        if self.batch_bytes > self.max_request_bytes:
+            raise ValueError(f"batch_bytes {self.batch_bytes} is over max_request_bytes {self.max_request_bytes}")
+
+
+@dataclass(slots=True)
+class Batch(Generic[D]):
+    """Messages that go in one request. `delivery` is the shell's: what waits for the outcome."""
+
+    content_type: str
+    delivery: D
+    opened_s: float
+    lines: list[bytes] = field(default_factory=list)
+    size: int = 0
+    count: int = 0
+    sequence: int = -1
+
+    @property
+    def body(self) -> bytes:
+        """The request's body."""
+        return b"\n".join(self.lines)
+
+
+class Batcher(Generic[D]):
+    """Fills batches and lets them go. Not safe for threads by itself: the shell locks.
+
+    `accepted` and `settled` count messages; what was accepted is settled in order.
+    """
+
+    def __init__(self, limits: Limits, new_delivery: Callable[[], D]) -> None:
+        self._limits, self._new_delivery = limits, new_delivery
+        self._closed: deque[Batch[D]] = deque()
+        self._open: Batch[D] | None = None
+        self._in_flight: Batch[D] | None = None
+        self._next_sequence = 0
+        self.pending_bytes = 0
+        self.accepted = self.settled = 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes more stay within the bound; something always fits into an empty producer."""
+        return not self.pending_bytes or self.pending_bytes + size <= self._limits.max_buffer_bytes
+
+    def add_line(self, line: bytes, now_s: float) -> tuple[D, int]:
+        """Add a message as a line of JSON: the delivery of its batch, and its place in it."""
+        size = len(line) + 1
+        batch = self._open
+        if batch is not None and batch.size + size > self._limits.batch_bytes:
+            self.close_open()
+            batch = None
+        if batch is None:
+            batch = self._open = Batch(NDJSON, self._new_delivery(), now_s)
+        batch.lines.append(line)
+        batch.size += size
+        batch.count += 1
+        self.pending_bytes += size
+        self.accepted += 1
+        if batch.count >= self._limits.batch_messages:
+            self.close_open()
+        return batch.delivery, batch.count - 1
+
+    def add_stream(self, stream: bytes, rows: int, now_s: float) -> D:
+        """Add an Arrow stream as a batch of its own, behind what waits already."""
+        self.close_open()
+        batch = Batch(ARROW, self._new_delivery(), now_s, [stream], len(stream), rows)
+        self._closed.append(batch)
+        self.pending_bytes += batch.size
+        self.accepted += rows
+        return batch.delivery
+
+    def close_open(self) -> None:
+        """Let the open batch go without waiting for more."""
+        if self._open is not None:
+            self._closed.append(self._open)
+            self._open = None
+
+    def ready_in_s(self, now_s: float) -> float | None:
+        """Seconds until a batch may leave: 0 for now, None while there is none or one is in flight."""
+        if self._in_flight is not None:
+            return None
+        if self._closed:
+            return 0.0
+        if self._open is None:
+            return None
+        return max(0.0, self._open.opened_s + self._limits.linger_ms / 1000 - now_s)
+
+    def take(self) -> Batch[D]:
+        """The batch whose turn it is, with its sequence. Only when `ready_in_s` is 0."""
+        if not self._closed:
+            self.close_open()
+        batch = self._in_flight = self._closed.popleft()
+        batch.sequence = self._next_sequence
+        self._next_sequence += batch.count
+        return batch
+
+    def finish(self) -> None:
+        """The batch in flight is settled, one way or the other: its memory is free, and the next may leave."""
+        assert self._in_flight is not None
+        self.pending_bytes -= self._in_flight.size
+        self.settled += self._in_flight.count
+        self._in_flight = None

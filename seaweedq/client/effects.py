@@ -1,0 +1,52 @@
+"""What the core asks of its shells: a request, a pause, work in a thread. The core itself does no I/O.
+
+A call is a generator: it yields an effect and is sent what came of it. `transport` drives it, for real or in a test.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request; answered with a Reply, or ConnectionFailed is thrown in. `wait_s`: how long the server was
+    asked to wait, on top of the client's own timeout."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    content: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    wait_s: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Wait for this many seconds; answered with None."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Blocking work, such as reading files; answered with what it returns."""
+
+    run: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An HTTP answer, read whole. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+Steps = Generator[Request | Pause | Work, Any, T]

@@ -1,0 +1,109 @@
+"""What goes over the wire, typed: decoding straight into these is the client's fast path."""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class WireMessage(msgspec.Struct, gc=False, kw_only=True):
+    """A message as a broker gives it; the value stays the JSON text that it came as."""
+
+    id: str
+    key: str | None = None
+    value: msgspec.Raw | UnsetType = UNSET
+    value_base64: str | UnsetType = UNSET
+    headers: dict[str, str] | None = None
+    timestamp: datetime
+    segment: int
+    offset: int
+    attempt: int | UnsetType = UNSET
+    reference: dict[str, Any] | UnsetType | None = UNSET
+
+
+class PageAnswer(msgspec.Struct):
+    """The answer to a fetch."""
+
+    messages: list[WireMessage]
+    next_offset: int
+    sealed: bool = False
+    successors: list[int] = []
+
+
+class PullAnswer(msgspec.Struct):
+    """The answer to a pull."""
+
+    messages: list[WireMessage]
+
+
+class SegmentRows(msgspec.Struct, frozen=True):
+    """Where in a segment rows of a publish went."""
+
+    segment: int
+    first_offset: int
+    count: int
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The answer to a publish. `ids` are in the order of the messages; Arrow publishes have none."""
+
+    count: int
+    segments: list[SegmentRows]
+    ids: list[str] | None = None
+    duplicate: bool = False
+
+
+class Acked(msgspec.Struct, frozen=True):
+    """The answer to an ack; `unknown` ids were leased no longer."""
+
+    acked: int
+    unknown: list[str] = []
+
+
+class Envelope(msgspec.Struct, omit_defaults=True):
+    """A message to be published."""
+
+    value: Any
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp: datetime | str | None = None
+    expires_in_s: float | None = None
+
+
+class BytesEnvelope(msgspec.Struct, omit_defaults=True):
+    """A message to be published whose value is bytes."""
+
+    value_base64: bytes  # msgspec writes bytes as base64
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp: datetime | str | None = None
+    expires_in_s: float | None = None
+
+
+decode_page = msgspec.json.Decoder(PageAnswer).decode
+decode_pull = msgspec.json.Decoder(PullAnswer).decode
+decode_published = msgspec.json.Decoder(Published).decode
+decode_acked = msgspec.json.Decoder(Acked).decode
+encode = msgspec.json.Encoder().encode
+
+
+def envelope(
+    value: Any,
+    key: str | None = None,
+    headers: dict[str, str] | None = None,
+    timestamp: datetime | str | None = None,
+    expires_in_s: float | None = None,
+) -> bytes:
+    """A message as one line of JSON.
+
+    `value` is anything that JSON has (NaN becomes null), a msgspec.Raw with JSON text, or bytes for a `bytes` topic.
+    Raises TypeError for what JSON does not have, ValueError for a `timestamp` without time zone.
+    """
+    if isinstance(timestamp, datetime) and timestamp.tzinfo is None:
+        raise ValueError(f"timestamp {timestamp.isoformat()} has no time zone")
+    if isinstance(value, bytes | bytearray | memoryview):
+        return encode(BytesEnvelope(bytes(value), key, headers, timestamp, expires_in_s))
+    line = encode(Envelope(value, key, headers, timestamp, expires_in_s))
+    # Line breaks can only come from a Raw value, where they are white space between tokens.
+    return line.replace(b"\n", b" ") if isinstance(value, msgspec.Raw) else line

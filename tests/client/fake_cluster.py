@@ -1,0 +1,89 @@
+"""A broker made of dictionaries, behind httpx.MockTransport: what API.md says, and faults on request."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+Fault = Callable[[httpx.Request], httpx.Response | None]
+
+
+def problem(
+    status: int, slug: str, detail: str = "no", retry_after: str | None = None, **fields: Any
+) -> httpx.Response:
+    """A problem document as a broker writes it."""
+    headers = {"content-type": "application/problem+json"} | ({"retry-after": retry_after} if retry_after else {})
+    body = {"type": f"/problems/{slug}", "title": slug, "status": status, "detail": detail, **fields}
+    return httpx.Response(status, content=json.dumps(body).encode(), headers=headers)
+
+
+@dataclass
+class FakeCluster:
+    """One topic `t` of one segment 0. `faults` are used up first, one a request: before it is handled, or with
+    `lost` after it was."""
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[httpx.Request] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    producers: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    acked: list[str] = field(default_factory=list)
+    ack_requests: list[list[str]] = field(default_factory=list)
+    delivered: int = 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        fault = self.faults.pop(0) if self.faults else lambda _: None
+        return fault(request) or self.handle(request)
+
+    def lost(self, request: httpx.Request) -> httpx.Response:
+        """A fault: the request is handled, and its answer lost."""
+        self.handle(request)
+        raise httpx.ReadError("connection reset", request=request)
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "POST" and request.url.path == "/v1/topics/t/messages":
+            return self._publish(request)
+        if request.url.path == "/v1/topics/t/subscriptions/s":
+            return httpx.Response(201, json={})
+        if request.url.path.endswith("/pull"):
+            return self._pull(json.loads(request.content))
+        if request.url.path.endswith("/ack"):
+            ids = json.loads(request.content)["ids"]
+            self.acked += ids
+            self.ack_requests.append(ids)
+            return httpx.Response(200, json={"acked": len(ids), "unknown": []})
+        return problem(404, "topic-not-found", f"no topic at {request.url.path}", topic="x")
+
+    def _publish(self, request: httpx.Request) -> httpx.Response:
+        lines = [json.loads(line) for line in request.content.splitlines()]
+        bad = [{"index": n, "reason": "bad"} for n, line in enumerate(lines) if line.get("value") == "bad"]
+        if bad:
+            return problem(422, "invalid-messages", "1 message is not valid", errors=bad, invalid=len(bad))
+        producer, sequence = request.headers.get("producer-id"), int(request.headers.get("producer-sequence", "0"))
+        taken = self.producers.setdefault(producer, {}) if producer else {}
+        duplicate = sequence in taken
+        if not duplicate:
+            if taken and sequence < max(first + count for first, (_, count) in taken.items()):
+                return problem(409, "sequence-out-of-order", producer=producer, sequence=sequence)
+            taken[sequence] = (len(self.messages), len(lines))
+            self.messages += lines
+        first, count = taken[sequence]
+        answer = {"count": count, "segments": [{"segment": 0, "first_offset": first, "count": count}]}
+        answer |= {"ids": [f"0-{first + n}" for n in range(count)]} | ({"duplicate": True} if duplicate else {})
+        return httpx.Response(200, json=answer)
+
+    def _pull(self, body: dict[str, Any]) -> httpx.Response:
+        first, self.delivered = self.delivered, min(len(self.messages), self.delivered + body["max_messages"])
+        return httpx.Response(200, json={"messages": [self.read(at) for at in range(first, self.delivered)]})
+
+    def read(self, offset: int) -> dict[str, Any]:
+        """A message as a reader gets it."""
+        message = self.messages[offset]
+        fixed = {"id": f"0-{offset}", "segment": 0, "offset": offset, "timestamp": "2026-01-02T03:04:05.678901Z"}
+        return fixed | {"key": None, "headers": {}, "attempt": 1} | message
+
+    def published(self) -> list[Any]:
+        """The values taken so far."""
+        return [message["value"] for message in self.messages]

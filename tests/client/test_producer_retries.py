@@ -1,0 +1,192 @@
+"""The producers against a fake broker: what is sent again, under which sequence, and who learns of failures."""
+
+import asyncio
+import threading
+
+import httpx
+import pytest
+from fake_cluster import FakeCluster, problem
+
+from seaweedq import AsyncClient, Client
+from seaweedq.errors import ClientError, ConnectionFailed, InvalidMessages, Overloaded, ServerProblem
+
+
+@pytest.fixture
+def cluster():
+    return FakeCluster()
+
+
+@pytest.fixture
+def client(cluster):
+    with Client("http://test", transport=httpx.MockTransport(cluster)) as client:
+        yield client
+
+
+def _sequences(cluster):
+    return [(r.headers["producer-id"], int(r.headers["producer-sequence"])) for r in cluster.requests]
+
+
+def test_a_lost_answer_is_asked_for_again_under_the_same_sequence(cluster, client):
+    cluster.faults = [lambda _: None, cluster.lost]
+    with client.producer("t") as producer:
+        assert producer.send("a").result(5) == "0-0"
+        assert producer.send("b").result(5) == "0-1"
+    assert cluster.published() == ["a", "b"]
+    (first, *_), (second, *_), (third, *_) = _sequences(cluster), _sequences(cluster)[1:], _sequences(cluster)[2:]
+    assert (first[1], second[1], third[1]) == (0, 1, 1)
+    assert len({first[0], second[0], third[0]}) == 1
+    assert len(first[0]) == 32
+    assert int(first[0], 16) >= 0
+
+
+@pytest.mark.parametrize(("status", "slug"), [(503, "overloaded"), (503, "partly-taken"), (429, "x"), (408, "y")])
+def test_refusals_that_pass_are_tried_again(cluster, client, status, slug):
+    cluster.faults = [lambda _: problem(status, slug, retry_after="0")] * 2
+    with client.producer("t") as producer:
+        producer.send("a")
+    assert cluster.published() == ["a"]
+    assert len(cluster.requests) == 3
+
+
+def test_a_batch_that_fails_for_good_fails_its_messages_and_is_raised_once(cluster, client):
+    producer = client.producer("t")
+    bad = producer.send("bad")
+    with pytest.raises(InvalidMessages) as raised:
+        producer.flush()
+    assert raised.value.fields["errors"] == [{"index": 0, "reason": "bad"}]
+    assert bad.exception() is raised.value
+    good = producer.send("good")
+    producer.close()
+    assert good.result() == "0-0"
+    assert [sequence for _, sequence in _sequences(cluster)] == [0, 1]
+
+
+def test_the_error_comes_out_at_the_next_send_which_takes_nothing(cluster, client):
+    producer = client.producer("t")
+    producer.send("bad").exception(5)
+    assert len(cluster.requests) == 1
+    with pytest.raises(InvalidMessages):
+        _send_until_raised(producer)
+    producer.close()
+
+
+def _send_until_raised(producer):
+    # The receipt is settled a moment before the producer itself knows.
+    for _ in range(1000):
+        producer.send("good")
+        threading.Event().wait(0.001)
+
+
+def test_leaving_the_block_raises_what_failed_and_a_users_error_comes_first(client):
+    with pytest.raises(InvalidMessages), client.producer("t") as producer:
+        producer.send("bad")
+    with pytest.raises(KeyError) as raised:
+        _send_and_stumble(client)
+    assert "failed too" in raised.value.__notes__[0]
+
+
+def _send_and_stumble(client):
+    with client.producer("t") as producer:
+        producer.send("bad")
+        raise KeyError("mine")
+
+
+def test_patience_ends_with_the_last_failure(cluster, client):
+    cluster.faults = [lambda _: problem(503, "overloaded", budget_bytes=7)] * 1000
+    with client.producer("t", delivery_timeout_s=0.2) as producer:
+        error = producer.send("a").exception(5)
+        assert isinstance(error, Overloaded)
+        assert error.fields["budget_bytes"] == 7
+        with pytest.raises(Overloaded):
+            producer.flush()
+
+
+def test_no_broker_at_all_is_connection_failed(cluster, client):
+    def refuse(request):
+        raise httpx.ConnectError("refused", request=request)
+
+    cluster.faults = [refuse] * 1000
+    producer = client.producer("t", delivery_timeout_s=0.1)
+    assert isinstance(producer.send("a").exception(5), ConnectionFailed)
+    with pytest.raises(ConnectionFailed, match="http://test"):
+        producer.close()
+
+
+def test_send_blocks_at_the_bound_until_a_batch_is_settled(cluster, client):
+    gate, entered = threading.Event(), threading.Event()
+
+    def hold(_):
+        entered.set()
+        gate.wait(10)
+
+    cluster.faults = [hold]
+    producer = client.producer("t", linger_ms=0, max_buffer_bytes=100)
+    producer.send("x" * 80)
+    entered.wait(10)
+    second = threading.Thread(target=producer.send, args=("y" * 80,))
+    second.start()
+    second.join(0.05)
+    assert second.is_alive()
+    gate.set()
+    second.join(10)
+    assert not second.is_alive()
+    producer.close()
+    assert len(cluster.messages) == 2
+
+
+def test_many_messages_go_in_few_requests_in_order(cluster, client):
+    with client.producer("t", batch_messages=1000) as producer:
+        receipts = [producer.send(n) for n in range(10_000)]
+    assert cluster.published() == list(range(10_000))
+    assert [r.result() for r in receipts[::999]] == [f"0-{n}" for n in range(0, 10_000, 999)]
+    assert 10 <= len(cluster.requests) < 100
+
+
+def test_closing_the_client_closes_its_producers(cluster):
+    client = Client("http://test", transport=httpx.MockTransport(cluster))
+    producer = client.producer("t", linger_ms=10_000)
+    producer.send("a")
+    client.close()
+    assert cluster.published() == ["a"]
+    with pytest.raises(ClientError, match="closed"):
+        producer.send("b")
+
+
+def test_unknown_problems_keep_status_type_and_fields(cluster, client):
+    cluster.faults = [lambda _: problem(418, "teapot", "short and stout", spout=1)]
+    with pytest.raises(ServerProblem, match="short and stout") as raised:
+        client.publish("t", {"value": 1})
+    assert raised.value.fields == {"status": 418, "type": "/problems/teapot", "spout": 1}
+
+
+async def test_the_async_producer_does_the_same(cluster):
+    cluster.faults = [cluster.lost, lambda _: problem(503, "not-ready", retry_after="0")]
+    async with AsyncClient("http://test", transport=httpx.MockTransport(cluster)) as client:
+        async with client.producer("t", batch_messages=100) as producer:
+            receipts = [await producer.send(n, key="k") for n in range(250)]
+            await producer.flush()
+            assert await receipts[249] == "0-249"
+        assert cluster.published() == list(range(250))
+        assert len({id for id, _ in _sequences(cluster)}) == 1
+
+
+async def test_the_async_producer_raises_what_failed_and_goes_on(cluster):
+    async with AsyncClient("http://test", transport=httpx.MockTransport(cluster)) as client:
+        producer = client.producer("t")
+        receipt = await producer.send("bad")
+        with pytest.raises(InvalidMessages):
+            await producer.flush()
+        with pytest.raises(InvalidMessages):
+            await receipt
+        assert await (await producer.send("good")) == "0-0"
+        await producer.close()
+
+
+async def test_the_async_producer_waits_at_the_bound(cluster):
+    async with AsyncClient("http://test", transport=httpx.MockTransport(cluster)) as client:
+        async with client.producer("t", max_buffer_bytes=1000, batch_bytes=500) as producer:
+            async with asyncio.timeout(30):
+                for n in range(500):
+                    await producer.send("x" * 100 + str(n))
+                    assert n + 1 - len(cluster.messages) <= 10
+        assert len(cluster.messages) == 500
