@@ -1,0 +1,216 @@
+"""The embedded backend's state: one SQLite file that several processes of one machine share.
+
+Write-ahead log with synchronous=FULL: a commit is one fsync. Every step that writes holds SQLite's write lock from its
+first read on, so that what it compared still holds when it writes. The clock is asked inside the transaction, and no
+other process can have asked it later and committed before. The log always keeps its newest revision, and that is the
+store's. To be used from one thread.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from seaweedq.clock import Clock
+from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Page, Put, WatchLost
+from seaweedq.coordination.polling import Changes
+from seaweedq.errors import CoordinationUnavailable, Damaged, UnfitStore
+
+FORMAT_VERSION = 1
+WATCHED_AT_ONCE = 256  # revisions; bounds what a watch holds in memory
+AFTER_ALL = "\U0010ffff"
+
+SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS leases (
+    lease INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, ttl_s REAL NOT NULL, renewed_s REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS entries (
+    key TEXT PRIMARY KEY, value BLOB NOT NULL, revision INTEGER NOT NULL, lease INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS entries_by_lease ON entries (lease) WHERE lease <> 0;
+CREATE TABLE IF NOT EXISTS log (
+    revision INTEGER NOT NULL, position INTEGER NOT NULL, key TEXT NOT NULL, value BLOB,
+    PRIMARY KEY (revision, position)
+) WITHOUT ROWID;
+PRAGMA user_version = {FORMAT_VERSION};
+"""
+# Monotonic clocks start anew with the machine: a lease of another boot is over, as is one renewed in the future.
+ENDED = "SELECT lease FROM leases WHERE renewed_s + ttl_s <= :now OR renewed_s > :now OR boot <> :boot"
+
+
+class Database:
+    """An Engine on a SQLite file. `boot` tells this run of the machine from all others; `busy_s` bounds lock waits.
+
+    Raises CoordinationUnavailable where the file is locked for too long, the disk is full or fails (a commit may then
+    have happened or not); Damaged for a file that is no database; UnfitStore for another format.
+    """
+
+    def __init__(self, path: Path, clock: Clock, boot: str, log_limit: int, busy_s: float) -> None:
+        self._path = path
+        self._clock = clock
+        self._boot = boot
+        self._log_limit = log_limit
+        self._busy_s = busy_s
+        self._opened: sqlite3.Connection | None = None
+
+    def revision(self) -> int:
+        with self._reading() as db:
+            return _revision(db)
+
+    def get(self, key: str) -> Entry | None:
+        with self._reading() as db:
+            row = db.execute("SELECT key, value, revision, lease FROM entries WHERE key = ?", (key,)).fetchone()
+            return Entry(*row) if row else None
+
+    def range(self, prefix: str, after: str, limit: int) -> Page:
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT key, value, revision, lease FROM entries"
+                " WHERE key >= ? AND key > ? AND key < ? ORDER BY key LIMIT ?",
+                (prefix, after, prefix + AFTER_ALL, limit + 1),
+            ).fetchall()
+            return Page(tuple(Entry(*row) for row in rows[:limit]), _revision(db), len(rows) > limit)
+
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
+        with self._writing() as db:
+            leases = {write.lease for write in writes if isinstance(write, Put) and write.lease}
+            if not all(_holds(db, compare) for compare in compares) or not all(_lives(db, lease) for lease in leases):
+                return None
+            self._apply(db, writes)
+            return _revision(db)
+
+    def changes(self, prefix: str, revision: int) -> Changes:
+        with self._reading() as db:
+            newest = _revision(db)
+            oldest = _one(db, "SELECT coalesce(min(revision), 1) FROM log") - 1
+            if revision < oldest:
+                raise WatchLost(f"changes after revision {revision} are gone, up to {oldest}")
+            until = max(revision, min(newest, revision + WATCHED_AT_ONCE))
+            rows = db.execute(
+                "SELECT key, value, revision FROM log"
+                " WHERE revision > ? AND revision <= ? AND key >= ? AND key < ? ORDER BY revision, position",
+                (revision, until, prefix, prefix + AFTER_ALL),
+            )
+            return Changes(tuple(Change(*row) for row in rows), until, until < newest)
+
+    def grant(self, ttl_s: float) -> int:
+        with self._writing() as db:
+            row = (self._boot, ttl_s, self._clock.monotonic_s())
+            return db.execute("INSERT INTO leases (boot, ttl_s, renewed_s) VALUES (?, ?, ?)", row).lastrowid or 0
+
+    def renew(self, lease: int) -> bool:
+        with self._writing() as db:
+            row = (self._clock.monotonic_s(), lease)
+            return db.execute("UPDATE leases SET renewed_s = ? WHERE lease = ?", row).rowcount == 1
+
+    def revoke(self, lease: int) -> None:
+        with self._writing() as db:
+            self._end(db, [lease])
+
+    def close(self) -> None:
+        if self._opened is not None:
+            with self._errors():
+                self._opened.close()
+            self._opened = None
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """One snapshot; leases whose time is over are ended first, so that nobody sees their keys."""
+        with self._errors():
+            if self._ended(self._connection):
+                with self._writing():
+                    pass
+            with _transaction(self._connection, "DEFERRED") as db:
+                yield db
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._errors(), _transaction(self._connection, "IMMEDIATE") as db:
+            self._end(db, self._ended(db))
+            yield db
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise CoordinationUnavailable(f"{self._path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise Damaged(f"{self._path}: {error}", path=str(self._path)) from error
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._opened is None:
+            db = sqlite3.connect(self._path, timeout=self._busy_s, isolation_level=None)
+            try:
+                _prepare(db, self._path)
+            except BaseException:
+                db.close()
+                raise
+            self._opened = db
+        return self._opened
+
+    def _ended(self, db: sqlite3.Connection) -> list[int]:
+        return [lease for (lease,) in db.execute(ENDED, {"now": self._clock.monotonic_s(), "boot": self._boot})]
+
+    def _end(self, db: sqlite3.Connection, leases: Sequence[int]) -> None:
+        deletes: list[Put | Delete] = []
+        for lease in leases:
+            db.execute("DELETE FROM leases WHERE lease = ?", (lease,))
+            deletes += [Delete(key) for (key,) in db.execute("SELECT key FROM entries WHERE lease = ?", (lease,))]
+        self._apply(db, sorted(deletes, key=lambda delete: delete.key))
+
+    def _apply(self, db: sqlite3.Connection, writes: Sequence[Put | Delete]) -> None:
+        """Make the writes one revision and log them; without any effect there is no new revision."""
+        revision = _revision(db) + 1
+        log: list[tuple[Any, ...]] = []
+        for position, write in enumerate(writes):
+            if isinstance(write, Put):
+                row = (write.key, write.value, revision, write.lease)
+                db.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", row)
+                log.append((revision, position, write.key, write.value))
+            elif db.execute("DELETE FROM entries WHERE key = ?", (write.key,)).rowcount:
+                log.append((revision, position, write.key, None))
+        if log:
+            db.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", log)
+            db.execute("DELETE FROM log WHERE revision <= ?", (revision - self._log_limit,))
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    found = _one(db, "PRAGMA user_version")
+    if found not in (0, FORMAT_VERSION):
+        raise UnfitStore(f"{path} has format {found}, this program knows {FORMAT_VERSION} alone", found=found)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    if not found:
+        db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection, kind: str) -> Iterator[sqlite3.Connection]:
+    db.execute(f"BEGIN {kind}")
+    try:
+        yield db
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def _one(db: sqlite3.Connection, query: str, *args: object) -> int:
+    (value,) = db.execute(query, args).fetchone()
+    return int(value)
+
+
+def _revision(db: sqlite3.Connection) -> int:
+    return _one(db, "SELECT coalesce(max(revision), 0) FROM log")
+
+
+def _holds(db: sqlite3.Connection, compare: Compare) -> bool:
+    row = db.execute("SELECT revision FROM entries WHERE key = ?", (compare.key,)).fetchone()
+    return (row[0] if row else 0) == compare.revision
+
+
+def _lives(db: sqlite3.Connection, lease: int) -> bool:
+    return db.execute("SELECT 1 FROM leases WHERE lease = ?", (lease,)).fetchone() is not None

@@ -1,0 +1,78 @@
+"""The election of the one leader: the key `leader`, tied to the winner's lease.
+
+Nothing is safe because a broker believes that it leads. Every transaction of a leader carries `leader_compare()`, and
+is refused once another broker, or nobody, leads.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from seaweedq.coordination.interface import Compare, Coordination, Put, WatchLost
+from seaweedq.coordination.keys import LEADER
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.records import LeaderRecord
+from seaweedq.errors import CoordinationUnavailable, Fenced
+
+KEY = LEADER.key()
+
+
+class Election:
+    """One broker's part in the election, from `start` to `stop`; the end of its lease also ends its leadership."""
+
+    def __init__(self, coordination: Coordination, membership: Membership, retry_s: float = 1.0) -> None:
+        self._coordination = coordination
+        self._membership = membership
+        self._retry_s = retry_s
+        self._revision = 0  # of the leader's key while it is ours
+        self._elected = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Stand for election from now on, after the membership has started."""
+        self._task = asyncio.create_task(self._run(), name="election")
+
+    async def stop(self) -> None:
+        """Stand no more. Who leads goes on leading until the membership stops, which frees the key at once."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker leads, as far as it knows."""
+        return self._elected.is_set() and self._membership.valid()
+
+    async def elected(self) -> None:
+        """Wait until this broker leads."""
+        await self._elected.wait()
+
+    def leader_compare(self) -> Compare:
+        """Holds as long as this broker leads. Raises Fenced where it does not even believe so."""
+        if not self.is_leader:
+            raise Fenced(f"{self._membership.broker} does not lead")
+        return Compare(KEY, self._revision)
+
+    async def campaign(self) -> int:
+        """See who leads, take the lead if nobody does; the revision that was seen. Raises CoordinationUnavailable."""
+        page = await self._coordination.range(KEY, limit=1)
+        won = await self._take() if not page.entries else None
+        if page.entries and LEADER.decode(page.entries[0].value).broker == self._membership.broker:
+            won = page.entries[0].revision
+        if won is None:
+            self._elected.clear()
+        else:
+            self._revision = won
+            self._elected.set()
+        return page.revision
+
+    async def _take(self) -> int | None:
+        put = Put(KEY, LEADER.encode(LeaderRecord(self._membership.broker)), self._membership.lease)
+        return await self._coordination.commit([Compare(KEY, 0), self._membership.compare()], [put])
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(WatchLost, CoordinationUnavailable):
+                revision = await self.campaign()
+                async for _ in self._coordination.watch(KEY, revision):
+                    await self.campaign()
+            await asyncio.sleep(self._retry_s)

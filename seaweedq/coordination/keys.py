@@ -1,0 +1,146 @@
+"""The catalogue of every kind of key: path, record, writer, lifetime. No other module builds a path.
+
+Numbers are padded, so that key order is numeric order.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from string import Formatter
+from typing import Generic, TypeVar
+
+import msgspec
+
+from seaweedq.coordination.records import (
+    BrokerRecord,
+    ClusterRecord,
+    Counter,
+    CursorRecord,
+    JournalRecord,
+    LeaderRecord,
+    SegmentRecord,
+    SubscriptionRecord,
+    TopicRecord,
+)
+from seaweedq.errors import Damaged
+
+T = TypeVar("T", bound=msgspec.Struct)
+Part = str | int
+
+
+@dataclass(frozen=True)
+class KeyKind(Generic[T]):
+    """One kind of key. `pattern` is a format string whose fields are the parts: `{name}`, or `{number:010d}`."""
+
+    pattern: str
+    record: type[T]
+    writer: str
+    lifetime: str
+
+    def key(self, *parts: Part) -> str:
+        """The path with these parts, in the pattern's order. Raises ValueError for parts that do not fit."""
+        return self._fill(self.pattern, parts)
+
+    def prefix(self, *parts: Part) -> str:
+        """What exactly the keys with these leading parts begin with. Raises ValueError where no part is left."""
+        fields = self.pattern.split("{")
+        if 0 < len(parts) >= len(fields) - 1:
+            raise ValueError(f"{parts} are all parts of {self.pattern}")
+        return self._fill("{".join(fields[: len(parts) + 1]), parts)
+
+    def parse(self, key: str) -> tuple[Part, ...]:
+        """The parts of a path. Raises ValueError for a path of another kind."""
+        found = self._matcher.fullmatch(key)
+        if found is None:
+            raise ValueError(f"{key!r} is not a key {self.pattern}")
+        return tuple(int(part) if number else part for part, number in zip(found.groups(), self._numbers, strict=True))
+
+    def encode(self, record: T) -> bytes:
+        """The record as JSON."""
+        return msgspec.json.encode(record)
+
+    def decode(self, value: bytes) -> T:
+        """The record of a value. Raises Damaged."""
+        try:
+            return self._decoder.decode(value)
+        except msgspec.DecodeError as error:
+            raise Damaged(f"a value of {self.pattern} is not readable: {error}") from error
+
+    def _fill(self, pattern: str, parts: tuple[Part, ...]) -> str:
+        for part, number in zip(parts, self._numbers, strict=False):
+            if not (isinstance(part, int) and 0 <= part < 10**10 if number else part and "/" not in str(part)):
+                raise ValueError(f"{part!r} is no part of a key {self.pattern}")
+        names = [name for _, name, _, _ in Formatter().parse(pattern) if name]
+        return pattern.format(**dict(zip(names, parts, strict=True)))
+
+    @cached_property
+    def _numbers(self) -> tuple[bool, ...]:
+        return tuple(bool(spec) for _, name, spec, _ in Formatter().parse(self.pattern) if name)
+
+    @cached_property
+    def _matcher(self) -> re.Pattern[str]:
+        parts = Formatter().parse(self.pattern)
+        groups = {None: "", "": "([^/]+)"}
+        return re.compile("".join(re.escape(text) + groups.get(spec, "([0-9]{10})") for text, _, spec, _ in parts))
+
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[T]:
+        return msgspec.json.Decoder(self.record)
+
+
+CLUSTER = KeyKind(
+    "cluster",
+    ClusterRecord,
+    writer="the first broker of the cluster, before it creates the store's identity",
+    lifetime="for ever",
+)
+BROKERS = KeyKind(
+    "brokers/{broker}",
+    BrokerRecord,
+    writer="the broker itself, at start",
+    lifetime="its lease: the key is there as long as the broker lives",
+)
+LEADER = KeyKind(
+    "leader",
+    LeaderRecord,
+    writer="the broker that wins the election",
+    lifetime="the lease of that broker; every transaction of the leader compares the revision",
+)
+JOURNALS = KeyKind(
+    "journals/{broker}",
+    JournalRecord,
+    writer="the broker itself, before it takes its first message",
+    lifetime="no lease: until the journal of a broker that is gone was recovered",
+)
+TOPICS = KeyKind(
+    "topics/{topic}",
+    TopicRecord,
+    writer="the broker that takes the request; the leader for the last step of a deletion",
+    lifetime="until the files of a deleted topic are gone",
+)
+SEGMENTS = KeyKind(
+    "segments/{topic}/{incarnation:010d}/{segment:010d}",
+    SegmentRecord,
+    writer="the leader; the owner, to release it and to seal it",
+    lifetime="until retention has removed all of a closed segment, or the topic goes",
+)
+COUNTERS = KeyKind(
+    "counters/{topic}",
+    Counter,
+    writer="whoever needs an id, by compare and set",
+    lifetime="for ever, also after the topic: an id is never used again",
+)
+SUBSCRIPTIONS = KeyKind(
+    "subscriptions/{topic}/{incarnation:010d}/{name}",
+    SubscriptionRecord,
+    writer="the broker that takes the request; the dispatcher raises the epoch",
+    lifetime="until it is deleted, or the topic goes",
+)
+CURSORS = KeyKind(
+    "cursors/{topic}/{incarnation:010d}/{name}/{segment:010d}",
+    CursorRecord,
+    writer="the dispatcher, as a checkpoint; whoever recovers its journal, for the same epoch",
+    lifetime="as long as its subscription and its segment",
+)
+
+CATALOGUE = (CLUSTER, BROKERS, LEADER, JOURNALS, TOPICS, SEGMENTS, COUNTERS, SUBSCRIPTIONS, CURSORS)

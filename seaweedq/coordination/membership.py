@@ -1,0 +1,100 @@
+"""A broker's life: its lease, its key, and whether it may still act on them.
+
+The lease's age counts from *sending* the last renewal that succeeded, so this side gives up no later than the other
+does. Renewal is a task of the broker's own loop: a loop that stands still for a whole lease answers nobody either, so
+that losing the lease is then right. (A backend whose client blocks the loop brings its own thread.)
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.interface import Compare, Coordination, Put
+from seaweedq.coordination.keys import BROKERS
+from seaweedq.coordination.records import BrokerRecord
+from seaweedq.errors import CoordinationUnavailable
+
+
+def _nobody_asks() -> None:
+    pass
+
+
+class Membership:
+    """One life of a broker, from `start` to `stop` or to the end of its lease; the next life is a new object.
+
+    `broker` is the id, `{name}.{boot id}`; `lease` is 0 before the start. `on_lost` is called once, when it is certain
+    that the lease has ended without `stop`.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        clock: Clock,
+        ids: Ids,
+        name: str,
+        url: str,
+        lease_s: float,
+        on_lost: Callable[[], None] = _nobody_asks,
+    ) -> None:
+        self.broker = f"{name}.{ids.nonce()[:16]}"
+        self.lease = 0
+        self._coordination = coordination
+        self._clock = clock
+        self._record = BrokerRecord(url=url, name=name, started_us=clock.now_us())
+        self._lease_s = lease_s
+        self._on_lost = on_lost
+        self._revision = 0
+        self._valid_until_s = 0.0
+        self._renewal: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Take a lease, write `brokers/{broker}`, go on renewing. Raises CoordinationUnavailable."""
+        sent_s = self._clock.monotonic_s()
+        self.lease = await self._coordination.leases.grant(self._lease_s)
+        key = BROKERS.key(self.broker)
+        put = Put(key, BROKERS.encode(self._record), self.lease)
+        revision = await self._coordination.commit([Compare(key, 0)], [put])
+        if revision is None:
+            raise CoordinationUnavailable(f"the lease of {self.broker} ended before its key was written")
+        self._revision = revision
+        self._valid_until_s = sent_s + self._lease_s
+        self._renewal = asyncio.create_task(self._keep_renewing(), name="lease-renewal")
+
+    async def stop(self) -> None:
+        """End the lease, and with it all keys tied to it; where coordination does not answer it ends by itself."""
+        self._end()
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.wait([self._renewal])
+        with suppress(CoordinationUnavailable):
+            await self._coordination.leases.revoke(self.lease)
+
+    def valid(self) -> bool:
+        """Whether the lease is younger than `lease_s`: only then may the broker acknowledge, and serve its tails."""
+        return self._clock.monotonic_s() < self._valid_until_s
+
+    def compare(self) -> Compare:
+        """Holds as long as this broker lives: for every transaction that names it as an owner."""
+        return Compare(BROKERS.key(self.broker), self._revision)
+
+    async def renew(self) -> bool:
+        """Renew once. False: the lease has ended, for good. Raises CoordinationUnavailable, which decides nothing."""
+        sent_s = self._clock.monotonic_s()
+        alive = await self._coordination.leases.renew(self.lease)
+        if alive:
+            self._valid_until_s = sent_s + self._lease_s
+        else:
+            self._end()
+        return alive
+
+    async def _keep_renewing(self) -> None:
+        alive = True
+        while alive:
+            await asyncio.sleep(self._lease_s / 3)
+            with suppress(CoordinationUnavailable):
+                alive = await self.renew()
+        self._on_lost()
+
+    def _end(self) -> None:
+        self._valid_until_s = 0.0

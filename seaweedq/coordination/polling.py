@@ -1,0 +1,154 @@
+"""The asynchronous side of the backends of one machine: runs an engine's steps, and wakes watches.
+
+Own commits wake the watches of this process at once. What other processes commit, and leases that end, is found by
+one poll for all watches. The engine decides everything; nothing here touches a key.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import ParamSpec, Protocol, TypeVar
+
+from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Leases, Page, Put
+from seaweedq.coordination.transactions import check_transaction
+from seaweedq.errors import CoordinationUnavailable, SeaweedqError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What became of a prefix up to `revision`; `more` says that later revisions are there already."""
+
+    changes: tuple[Change, ...]
+    revision: int
+    more: bool
+
+
+class Engine(Protocol):
+    """The state behind a backend, step by step, each one atomic. Leases whose time is over end before each step."""
+
+    def revision(self) -> int:
+        """The newest revision."""
+
+    def get(self, key: str) -> Entry | None:
+        """As Coordination.get."""
+
+    def range(self, prefix: str, after: str, limit: int) -> Page:
+        """As Coordination.range."""
+
+    def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
+        """As Coordination.commit."""
+
+    def changes(self, prefix: str, revision: int) -> Changes:
+        """Changes after a revision; raises WatchLost where the log does not reach back so far."""
+
+    def grant(self, ttl_s: float) -> int:
+        """As Leases.grant."""
+
+    def renew(self, lease: int) -> bool:
+        """As Leases.renew."""
+
+    def revoke(self, lease: int) -> None:
+        """As Leases.revoke."""
+
+    def close(self) -> None:
+        """Let go of files."""
+
+
+class PollingCoordination:
+    """Coordination and Leases over an engine. A subclass says where its steps run (`_run`)."""
+
+    def __init__(self, engine: Engine, poll_s: float) -> None:
+        self.leases: Leases = self
+        self._engine = engine
+        self._poll_s = poll_s
+        self._closed = False
+        self._watches: set[asyncio.Event] = set()
+        self._poller: asyncio.Task[None] | None = None
+
+    async def get(self, key: str) -> Entry | None:
+        """As Coordination."""
+        return await self._step(self._engine.get, key)
+
+    async def range(self, prefix: str, after: str = "", limit: int = 500) -> Page:
+        """As Coordination."""
+        return await self._step(self._engine.range, prefix, after, limit)
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
+        """As Coordination. Raises ValueError for more than 128 operations, or a key written twice."""
+        check_transaction(compares, writes)
+        revision = await self._step(self._engine.commit, compares, writes)
+        self._wake()
+        return revision
+
+    async def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[Change]]:
+        """As Coordination."""
+        changed = asyncio.Event()
+        self._watches.add(changed)
+        if self._poller is None:
+            self._poller = asyncio.create_task(self._poll(), name="coordination-poll")
+        try:
+            while not self._closed:
+                changed.clear()
+                found = await self._step(self._engine.changes, prefix, revision)
+                revision = found.revision
+                if found.changes:
+                    yield found.changes
+                if not found.more:
+                    await changed.wait()
+        finally:
+            self._watches.discard(changed)
+            if not self._watches:
+                self._stop_poll()
+
+    async def grant(self, ttl_s: float) -> int:
+        """As Leases."""
+        return await self._step(self._engine.grant, ttl_s)
+
+    async def renew(self, lease: int) -> bool:
+        """As Leases."""
+        return await self._step(self._engine.renew, lease)
+
+    async def revoke(self, lease: int) -> None:
+        """As Leases."""
+        await self._step(self._engine.revoke, lease)
+        self._wake()
+
+    async def close(self) -> None:
+        """As Coordination; closing twice is no error."""
+        if not self._closed:
+            self._closed = True
+            self._stop_poll()
+            self._wake()
+            await self._run(self._engine.close)
+
+    async def _step(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        if self._closed:
+            raise CoordinationUnavailable("coordination is closed")
+        return await self._run(step, *args, **kwargs)
+
+    async def _run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        for changed in self._watches:
+            changed.set()
+
+    async def _poll(self) -> None:
+        seen: int | None = None
+        while True:
+            try:
+                revision = await self._step(self._engine.revision)
+            except SeaweedqError:
+                revision = None  # the watches ask themselves, and tell who reads them
+            if revision is None or revision != seen:
+                self._wake()
+            seen = revision
+            await asyncio.sleep(self._poll_s)
+
+    def _stop_poll(self) -> None:
+        if self._poller is not None:
+            self._poller.cancel()
+            self._poller = None

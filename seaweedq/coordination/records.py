@@ -1,0 +1,118 @@
+"""What the values of coordination's keys hold. Later versions may add fields: unknown ones are ignored."""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class ClusterRecord(msgspec.Struct, frozen=True):
+    """The id of the cluster, which the store's `_cluster.json` must agree with."""
+
+    cluster: str
+
+
+class BrokerRecord(msgspec.Struct, frozen=True):
+    """A living broker: where it is reached, the name it was given, the zone it stands in."""
+
+    url: str
+    name: str
+    started_us: int
+    zone: str = ""
+
+
+class LeaderRecord(msgspec.Struct, frozen=True):
+    """The id of the broker that leads."""
+
+    broker: str
+
+
+class JournalRecord(msgspec.Struct, frozen=True):
+    """Where a broker's journal is: `place` is the data folder's id (file) or the store (object)."""
+
+    kind: Literal["file", "object"]
+    place: str
+
+
+class FlushPolicy(msgspec.Struct, frozen=True):
+    """When a tail becomes a file; None is the broker's own setting. Bytes and seconds."""
+
+    max_bytes: int | None = None
+    min_bytes: int | None = None
+    max_age_s: float | None = None
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """What is kept, by append time and by size of the topic; None is no bound."""
+
+    max_age_s: float | None = None
+    max_bytes: int | None = None
+
+
+class TopicConfig(msgspec.Struct, frozen=True):
+    """What users set. `schema` is Iceberg's schema JSON, of typed topics alone; `scaling` is the balancer's policy.
+
+    `columns` is the Arrow schema made of `schema`, encoded, so that a broker's start need not parse that again.
+    """
+
+    format: Literal["json", "bytes", "typed"] = "json"
+    schema: dict[str, Any] | None = None
+    key_field: str | None = None
+    initial_segments: int = 1
+    scaling: dict[str, Any] = {}
+    flush: FlushPolicy = FlushPolicy()
+    retention: RetentionPolicy = RetentionPolicy()
+    columns: str | None = None
+
+
+class TopicRecord(msgspec.Struct, frozen=True):
+    """A topic. Its incarnation tells it from those of the same name before it."""
+
+    incarnation: int
+    state: Literal["active", "deleting"]
+    config: TopicConfig
+    created_us: int
+
+
+class SegmentRecord(msgspec.Struct, frozen=True):
+    """A segment: the key range [low, high), lineage, state, owner (a broker id), and the end once it is sealed."""
+
+    low: int
+    high: int
+    state: Literal["open", "sealed", "closed"]
+    predecessors: tuple[int, ...]
+    successors: tuple[int, ...]
+    owner: str | None
+    end_offset: int | None
+    created_us: int
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """The next segment id, or incarnation, that nobody has."""
+
+    next: int
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True):
+    """A subscription as it was asked for; `epoch` rises with each seek and each change of dispatcher."""
+
+    mode: Literal["ordered", "shared"]
+    start: str | dict[str, str]
+    ack_deadline_s: float
+    max_attempts: int
+    dead_letter_topic: str | None
+    created_us: int
+    epoch: int
+
+
+class CursorRecord(msgspec.Struct, frozen=True):
+    """How far a subscription is in a segment: acked below `acked_to`, and in the half-open runs `acked` beyond it.
+
+    `attempts` has the deliveries of unacked offsets (as strings) that were delivered more than once; offsets from
+    `delivered_to` on were never delivered.
+    """
+
+    epoch: int
+    acked_to: int
+    acked: tuple[tuple[int, int], ...] = ()
+    attempts: dict[str, int] = {}
+    delivered_to: int = 0

@@ -1,0 +1,177 @@
+"""The catalogue: every kind's path and record survive the round trip, and no kind's keys are another's."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seaweedq.coordination import records
+from seaweedq.coordination.keys import (
+    BROKERS,
+    CATALOGUE,
+    CLUSTER,
+    COUNTERS,
+    CURSORS,
+    JOURNALS,
+    LEADER,
+    SEGMENTS,
+    SUBSCRIPTIONS,
+    TOPICS,
+    KeyKind,
+)
+from seaweedq.errors import Damaged
+
+NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}", fullmatch=True)
+NUMBERS = st.integers(0, 10**10 - 1)
+COUNTS = st.integers(0, 2**63 - 1)
+SECONDS = st.floats(0, 1e9)
+JSON = st.dictionaries(st.text(), st.none() | st.booleans() | COUNTS | st.text() | st.lists(COUNTS), max_size=3)
+CONFIGS = st.builds(
+    records.TopicConfig,
+    format=st.sampled_from(["json", "bytes", "typed"]),
+    schema=st.none() | JSON,
+    key_field=st.none() | st.text(),
+    initial_segments=COUNTS,
+    scaling=JSON,
+    flush=st.builds(
+        records.FlushPolicy,
+        max_bytes=st.none() | COUNTS,
+        min_bytes=st.none() | COUNTS,
+        max_age_s=st.none() | SECONDS,
+    ),
+    retention=st.builds(records.RetentionPolicy, max_age_s=st.none() | SECONDS, max_bytes=st.none() | COUNTS),
+    columns=st.none() | st.text(),
+)
+CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[Any]]] = {
+    BROKERS: (
+        [NAMES],
+        st.builds(records.BrokerRecord, url=st.text(), name=st.text(), started_us=COUNTS, zone=st.text()),
+    ),
+    CLUSTER: ([], st.builds(records.ClusterRecord, cluster=st.text())),
+    LEADER: ([], st.builds(records.LeaderRecord, broker=NAMES)),
+    JOURNALS: ([NAMES], st.builds(records.JournalRecord, kind=st.sampled_from(["file", "object"]), place=st.text())),
+    TOPICS: (
+        [NAMES],
+        st.builds(
+            records.TopicRecord,
+            incarnation=COUNTS,
+            state=st.sampled_from(["active", "deleting"]),
+            config=CONFIGS,
+            created_us=COUNTS,
+        ),
+    ),
+    SEGMENTS: (
+        [NAMES, NUMBERS, NUMBERS],
+        st.builds(
+            records.SegmentRecord,
+            low=COUNTS,
+            high=COUNTS,
+            state=st.sampled_from(["open", "sealed", "closed"]),
+            predecessors=st.lists(COUNTS).map(tuple),
+            successors=st.lists(COUNTS).map(tuple),
+            owner=st.none() | NAMES,
+            end_offset=st.none() | COUNTS,
+            created_us=COUNTS,
+        ),
+    ),
+    COUNTERS: ([NAMES], st.builds(records.Counter, next=COUNTS)),
+    SUBSCRIPTIONS: (
+        [NAMES, NUMBERS, NAMES],
+        st.builds(
+            records.SubscriptionRecord,
+            mode=st.sampled_from(["ordered", "shared"]),
+            start=st.sampled_from(["latest", "earliest", {"timestamp": "2013-01-01T00:00:00Z"}]),
+            ack_deadline_s=SECONDS,
+            max_attempts=COUNTS,
+            dead_letter_topic=st.none() | NAMES,
+            created_us=COUNTS,
+            epoch=COUNTS,
+        ),
+    ),
+    CURSORS: (
+        [NAMES, NUMBERS, NAMES, NUMBERS],
+        st.builds(
+            records.CursorRecord,
+            epoch=COUNTS,
+            acked_to=COUNTS,
+            acked=st.lists(st.tuples(COUNTS, COUNTS)).map(tuple),
+            attempts=st.dictionaries(COUNTS.map(str), COUNTS),
+            delivered_to=COUNTS,
+        ),
+    ),
+}
+
+
+def kinds(test: Any) -> Any:
+    return pytest.mark.parametrize("kind", CATALOGUE, ids=lambda kind: kind.pattern)(test)
+
+
+def test_every_kind_has_a_case() -> None:
+    assert set(CASES) == set(CATALOGUE)
+    assert all(kind.writer and kind.lifetime for kind in CATALOGUE)
+
+
+@kinds
+@given(data=st.data())
+def test_path_and_record_survive_the_round_trip(kind: KeyKind[Any], data: st.DataObject) -> None:
+    parts = tuple(data.draw(strategy) for strategy in CASES[kind][0])
+    key = kind.key(*parts)
+    assert kind.parse(key) == parts
+    assert all(key.startswith(kind.prefix(*parts[:n])) for n in range(len(parts)))
+    record = data.draw(CASES[kind][1])
+    assert kind.decode(kind.encode(record)) == record
+
+
+@kinds
+@given(data=st.data())
+def test_no_key_is_of_two_kinds(kind: KeyKind[Any], data: st.DataObject) -> None:
+    key = kind.key(*(data.draw(strategy) for strategy in CASES[kind][0]))
+    for other in CATALOGUE:
+        if other is not kind:
+            assert not key.startswith(other.prefix())
+            with pytest.raises(ValueError, match="is not a key"):
+                other.parse(key)
+
+
+def test_the_paths_are_those_on_disk() -> None:
+    assert SEGMENTS.key("flights", 3, 12) == "segments/flights/0000000003/0000000012"
+    assert CURSORS.key("flights", 3, "billing", 12) == "cursors/flights/0000000003/billing/0000000012"
+    assert (LEADER.key(), LEADER.prefix()) == ("leader", "leader")
+    assert SEGMENTS.prefix("flights") == "segments/flights/"
+    assert CURSORS.prefix("flights", 3, "billing") == "cursors/flights/0000000003/billing/"
+
+
+@given(st.lists(NUMBERS, unique=True))
+def test_keys_stand_in_numeric_order(numbers: list[int]) -> None:
+    keys = sorted(SEGMENTS.key("t", 1, number) for number in numbers)
+    assert [SEGMENTS.parse(key)[2] for key in keys] == sorted(numbers)
+
+
+@pytest.mark.parametrize(
+    "parts", [("a/b", 1, 1), ("", 1, 1), ("t", -1, 1), ("t", 1, 10**10), ("t", "1", 1), ("t", 1), ("t", 1, 1, 1)]
+)
+def test_parts_that_do_not_fit_are_programming_errors(parts: tuple[Any, ...]) -> None:
+    with pytest.raises(ValueError):
+        SEGMENTS.key(*parts)
+
+
+def test_a_whole_key_is_no_prefix_since_others_may_begin_with_it() -> None:
+    with pytest.raises(ValueError, match="all parts"):
+        TOPICS.prefix("orders")
+
+
+@kinds
+def test_fields_of_later_versions_are_ignored(kind: KeyKind[Any]) -> None:
+    assert not kind.record.__struct_config__.forbid_unknown_fields
+    assert kind.record.__struct_config__.frozen
+
+
+def test_a_field_of_a_later_version_is_ignored() -> None:
+    assert COUNTERS.decode(b'{"next": 3, "new": []}') == records.Counter(3)
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"next": "3"}', b"\xff"])
+def test_an_unreadable_value_is_damage(value: bytes) -> None:
+    with pytest.raises(Damaged, match="counters"):
+        COUNTERS.decode(value)
