@@ -60,13 +60,13 @@ class FileJournal:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._appending = self._closed = False
         self._sizes: deque[tuple[int, int]] = deque()  # (commit, bytes): the worker appends, the loop takes
+        self._finished: deque[tuple[int, int]] = deque()  # (file, first commit not in it), changed by the worker
         self._written_bytes = 0  # by the worker
         self._released_bytes = 0  # by the loop
         # The worker's own:
         self._file: _File | None = None
         self._next = FileHeader(b"", 0, 0, 0)  # of the file to open when there is none
         self._commit = 0
-        self._finished: deque[tuple[int, int]] = deque()  # (file, first commit not in it)
 
     @property
     def unreleased_bytes(self) -> int:
@@ -85,7 +85,8 @@ class FileJournal:
     def release(self, below: int) -> None:
         while self._sizes and self._sizes[0][0] < below:
             self._released_bytes += self._sizes.popleft()[1]
-        if not self._closed:
+        finished = tuple(self._finished)  # a copy, since the worker takes from it
+        if not self._closed and finished and finished[0][1] <= below:
             self._worker.submit(self._remove_files, below)
 
     async def close(self) -> None:

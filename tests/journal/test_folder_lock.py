@@ -1,0 +1,59 @@
+"""The folder lock: one holder, named to others, gone with it, not inherited by programs it starts."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.lock import LOCK_FILE, FolderLock
+from seaweedq.errors import DataFolderInUse
+
+
+def test_a_second_lock_is_refused_and_names_path_and_process(tmp_path: Path) -> None:
+    held = FolderLock(tmp_path / "new" / "folder")
+    held.acquire()
+    with pytest.raises(DataFolderInUse, match=f"process {os.getpid()}") as caught:
+        FolderLock(held.folder).acquire()
+    assert caught.value.fields == {"path": str(held.folder), "pid": os.getpid()}
+    held.release()
+
+
+def test_a_released_lock_can_be_taken_again(tmp_path: Path) -> None:
+    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
+    first.acquire()
+    first.release()
+    first.release()
+    second.acquire()
+    with pytest.raises(DataFolderInUse):
+        first.acquire()
+    second.release()
+    first.acquire()
+    first.release()
+
+
+def test_an_unreadable_process_id_is_no_reason_to_fail_otherwise(tmp_path: Path) -> None:
+    held = FolderLock(tmp_path)
+    held.acquire()
+    (tmp_path / LOCK_FILE).write_bytes(b"\xff?")
+    with pytest.raises(DataFolderInUse, match="process unknown") as caught:
+        FolderLock(tmp_path).acquire()
+    assert caught.value.fields["pid"] is None
+    held.release()
+
+
+def test_a_program_started_meanwhile_does_not_hold_the_lock_on(tmp_path: Path) -> None:
+    held = FolderLock(tmp_path)
+    held.acquire()
+    code = "print('up', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"
+        held.release()
+        again = FolderLock(tmp_path)
+        again.acquire()
+        again.release()
+        child.communicate(b"\n")

@@ -1,0 +1,36 @@
+"""A process that is killed with SIGKILL while it appends: its lock is free at once, every answer it gave holds."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sim_disk import payload
+
+from seaweedq.broker.journal_files import read_journal
+from seaweedq.broker.lock import FolderLock
+from seaweedq.errors import DataFolderInUse
+
+APPENDER = Path(__file__).with_name("appender.py")
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_acknowledged_commit_survives_sigkill(tmp_path: Path, seed: int) -> None:
+    with subprocess.Popen([sys.executable, APPENDER, tmp_path], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        try:
+            acknowledged = [child.stdout.readline() for _ in range(random.Random(seed).randint(1, 150))]
+            with pytest.raises(DataFolderInUse) as caught:
+                FolderLock(tmp_path).acquire()
+            assert caught.value.fields == {"path": str(tmp_path), "pid": child.pid}
+        finally:
+            child.kill()
+        acknowledged += [line for line in child.stdout if line.endswith("\n")]
+    lock = FolderLock(tmp_path)
+    lock.acquire()
+    found = [(commit.number, bytes(commit.frames[0].payload)) for commit in read_journal(tmp_path)]
+    lock.release()
+    assert [int(line) for line in acknowledged] == list(range(len(acknowledged)))
+    assert 0 <= len(found) - len(acknowledged) <= 1
+    assert found == [(n, payload(n)) for n in range(len(found))]
