@@ -1,7 +1,5 @@
 """Lines to paste: how a topic is reached from curl, DuckDB and Spark."""
 
-from urllib.parse import unquote, urlsplit
-
 
 def lines(url: str, topic: str, path: str) -> list[str]:
     """Commands for a topic: `url` is a broker's, `path` the topic's directory on the store, as a URL."""
@@ -18,5 +16,4 @@ def lines(url: str, topic: str, path: str) -> list[str]:
 
 def location(path: str) -> str:
     """What readers of Parquet take for a directory: a plain path where it is a file:// URL."""
-    parts = urlsplit(path)
-    return unquote(parts.path).rstrip("/") if parts.scheme == "file" else path.rstrip("/")
+    return path.removeprefix("file://").rstrip("/")

@@ -9,7 +9,7 @@ from seaweedq.cli.common import DEFAULT_URL, Topic, Url, connect, say
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, flush and delete topics.")
 
-_LISTED = ("name", "format", "messages", "bytes", "segments")
+_LISTED = ("name", "format", "state", "created_at")
 
 
 @app.command(epilog="Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier")
@@ -54,10 +54,9 @@ def list_topics(
     from rich.console import Console
     from rich.table import Table
 
-    columns = [name for name in _LISTED if any(name in topic for topic in topics)] or ["name"]
-    table = Table(*columns, box=None)
+    table = Table(*_LISTED, box=None)
     for topic in topics:
-        table.add_row(*(_text(topic.get(name)) for name in columns))
+        table.add_row(*(_text(topic[name]) for name in _LISTED))
     Console().print(table)
 
 

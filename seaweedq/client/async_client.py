@@ -85,8 +85,7 @@ class AsyncClient:
 
         An error that leaves the outcome open (ConnectionFailed) is the caller's to judge; a producer has no such cases.
         """
-        several = [messages] if isinstance(messages, Mapping) else messages
-        return await self._run(calls.publish(topic, several))
+        return await self._run(calls.publish(topic, messages))
 
     async def fetch(self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0) -> Page:
         """Messages of a segment from `offset` on, at most `limit`; waits up to `wait_s` (30 at most) for a first one.

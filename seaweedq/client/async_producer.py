@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from seaweedq.client.batching import Batch, Batcher, Limits
-from seaweedq.client.delivering import Route, id_of
+from seaweedq.client.delivering import Outcome, Route
 from seaweedq.client.effects import Steps
 from seaweedq.client.wire import Published, envelope
 from seaweedq.errors import ClientError, SeaweedqError
@@ -19,17 +19,21 @@ if TYPE_CHECKING:
 class AsyncDelivery:
     """What becomes of one request of a producer; awaiting it gives the broker's answer, or raises the error."""
 
-    __slots__ = ("_done", "_error", "_published")
+    __slots__ = ("_done", "_outcome")
 
     def __init__(self) -> None:
         self._done = asyncio.Event()
-        self._published: Published | None = None
-        self._error: Exception | None = None
+        self._outcome = Outcome()
 
-    def settle(self, published: Published | None, error: Exception | None) -> None:
-        """State the outcome: one of the two."""
-        self._published, self._error = published, error
+    def settle(self, outcome: Outcome) -> None:
+        """State the outcome."""
+        self._outcome = outcome
         self._done.set()
+
+    async def outcome(self) -> Outcome:
+        """The outcome, once it is known."""
+        await self._done.wait()
+        return self._outcome
 
     def done(self) -> bool:
         """Whether the outcome is known."""
@@ -37,11 +41,11 @@ class AsyncDelivery:
 
     async def result(self) -> Published:
         """What the broker answered; raises the delivery's error."""
-        await self._done.wait()
-        if self._error:
-            raise self._error
-        assert self._published is not None
-        return self._published
+        outcome = await self.outcome()
+        if outcome.error:
+            raise outcome.error
+        assert outcome.published is not None
+        return outcome.published
 
     def __await__(self) -> Generator[Any, None, Published]:
         return self.result().__await__()
@@ -60,8 +64,8 @@ class AsyncReceipt:
         return self._delivery.done()
 
     async def result(self) -> str:
-        """The id `{segment}-{offset}`; raises the delivery's error."""
-        return id_of(await self._delivery.result(), self._index)
+        """The id `{segment}-{offset}`; raises the message's error."""
+        return (await self._delivery.outcome()).id_of(self._index)
 
     def __await__(self) -> Generator[Any, None, str]:
         return self.result().__await__()
@@ -70,7 +74,7 @@ class AsyncReceipt:
 class AsyncProducer:
     """Gathers messages and publishes them in batches, each exactly once. For one event loop.
 
-    A failed batch is known to its receipts, and its error is also raised once: by the next `send`, `flush` or `close`.
+    What failed is known to its receipts, and the error is also raised once: by the next `send`, `flush` or `close`.
     The producer goes on after it.
     """
 
@@ -78,7 +82,7 @@ class AsyncProducer:
         self,
         route: Route,
         limits: Limits,
-        run: Callable[[Steps[Published]], Coroutine[Any, Any, Published]],
+        run: Callable[[Steps[Outcome]], Coroutine[Any, Any, Outcome]],
         on_close: Callable[["AsyncProducer"], None],
     ) -> None:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
@@ -185,19 +189,19 @@ class AsyncProducer:
 
     async def _deliver_all(self) -> None:
         while (batch := await self._next_batch()) is not None:
-            published, error = await self._deliver(batch)
-            batch.delivery.settle(published, error)
+            outcome = await self._deliver(batch)
+            batch.delivery.settle(outcome)
             self._batcher.finish()
-            self._acknowledged += published.count if published else 0
-            self._error = self._error or error
+            self._acknowledged += outcome.published.count if outcome.published else 0
+            self._error = self._error or outcome.error
             async with self._settled:
                 self._settled.notify_all()
 
-    async def _deliver(self, batch: Batch[AsyncDelivery]) -> tuple[Published | None, Exception | None]:
+    async def _deliver(self, batch: Batch[AsyncDelivery]) -> Outcome:
         try:
-            return await self._run(self._route.deliver(batch)), None
+            return await self._run(self._route.deliver(batch))
         except Exception as error:  # the task must live on; whoever sends learns of it
-            return None, error
+            return Outcome(error=error)
 
     async def _next_batch(self) -> Batch[AsyncDelivery] | None:
         while True:

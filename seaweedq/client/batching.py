@@ -48,11 +48,6 @@ class Batch(Generic[D]):
     count: int = 0
     sequence: int = -1
 
-    @property
-    def body(self) -> bytes:
-        """The request's body."""
-        return b"\n".join(self.lines)
-
 
 class Batcher(Generic[D]):
     """Fills batches and lets them go. Not safe for threads by itself: the shell locks.

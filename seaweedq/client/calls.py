@@ -63,10 +63,13 @@ def segments(topic: str) -> Steps[list[dict[str, Any]]]:
     return found
 
 
-def publish(topic: str, messages: Iterable[Mapping[str, Any]]) -> Steps[Published]:
-    """Publish messages in one request."""
-    content = b"\n".join(envelope(**_known(message)) for message in messages)
-    reply = check((yield publish_request(topic, NDJSON, content)))
+def publish(topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Steps[Published]:
+    """Publish a message, or several, in one request."""
+    if isinstance(messages, Mapping):
+        request = publish_request(topic, JSON, envelope(**_known(messages)))
+    else:
+        request = publish_request(topic, NDJSON, b"\n".join(envelope(**_known(message)) for message in messages))
+    reply = check((yield request))
     return decode_published(reply.body)
 
 

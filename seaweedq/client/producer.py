@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from seaweedq.client.batching import Batch, Batcher, Limits
-from seaweedq.client.delivering import Route, id_of
+from seaweedq.client.delivering import Outcome, Route
 from seaweedq.client.effects import Steps
 from seaweedq.client.wire import Published, envelope
 from seaweedq.errors import ClientError, SeaweedqError
@@ -19,34 +19,38 @@ if TYPE_CHECKING:
 class Delivery:
     """What becomes of one request of a producer."""
 
-    __slots__ = ("_done", "_error", "_published")
+    __slots__ = ("_done", "_outcome")
 
     def __init__(self) -> None:
         self._done = threading.Event()
-        self._published: Published | None = None
-        self._error: Exception | None = None
+        self._outcome = Outcome()
 
-    def settle(self, published: Published | None, error: Exception | None) -> None:
-        """State the outcome: one of the two."""
-        self._published, self._error = published, error
+    def settle(self, outcome: Outcome) -> None:
+        """State the outcome."""
+        self._outcome = outcome
         self._done.set()
+
+    def outcome(self, timeout_s: float | None = None) -> Outcome:
+        """The outcome, once it is known; waits at most `timeout_s`, then raises TimeoutError."""
+        if not self._done.wait(timeout_s):
+            raise TimeoutError(f"no outcome within {timeout_s} s")
+        return self._outcome
 
     def done(self) -> bool:
         """Whether the outcome is known."""
         return self._done.is_set()
 
     def exception(self, timeout_s: float | None = None) -> Exception | None:
-        """The error, if it failed; waits at most `timeout_s`, then raises TimeoutError."""
-        if not self._done.wait(timeout_s):
-            raise TimeoutError(f"no outcome within {timeout_s} s")
-        return self._error
+        """The error, if all or some of it failed; waits at most `timeout_s`, then raises TimeoutError."""
+        return self.outcome(timeout_s).error
 
     def result(self, timeout_s: float | None = None) -> Published:
         """What the broker answered; raises the delivery's error, or TimeoutError after `timeout_s`."""
-        if error := self.exception(timeout_s):
-            raise error
-        assert self._published is not None
-        return self._published
+        outcome = self.outcome(timeout_s)
+        if outcome.error:
+            raise outcome.error
+        assert outcome.published is not None
+        return outcome.published
 
 
 class Receipt:
@@ -63,17 +67,17 @@ class Receipt:
 
     def exception(self, timeout_s: float | None = None) -> Exception | None:
         """The error, if it failed; waits at most `timeout_s`, then raises TimeoutError."""
-        return self._delivery.exception(timeout_s)
+        return self._delivery.outcome(timeout_s).error_of(self._index)
 
     def result(self, timeout_s: float | None = None) -> str:
-        """The id `{segment}-{offset}`; raises the delivery's error, or TimeoutError after `timeout_s`."""
-        return id_of(self._delivery.result(timeout_s), self._index)
+        """The id `{segment}-{offset}`; raises the message's error, or TimeoutError after `timeout_s`."""
+        return self._delivery.outcome(timeout_s).id_of(self._index)
 
 
 class Producer:
     """Gathers messages and publishes them in batches, each exactly once. Threads may share it.
 
-    A failed batch is known to its receipts, and its error is also raised once: by the next `send`, `flush` or `close`.
+    What failed is known to its receipts, and the error is also raised once: by the next `send`, `flush` or `close`.
     The producer goes on after it.
     """
 
@@ -81,7 +85,7 @@ class Producer:
         self,
         route: Route,
         limits: Limits,
-        run: Callable[[Steps[Published]], Published],
+        run: Callable[[Steps[Outcome]], Outcome],
         on_close: Callable[["Producer"], None],
     ) -> None:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
@@ -183,19 +187,19 @@ class Producer:
 
     def _deliver_all(self) -> None:
         while (batch := self._next_batch()) is not None:
-            published, error = self._deliver(batch)
-            batch.delivery.settle(published, error)
+            outcome = self._deliver(batch)
+            batch.delivery.settle(outcome)
             with self._changed:
                 self._batcher.finish()
-                self._acknowledged += published.count if published else 0
-                self._error = self._error or error
+                self._acknowledged += outcome.published.count if outcome.published else 0
+                self._error = self._error or outcome.error
                 self._changed.notify_all()
 
-    def _deliver(self, batch: Batch[Delivery]) -> tuple[Published | None, Exception | None]:
+    def _deliver(self, batch: Batch[Delivery]) -> Outcome:
         try:
-            return self._run(self._route.deliver(batch)), None
+            return self._run(self._route.deliver(batch))
         except Exception as error:  # the thread must live on; whoever sends learns of it
-            return None, error
+            return Outcome(error=error)
 
     def _next_batch(self) -> Batch[Delivery] | None:
         with self._changed:

@@ -35,11 +35,7 @@ class Files:
     def list(url: str) -> "Files":
         """List the files of a topic's directory. Raises ClientError where there are none: every topic has one."""
         filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
-        found = (
-            sorted(path for path in filesystem.find(root) if path.endswith(".parquet"))
-            if filesystem.exists(root)
-            else []
-        )
+        found = sorted(path for path in filesystem.find(root) if path.endswith(".parquet"))
         if not found:
             raise ClientError(f"there are no Parquet files at {url}, as seen from this machine", url=url)
         last = {_segment(path): path for path in found}
@@ -99,11 +95,12 @@ def _tail(topic: str, segment: int, start: int, end: int) -> Steps[list[pa.Recor
         request = fetch_request(topic, segment, start, min(_FETCH_ROWS, end - start), accept=ARROW)
         reply = check((yield request))
         rows = pa.ipc.open_stream(reply.body).read_all().combine_chunks()
-        if not rows.num_rows:
+        next_offset = int(reply.headers["next-offset"])
+        if next_offset <= start:
             raise ClientError(
                 f"segment {segment} has no rows at {start}, below its end {end}", segment=segment, offset=start
             )
-        start = rows["_offset"][-1].as_py() + 1
+        start = next_offset
         batches += [_with_segment(batch, segment) for batch in rows.to_batches()]
     return batches
 

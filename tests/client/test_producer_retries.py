@@ -61,6 +61,30 @@ def test_a_batch_that_fails_for_good_fails_its_messages_and_is_raised_once(clust
     assert [sequence for _, sequence in _sequences(cluster)] == [0, 1]
 
 
+def test_invalid_messages_take_no_valid_one_with_them(cluster, client):
+    producer = client.producer("t", linger_ms=10_000)
+    receipts = [producer.send(value) for value in ("a", "bad", "b", "bad", "c")]
+    with pytest.raises(InvalidMessages):
+        producer.flush()
+    assert cluster.published() == ["a", "b", "c"]
+    assert [receipts[n].result() for n in (0, 2, 4)] == ["0-0", "0-1", "0-2"]
+    assert all(isinstance(receipts[n].exception(), InvalidMessages) for n in (1, 3))
+    assert producer.acknowledged == 3
+    last = producer.send("d")
+    producer.close()
+    assert last.result() == "0-3"
+
+
+def test_a_lost_answer_after_a_rejection_doubles_nothing(cluster, client):
+    cluster.faults = [lambda _: None, cluster.lost]
+    producer = client.producer("t", linger_ms=10_000)
+    for value in ("a", "bad", "b"):
+        producer.send(value)
+    with pytest.raises(InvalidMessages):
+        producer.close()
+    assert cluster.published() == ["a", "b"]
+
+
 def test_the_error_comes_out_at_the_next_send_which_takes_nothing(cluster, client):
     producer = client.producer("t")
     producer.send("bad").exception(5)

@@ -1,0 +1,135 @@
+"""The command line without a broker: help, usage errors, records of files, and the small pure parts."""
+
+import io
+import json
+import subprocess
+import sys
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import seaweedq
+from seaweedq.cli import paste
+from seaweedq.cli.bench_run import percentile
+from seaweedq.cli.common import one_line
+from seaweedq.cli.main import app, main
+from seaweedq.cli.records import InputFormat, envelopes, format_of, key_of, records
+from seaweedq.errors import InvalidMessages, TopicNotFound, UnreadableBody
+
+COMMANDS = [
+    ["publish"],
+    ["pull"],
+    ["bench"],
+    ["demo"],
+    *(["topic", n] for n in ["create", "list", "show", "flush", "delete"]),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(command):
+    result = CliRunner().invoke(app, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert f"seaweedq {command[0]}" in result.stdout
+
+
+def test_version_is_told():
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"seaweedq {seaweedq.__version__}\n"
+
+
+def test_help_is_quick_since_it_imports_nothing_heavy():
+    check = "import sys; import seaweedq.cli.main; assert not {'httpx', 'pyarrow', 'pandas'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", check], check=True)
+
+
+def test_no_broker_is_one_line_and_exit_code_1(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["topic", "list", "--url", "http://127.0.0.1:9"])
+    assert ended.value.code == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("seaweedq: no answer from http://127.0.0.1:9")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["topic", "list", "--url", "nonsense"], "nonsense"),
+        (["publish", "t", "--input-format", "xml"], "xml"),
+        (["publish", "t", "--envelope", "--key-field", "k"], "--envelope"),
+        (["publish", "t", "/no/such/file"], "/no/such/file"),
+        (["pull", "t"], "--subscription"),
+    ],
+)
+def test_wrong_usage_says_which_option(arguments, told):
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert told in result.output
+
+
+def test_an_error_is_one_line_with_its_first_rows_and_hint():
+    rows = [{"index": n, "reason": "no\nvalue"} for n in range(9)]
+    error = InvalidMessages("9 messages are not valid", errors=rows, invalid=9, hint="look at them")
+    assert one_line(error) == (
+        "9 messages are not valid; message 0: no value; message 1: no value; message 2: no value; look at them"
+    )
+    assert one_line(TopicNotFound("there is no topic 'x'.")) == "there is no topic 'x'"
+
+
+def _values(data, format):
+    return [json.loads(msgspec.json.encode(value)) for value in records(io.BytesIO(data), format)]
+
+
+def test_records_of_each_format():
+    expected = [{"a": 1, "b": "x"}, {"a": 2, "b": "y"}]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(expected), sink)
+    assert _values(b'{"a":1,"b":"x"}\n\n{"a":2,"b":"y"}', InputFormat.NDJSON) == expected
+    assert _values(b"a,b\n1,x\n2,y\n", InputFormat.CSV) == expected
+    assert _values(sink.getvalue(), InputFormat.PARQUET) == expected
+
+
+@pytest.mark.parametrize("format", [InputFormat.CSV, InputFormat.PARQUET])
+def test_a_file_of_another_kind_is_refused(format):
+    with pytest.raises(UnreadableBody, match=format):
+        list(records(io.BytesIO(b'"a\n\x00'), format))
+
+
+def test_formats_go_by_suffix(tmp_path):
+    assert [format_of(tmp_path / name) for name in ("a.CSV", "b.parquet", "c.txt")] == ["csv", "parquet", "ndjson"]
+    assert format_of(None) == "ndjson"
+
+
+def test_keys_of_records():
+    line = msgspec.Raw(b'{"a": "x", "b": 1.5, "c": null, "d": []}')
+    assert [key_of(line, field, 1) for field in "abcz"] == ["x", "1.5", None, None]
+    assert key_of({"a": "x"}, "a", 1) == "x"
+    with pytest.raises(UnreadableBody, match="record 7"):
+        key_of(line, "d", 7)
+    with pytest.raises(UnreadableBody, match="record 8 is not JSON"):
+        key_of(msgspec.Raw(b"{"), "a", 8)
+
+
+def test_envelopes_are_checked_by_line():
+    good = msgspec.Raw(b'{"value": 1, "key": "k"}')
+    assert list(envelopes(iter([good]))) == [{"value": 1, "key": "k"}]
+    for bad in (b'{"key": "k"}', b"[]", b'{"value": 1, "kye": "k"}'):
+        with pytest.raises(UnreadableBody, match="record 2"):
+            list(envelopes(iter([good, msgspec.Raw(bad)])))
+
+
+def test_percentiles_are_nearest_ranks():
+    assert [percentile(range(1, 101), share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100]
+    assert percentile([], 0.5) == 0
+    assert percentile([7.0], 0.01) == 7
+
+
+def test_lines_to_paste_name_the_directory_as_readers_take_it():
+    text = "\n".join(paste.lines("http://b:1", "t", "file:///data/my store/topics/t"))
+    assert 'spark.read.parquet("/data/my store/topics/t")' in text
+    assert "read_parquet('/data/my store/topics/t/**/*.parquet'" in text
+    assert paste.location("s3://bucket/topics/t") == "s3://bucket/topics/t"
