@@ -2,20 +2,50 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import seaweedq
 from seaweedq.cli import bench, demo, publish, pull, topic
 from seaweedq.cli.common import complain, one_line
 from seaweedq.errors import SeaweedqError
 
+# Brokers import what no other command needs: these are loaded when they are called, and until then only listed.
+_LOADED = {"serve": "seaweedq.cli.serve"}
+
+
+class _Commands(TyperGroup):
+    """All commands; those of _LOADED stand in for themselves until one is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        if args and args[0] in _LOADED:
+            self.commands[args[0]] = _load(args[0])
+        return super().resolve_command(ctx, args)
+
+
+def _load(name: str) -> Any:
+    module = import_module(_LOADED[name])
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, epilog=module.EXAMPLES)(getattr(module, name))
+    return typer.main.get_command(alone)
+
+
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog="Begin with: seaweedq serve    or see it all work: seaweedq demo",
 )
+
+
+@app.command()
+def serve() -> None:
+    """Run a broker."""
+
+
 app.add_typer(topic.app, name="topic")
 app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.command(epilog=pull.EXAMPLES)(pull.pull)
