@@ -29,11 +29,9 @@ def caster(given: pa.DataType, wanted: pa.DataType) -> Cast | None:
     if _is_text(wanted):
         taken = _is_string(given) or (types.is_binary(wanted) and _is_text(given))
         return _text(wanted) if taken else None
-    if types.is_map(wanted):
-        taken = types.is_map(given) and _is_string(given.key_type) and _is_string(given.item_type)
-        return _headers(wanted) if taken else None
-    taken = given == wanted or _widens(given, wanted)
-    return (lambda column, _: column.cast(options=pc.CastOptions(wanted, allow_time_truncate=True))) if taken else None
+    if not (given == wanted or _widens(given, wanted)):
+        return None
+    return lambda column, _: column.cast(options=pc.CastOptions(wanted, allow_time_truncate=True))
 
 
 def _is_string(kind: pa.DataType) -> bool:
@@ -44,7 +42,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(_is_string(kind) or types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(types.is_string_view(kind) or types.is_binary_view(kind))
+
+
 def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if types.is_map(wanted):
+        return types.is_map(given) and all(
+            types.is_string(part) or types.is_large_string(part) for part in (given.key_type, given.item_type)
+        )
     if types.is_signed_integer(wanted):
         return bool(types.is_integer(given) and given.bit_width + types.is_unsigned_integer(given) <= wanted.bit_width)
     if types.is_floating(wanted):
@@ -56,22 +62,28 @@ def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _text(wanted: pa.DataType) -> Cast:
     def cast(column: pa.Array, budget: int) -> pa.Array:
-        if column.type == wanted:
-            return column
-        # views may all stand on the same bytes
+        if _is_view(column.type):
+            column = _clean(column)
         _spend(pc.sum(_lengths(column)).as_py(), budget)
         return column.cast(wanted)
 
     return cast
 
 
+def _clean(column: pa.Array) -> pa.Array:
+    """A column of views with zeros for nulls. Nothing validates those, and Arrow's cast follows them all the same."""
+    validity, views, *data = column.buffers()
+    words = np.frombuffer(views, np.int64, 2 * len(column), 16 * column.offset).reshape(-1, 2).copy()
+    words[column.is_null().to_numpy(zero_copy_only=False)] = 0
+    nulls = pc.invert(column.is_null()).buffers()[1] if validity else None
+    return pa.Array.from_buffers(column.type, len(column), [nulls, pa.py_buffer(words), *data])
+
+
 def _lengths(column: pa.Array) -> pa.Array:
-    """Bytes of each row."""
-    if not (types.is_string_view(column.type) or types.is_binary_view(column.type)):
-        return pc.binary_length(column).cast(pa.int64())
-    views = np.frombuffer(column.buffers()[1], np.int32)[::4]  # a view of 16 bytes begins with its length
-    lengths = views[column.offset : column.offset + len(column)].astype(np.int64)
-    return pc.if_else(column.is_valid(), pa.array(lengths), 0)
+    """Bytes of each row; of a column without offset where it is one of views, which each begin with their length."""
+    if _is_view(column.type):
+        return pa.array(np.frombuffer(column.buffers()[1], np.int32)[::4][: len(column)].astype(np.int64))
+    return pc.binary_length(column).cast(pa.int64())
 
 
 def _from_dictionary(wanted: pa.DataType) -> Cast:
@@ -81,14 +93,6 @@ def _from_dictionary(wanted: pa.DataType) -> Cast:
         dictionary = plain(column.dictionary, budget)
         _spend(pc.sum(pc.take(_lengths(dictionary), column.indices)).as_py(), budget)
         return pc.take(dictionary, column.indices)
-
-    return cast
-
-
-def _headers(wanted: pa.DataType) -> Cast:
-    def cast(column: pa.MapArray, budget: int) -> pa.Array:
-        _spend(sum(pc.sum(_lengths(child)).as_py() or 0 for child in (column.keys, column.items)), budget)
-        return column.cast(wanted)
 
     return cast
 

@@ -36,13 +36,15 @@ _PRIMITIVES = {
 def parse_schema(stated: Any) -> pa.Schema:
     """The columns that Iceberg's schema JSON (already decoded) stands for. Raises InvalidRequest naming the field."""
     from pyiceberg.schema import Schema  # costs 0.3 s, and a running broker seldom needs it
+    from pyiceberg.types import NestedField
 
-    try:
-        schema = Schema.model_validate(stated)
-    except (ValueError, TypeError, AssertionError, RecursionError) as error:
-        raise InvalidRequest(f"the schema is not an Iceberg schema: {str(error)[:500]}", field="schema") from None
+    listed = stated.get("fields") if isinstance(stated, dict) else None
+    for field in listed if isinstance(listed, list) else []:
+        name = str(field.get("name", "")) if isinstance(field, dict) else ""
+        _validated(NestedField, field, name)
+    schema = _validated(Schema, stated, "schema")
     if not 1 <= len(schema.fields) <= MAX_FIELDS:
-        raise _refused("schema", f"it has {len(schema.fields)} fields, not 1 to {MAX_FIELDS}")
+        raise _refused("schema", f"{len(schema.fields)} fields, not 1 to {MAX_FIELDS}")
     _check_names([field.name for field in schema.fields])
     _check_ids({field.name: field.field_id for field in schema.fields})
     return pa.schema([_arrow_field(field) for field in schema.fields], {SCHEMA_ID: str(schema.schema_id)})
@@ -61,6 +63,14 @@ def decode_fields(text: str) -> pa.Schema:
 def is_uuid(field: pa.Field) -> bool:
     """Whether a string column holds UUIDs."""
     return (field.metadata or {}).get(b"iceberg.type") == b"uuid"
+
+
+def _validated(model: Any, stated: Any, name: str) -> Any:
+    """What a model of pyiceberg makes of JSON; it raises errors of many kinds for what it does not understand."""
+    try:
+        return model.model_validate(stated)
+    except Exception as error:
+        raise _refused(name, f"not of an Iceberg schema: {str(error)[:500]}") from None
 
 
 def _arrow_field(field: Any) -> pa.Field:
@@ -106,4 +116,4 @@ def _check_ids(ids: dict[str, int]) -> None:
 
 
 def _refused(name: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"the schema's field {name[:100]!r}: {reason}", field=name, reason=reason)
+    return InvalidRequest(f"the schema does not fit, field {name[:100]!r}: {reason}", field=name, reason=reason)

@@ -1,0 +1,130 @@
+import json
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from body_samples import FIELDS, NOW_US, intake
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from seaweedq.api.answers import encode_messages, json_array, message_texts
+from seaweedq.api.bodies import decode_ndjson
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.rows import Single, rows_of_singles
+
+JSON, BYTES, TYPED = (Layout.of(format, FIELDS) for format in (Format.JSON, Format.BYTES, Format.TYPED))
+
+
+def rows(*singles: tuple[str | None, bytes, dict[str, str] | None], layout: Layout = JSON) -> pa.RecordBatch:
+    return rows_of_singles([Single(key, value, headers, NOW_US, None) for key, value, headers in singles], layout)
+
+
+def test_a_message_read() -> None:
+    piece = rows(('a"\n', b'{"a":  1.50}', {"h": 'v"'}), (None, b"null", None))
+    text = encode_messages([(7, piece)], 3, JSON, None)
+    assert text == (
+        b'[{"id":"3-7","key":"a\\"\\n","value":{"a":  1.50},"headers":{"h":"v\\""},'
+        b'"timestamp":"2026-09-21T14:13:20.000000Z","segment":3,"offset":7},'
+        b'{"id":"3-8","key":null,"value":null,"headers":{},'
+        b'"timestamp":"2026-09-21T14:13:20.000000Z","segment":3,"offset":8}]'
+    )
+
+
+def test_pieces_follow_each_other_and_none_are_an_empty_array() -> None:
+    pieces = [(0, rows((None, b"1", None), (None, b"2", None))), (10, rows(("k", b"3", None)))]
+    found = json.loads(encode_messages(pieces, 0, JSON, None))
+    assert [(m["id"], m["key"], m["value"]) for m in found] == [("0-0", None, 1), ("0-1", None, 2), ("0-10", "k", 3)]
+    assert encode_messages([], 0, JSON, None) == b"[]"
+    assert json_array([]) == b"[]"
+
+
+@pytest.mark.parametrize(("attempts", "told"), [(None, [None] * 3), ({}, [1, 1, 1]), ({6: 4}, [1, 4, 1])])
+def test_attempts_are_by_offset(attempts: dict[int, int] | None, told: list[int | None]) -> None:
+    texts = message_texts(5, rows(*[(None, b"1", None)] * 3), 0, JSON, attempts).to_pylist()
+    assert [json.loads(text).get("attempt") for text in texts] == told
+
+
+def test_a_slice_of_rows_reads_as_its_own() -> None:
+    piece = rows(("a", b"1", {"x": "1"}), ("b", b"2", None), ('"', b"3", {"y": "2"}))
+    found = json.loads(encode_messages([(1, piece.slice(1, 1)), (2, piece.slice(2))], 0, JSON, None))
+    assert [(m["key"], m["value"], m["headers"]) for m in found] == [("b", 2, {}), ('"', 3, {"y": "2"})]
+
+
+def test_bytes_are_base64() -> None:
+    piece = rows((None, b"\xff\x00a", None), (None, b"", None), layout=BYTES)
+    found = json.loads(encode_messages([(0, piece)], 0, BYTES, None))
+    assert [m["value_base64"] for m in found] == ["/wBh", ""]
+    assert all("value" not in m for m in found)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.text(max_size=8)),
+            st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)),
+            st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    st.integers(0, 2**62),
+)
+def test_what_was_sent_is_read(messages: list[tuple[str | None, Any, dict[str, str]]], first: int) -> None:
+    piece = rows(*[(key, json.dumps(value).encode(), headers) for key, value, headers in messages])
+    found = json.loads(encode_messages([(first, piece)], 1, JSON, None))
+    assert [(m["key"], m["value"], m["headers"], m["offset"]) for m in found] == [
+        (*message, first + at) for at, message in enumerate(messages)
+    ]
+
+
+TYPED_VALUE = {
+    "flag": False,
+    "small": -5,
+    "big": -(2**63),
+    "single": 0.1,
+    "wide": 1e300,
+    "price": "-0.05",
+    "day": "0099-12-31",
+    "clock": "01:02:03.000004",
+    "local": "0001-01-01T00:00:00.000001",
+    "moment": "2024-02-29T23:59:59.500000Z",
+    "name": 'quoted "é" \\ \u0000',
+    "token": "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+    "code": "QUJD",
+    "blob": "/w==",
+}
+
+
+def test_typed_values_read_as_they_were_sent() -> None:
+    lines = [TYPED_VALUE, {"small": 1}, {"small": 2, "name": "plain"}]
+    piece = decode_ndjson(b"\n".join(json.dumps({"value": value}).encode() for value in lines), intake("typed"))
+    found = json.loads(encode_messages([(0, piece)], 0, TYPED, None))
+    nothing = dict.fromkeys(TYPED_VALUE)
+    assert [m["value"] for m in found] == [TYPED_VALUE, nothing | {"small": 1}, nothing | {"small": 2, "name": "plain"}]
+    again = decode_ndjson(b"\n".join(json.dumps({"value": m["value"]}).encode() for m in found), intake("typed"))
+    assert again.equals(piece)
+
+
+def test_floats_that_json_lacks_are_null_and_small_decimals_are_exact() -> None:
+    fields = pa.schema([("x", pa.float64()), ("y", pa.float32()), ("d", pa.decimal128(38, 20))])
+    layout = Layout.of(Format.TYPED, fields)
+    one = Decimal(1).scaleb(-20)
+    columns = [
+        pa.array([NOW_US] * 3, pa.timestamp("us", "UTC")),
+        pa.array([float("nan"), float("-inf"), -0.0]),
+        pa.array([float("inf"), 1e-45, None], pa.float32()),
+        pa.array([one, -one, Decimal(10**17)], pa.decimal128(38, 20)),
+    ]
+    piece = pa.RecordBatch.from_arrays(columns, schema=layout.rows(0))
+    found = [m["value"] for m in json.loads(encode_messages([(0, piece)], 0, layout, None))]
+    assert [(value["x"], value["y"]) for value in found] == [(None, None), (None, 1e-45), (-0.0, None)]
+    assert [Decimal(value["d"]) for value in found] == [one, -one, Decimal(10**17)]
+
+
+def test_names_of_fields_are_escaped() -> None:
+    layout = Layout.of(Format.TYPED, pa.schema([('a"b', pa.int32())]))
+    columns = [pa.array([NOW_US], pa.timestamp("us", "UTC")), pa.array([1], pa.int32())]
+    piece = pa.RecordBatch.from_arrays(columns, schema=layout.rows(0))
+    assert json.loads(encode_messages([(0, piece)], 0, layout, None))[0]["value"] == {'a"b': 1}
