@@ -91,7 +91,11 @@ class DemoRun:
     def _kill(self, acknowledged: int) -> None:
         pid = self.broker.pid
         self.broker.kill()
-        self._say("SIGKILL", f"process {pid} is gone, {acknowledged:,} flights after it began", "bold red")
+        self._say(
+            "SIGKILL",
+            f"at {_KILL_AT:.0%}: process {pid} is gone, with {acknowledged:,} flights acknowledged",
+            "bold red",
+        )
         ready_s = self.broker.start()
         self._say(
             "restart", f"ready again in {ready_s:.1f} s (process {self.broker.pid}), and on it goes", "bold green"
