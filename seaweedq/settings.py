@@ -17,31 +17,98 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="SEAWEEDQ_", frozen=True, extra="forbid")
 
-    data_dir: Path = Field(Path("./seaweedq-data"), description="Folder for the journal, coordination and, by default, the store.")
-    store: str = Field("", description="Where messages are stored: a file:// URL. Empty: the folder `store` in the data folder.")
-    coordination: Literal["embedded"] = Field("embedded", description="Who says who owns what. `embedded` is a SQLite file in the data folder.")
-    name: str = Field("broker", pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$", description="This broker's name; its id is the name and a number drawn at each start.")
-    host: str = Field("127.0.0.1", description="Address to listen on. There is no authentication yet: any other than a loopback address is open to whoever reaches it.")
+    data_dir: Path = Field(
+        Path("./seaweedq-data"), description="Folder for the journal, coordination and, by default, the store."
+    )
+    store: str = Field(
+        "", description="Where messages are stored: a file:// URL. Empty: the folder `store` in the data folder."
+    )
+    coordination: Literal["embedded"] = Field(
+        "embedded", description="Who says who owns what. `embedded` is a SQLite file in the data folder."
+    )
+    name: str = Field(
+        "broker",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$",
+        description="This broker's name; its id is the name and a number drawn at each start.",
+    )
+    host: str = Field(
+        "127.0.0.1",
+        description="Address to listen on. There is no authentication yet: any other than a loopback address is open to whoever reaches it.",
+    )
     port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe log lines that are printed.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least severe log lines that are printed."
+    )
 
-    auto_create_topics: bool = Field(True, description="Publishing to an unknown topic creates it with the defaults. Handy on a laptop; a typing error makes a topic.")
-    max_message_bytes: int = Field(MIB, ge=KIB, le=16 * MIB, description="Largest value of one message, and largest key with its headers.")
-    max_request_bytes: int = Field(16 * MIB, ge=64 * KIB, le=256 * MIB, description="Largest request body, decoded. Each request in flight may hold this much memory.")
-    request_timeout_s: float = Field(60, gt=0, le=3600, description="How long a request body may take to arrive before 408.")
-    publish_timeout_s: float = Field(15, gt=0, le=600, description="How long a publish waits for its durability before 503.")
-    memory_budget_bytes: int = Field(512 * MIB, ge=64 * MIB, description="For tails, requests in flight and decoded row groups. At half of it tails are flushed early; over it publishes get 503.")
+    auto_create_topics: bool = Field(
+        True,
+        description="Publishing to an unknown topic creates it with the defaults. Handy on a laptop; a typing error makes a topic.",
+    )
+    max_message_bytes: int = Field(
+        MIB, ge=KIB, le=16 * MIB, description="Largest value of one message, and largest key with its headers."
+    )
+    max_request_bytes: int = Field(
+        16 * MIB,
+        ge=64 * KIB,
+        le=256 * MIB,
+        description="Largest request body, decoded. Each request in flight may hold this much memory.",
+    )
+    request_timeout_s: float = Field(
+        60, gt=0, le=3600, description="How long a request body may take to arrive before 408."
+    )
+    publish_timeout_s: float = Field(
+        15, gt=0, le=600, description="How long a publish waits for its durability before 503."
+    )
+    memory_budget_bytes: int = Field(
+        512 * MIB,
+        ge=64 * MIB,
+        description="For tails, requests in flight and decoded row groups. At half of it tails are flushed early; over it publishes get 503.",
+    )
 
-    flush_max_bytes: int = Field(64 * MIB, ge=64 * KIB, le=64 * MIB, description="A tail of this size becomes a Parquet file. Larger files scan faster and pin more memory.")
-    flush_max_age_s: float = Field(300, ge=1, le=86_400, description="A tail this old becomes a file, without new messages too. Shorter makes tables fresher and files smaller.")
-    flush_min_bytes: int = Field(MIB, ge=0, le=64 * MIB, description="Tails below this may wait 15 minutes where a topic leaves `flush.max_age_s` to the default.")
-    journal_file_bytes: int = Field(64 * MIB, ge=64 * KIB, description="A journal file of this size is followed by a new one. Space comes back a file at a time.")
-    journal_max_unreleased_bytes: int = Field(256 * MIB, ge=MIB, description="Over it the oldest tails are flushed. More of it makes larger Parquet files and longer recoveries.")
-    cache_bytes: int = Field(128 * MIB, ge=0, description="Decoded row groups kept for readers, within the memory budget.")
+    flush_max_bytes: int = Field(
+        64 * MIB,
+        ge=64 * KIB,
+        le=64 * MIB,
+        description="A tail of this size becomes a Parquet file. Larger files scan faster and pin more memory.",
+    )
+    flush_max_age_s: float = Field(
+        300,
+        ge=1,
+        le=86_400,
+        description="A tail this old becomes a file, without new messages too. Shorter makes tables fresher and files smaller.",
+    )
+    flush_min_bytes: int = Field(
+        MIB,
+        ge=0,
+        le=64 * MIB,
+        description="Tails below this may wait 15 minutes where a topic leaves `flush.max_age_s` to the default.",
+    )
+    journal_file_bytes: int = Field(
+        64 * MIB,
+        ge=64 * KIB,
+        description="A journal file of this size is followed by a new one. Space comes back a file at a time.",
+    )
+    journal_max_unreleased_bytes: int = Field(
+        256 * MIB,
+        ge=MIB,
+        description="Over it the oldest tails are flushed. More of it makes larger Parquet files and longer recoveries.",
+    )
+    cache_bytes: int = Field(
+        128 * MIB, ge=0, description="Decoded row groups kept for readers, within the memory budget."
+    )
 
-    lease_s: float = Field(5, ge=1, le=60, description="A broker that does not renew for this long is dead. Shorter fails over faster and forgives fewer pauses.")
-    checkpoint_s: float = Field(10, ge=1, le=600, description="How often cursors are copied from the journal to coordination.")
-    shutdown_s: float = Field(10, ge=1, le=600, description="How long SIGTERM waits for flushes; what is left is in the journal.")
+    lease_s: float = Field(
+        5,
+        ge=1,
+        le=60,
+        description="A broker that does not renew for this long is dead. Shorter fails over faster and forgives fewer pauses.",
+    )
+    checkpoint_s: float = Field(
+        10, ge=1, le=600, description="How often cursors are copied from the journal to coordination."
+    )
+    shutdown_s: float = Field(
+        10, ge=1, le=600, description="How long SIGTERM waits for flushes; what is left is in the journal."
+    )
 
     @classmethod
     def settings_customise_sources(

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -48,7 +48,7 @@ class KeyKind(Generic[T]):
             raise ValueError(f"{parts} are all parts of {self.pattern}")
         return self._fill("{".join(fields[: len(parts) + 1]), parts)
 
-    def parse(self, key: str) -> tuple[Part, ...]:
+    def parse(self, key: str) -> tuple[Any, ...]:
         """The parts of a path. Raises ValueError for a path of another kind."""
         found = self._matcher.fullmatch(key)
         if found is None:

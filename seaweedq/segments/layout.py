@@ -15,7 +15,9 @@ import pyarrow as pa
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.string())
-REFERENCE = pa.struct([("uri", pa.string()), ("size", pa.int64()), ("content_type", pa.string()), ("sha256", pa.string())])
+REFERENCE = pa.struct(
+    [("uri", pa.string()), ("size", pa.int64()), ("content_type", pa.string()), ("sha256", pa.string())]
+)
 
 OFFSET_FIELD = pa.field("_offset", pa.int64(), nullable=False)
 TIMESTAMP_FIELD = pa.field("_timestamp", TIMESTAMP, nullable=False)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from seaweedq.clock import Clock, Ids
+from seaweedq.clock import Clock
 from seaweedq.errors import Damaged, UnfitStore
 from seaweedq.storage.interface import ObjectStore
 
@@ -24,8 +24,8 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
-async def cluster_identity(store: ObjectStore, ids: Ids, clock: Clock) -> Identity:
-    """The store's identity, created if there is none yet; of several that try at once all get the same.
+async def cluster_identity(store: ObjectStore, proposed: str, clock: Clock) -> Identity:
+    """The store's identity, created with the id `proposed` if there is none; of several that try at once all get the same.
 
     Raises UnfitStore for a format that this version does not know, Damaged for an unreadable object, StoreUnavailable.
     """
@@ -33,7 +33,7 @@ async def cluster_identity(store: ObjectStore, ids: Ids, clock: Clock) -> Identi
         return _decode(await store.read(NAME))
     except FileNotFoundError:
         created = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
-        await store.create(NAME, msgspec.json.encode(Identity(ids.nonce(), FORMAT_VERSION, created)))
+        await store.create(NAME, msgspec.json.encode(Identity(proposed, FORMAT_VERSION, created)))
         return _decode(await store.read(NAME))
 
 

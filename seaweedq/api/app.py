@@ -1,0 +1,164 @@
+"""The ASGI application: hot routes ahead of FastAPI, everything else through it, all of them in one OpenAPI document.
+
+Publish, pull and ack are matched by hand in `__call__` and run as plain ASGI, which is several times faster than a FastAPI
+function; they are declared as routes too, so that OpenAPI shows them.
+"""
+
+from collections.abc import Awaitable
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
+from fastapi_offline import FastAPIOffline
+from starlette.exceptions import HTTPException
+from starlette.types import ExceptionHandler
+
+from seaweedq.api import cluster, deliver, publish, segments, subscriptions, topics
+from seaweedq.api.http import Answer, ClientGone, Receive, Scope, Send, send
+from seaweedq.api.problems import Problem, problem, unexpected
+from seaweedq.api.shell import NAME_SCHEMA, described, schemas
+from seaweedq.broker.broker import Broker
+from seaweedq.errors import MethodNotAllowed, RouteNotFound, SeaweedqError
+
+MESSAGES = "/v1/topics/{topic}/messages"
+PULL = "/v1/topics/{topic}/subscriptions/{subscription}/pull"
+ACK = "/v1/topics/{topic}/subscriptions/{subscription}/ack"
+
+Work = Awaitable[Answer]
+
+
+class Application:
+    """The ASGI app of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.fastapi = _fastapi(broker)
+
+    async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
+        """Hot routes here, the rest in FastAPI."""
+        work = self._hot(scope, receive) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if work is None:
+            with suppress(Exception):  # answered and logged; starlette raises it once more
+                await self.fastapi(scope, receive, out)
+        elif answer := await answered(work):
+            await send(answer, out)
+
+    def _hot(self, scope: Scope, receive: Receive) -> Work | None:
+        match scope["path"].split("/"):
+            case ["", "v1", "topics", topic, "messages"]:
+                return publish.publish(self._broker, scope, receive, topic)
+            case ["", "v1", "topics", topic, "subscriptions", name, "pull"]:
+                return deliver.pull(self._broker, scope, receive, topic, name)
+            case ["", "v1", "topics", topic, "subscriptions", name, "ack"]:
+                return deliver.ack(self._broker, scope, receive, topic, name)
+        return None
+
+
+async def answered(work: Work) -> Answer | None:
+    """The answer, or the problem that came of it; None where nobody is left to answer."""
+    try:
+        return await work
+    except SeaweedqError as error:
+        status, headers, content = problem(error)
+    except ClientGone:
+        return None
+    except Exception as error:
+        status, headers, content = unexpected(error)
+    return Answer(status, content, headers)
+
+
+def _fastapi(broker: Broker) -> FastAPI:
+    app = FastAPIOffline(
+        title="seaweedq",
+        summary="A message queue whose storage is a directory of Parquet files.",
+        version=version("seaweedq"),
+        redoc_url=None,
+        redirect_slashes=False,
+        exception_handlers=_handlers(),
+    )
+    app.state.broker = broker
+    _declare_hot(app, broker)
+    for part in (topics, segments, subscriptions, cluster):
+        app.include_router(part.router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _declare_hot(app: FastAPI, broker: Broker) -> None:
+    async def messages(request: Request, topic: str) -> Response:
+        return await _through(publish.publish(broker, request.scope, request.receive, topic))
+
+    async def pull(request: Request, topic: str, subscription: str) -> Response:
+        return await _through(deliver.pull(broker, request.scope, request.receive, topic, subscription))
+
+    async def ack(request: Request, topic: str, subscription: str) -> Response:
+        return await _through(deliver.ack(broker, request.scope, request.receive, topic, subscription))
+
+    refuses = (400, 404, 408, 409, 413, 415)
+    pulls = described(
+        deliver.PullRequest, {200: deliver.PullAnswer}, refuses, example={"max_messages": 100, "wait_s": 10}
+    )
+    acks = described(deliver.AckRequest, {200: deliver.AckAnswer}, refuses, example={"ids": ["0-17", "0-18"]})
+    publishes = described(publish.TAKES, {200: publish.PublishAnswer}, refuses, publish.PARAMETERS)
+    app.add_api_route(
+        MESSAGES, messages, methods=["POST"], tags=["publish"], description=publish.publish.__doc__, **publishes
+    )
+    app.add_api_route(PULL, pull, methods=["POST"], tags=["subscriptions"], description=deliver.pull.__doc__, **pulls)
+    app.add_api_route(ACK, ack, methods=["POST"], tags=["subscriptions"], description=deliver.ack.__doc__, **acks)
+
+
+async def _through(work: Work) -> Response:
+    answer = await work
+    return Response(bytes(answer.body), answer.status, dict(answer.headers))
+
+
+def _handlers() -> dict[Any, ExceptionHandler]:
+    async def known(request: Request, error: Exception) -> Response:
+        assert isinstance(error, SeaweedqError)
+        return _response(problem(error))
+
+    async def routing(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path, method = request.url.path[:200], request.method
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            answer = problem(
+                MethodNotAllowed(f"{method} is not allowed on {path}; {allowed} is", allowed=allowed.split(", "))
+            )
+            answer[1]["allow"] = allowed
+            return _response(answer)
+        return _response(problem(RouteNotFound(f"there is nothing at {method} {path}; see /docs")))
+
+    async def gone(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        return _response(unexpected(error))
+
+    return {SeaweedqError: known, HTTPException: routing, ClientGone: gone, Exception: unknown}
+
+
+def _response(answer: tuple[int, dict[str, str], bytes]) -> Response:
+    status, headers, content = answer
+    return Response(content, status, headers)
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        parts = document.setdefault("components", {}).setdefault("schemas", {})
+        parts.update(schemas())
+        parts["Problem"] = Problem.model_json_schema()
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                _name_parameters(operation)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _name_parameters(operation: dict[str, Any]) -> None:
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "path":
+            parameter["schema"] = {"type": "integer", "minimum": 0} if parameter["name"] == "segment" else NAME_SCHEMA

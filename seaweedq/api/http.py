@@ -1,0 +1,137 @@
+"""Bare HTTP on ASGI: reading a body within bounds, answering with bytes.
+
+The hot routes stand on this directly; FastAPI's routes use the same reading, so that every body on every route is bounded in size,
+in decoded size and in time. (uvicorn has no deadline for receiving a request.)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl
+
+from seaweedq.api.encodings import decode_body
+from seaweedq.broker.memory import Budget
+from seaweedq.errors import BadRequest, RequestTimeout, RequestTooLarge, UnreadableBody
+from seaweedq.settings import Settings
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON_HEADERS = {"content-type": "application/json"}
+
+
+class ClientGone(Exception):
+    """The client went away before its request was complete: nobody is there to answer."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """Status, body, headers."""
+
+    status: int
+    body: bytes | memoryview = b""
+    headers: Mapping[str, str] = field(default_factory=lambda: JSON_HEADERS)
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header of that (lower-case) name; latin-1, as HTTP has it."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+def query(scope: Scope) -> dict[str, str]:
+    """The query's parameters; of repeated ones the last counts. Raises UnreadableBody for bytes that are not UTF-8."""
+    raw = scope["query_string"]
+    if not raw:
+        return {}
+    try:
+        return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict"))
+    except ValueError as error:
+        raise UnreadableBody(f"the query string cannot be read: {error}") from None
+
+
+async def send(answer: Answer, out: Send) -> None:
+    """Send an answer in one piece."""
+    headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers.items()]
+    headers.append((b"content-length", str(len(answer.body)).encode()))
+    await out({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await out({"type": "http.response.body", "body": answer.body})
+
+
+@asynccontextmanager
+async def body(scope: Scope, receive: Receive, settings: Settings, budget: Budget) -> AsyncIterator[bytes]:
+    """The decoded body, held in the memory budget for as long as the block runs.
+
+    Raises RequestTooLarge, RequestTimeout, UnsupportedEncoding, UnreadableBody, Overloaded, ClientGone.
+    """
+    stated = content_length(scope)
+    limit = settings.max_request_bytes
+    if stated is not None and stated > limit:
+        raise _too_large(limit)
+    encoding = header(scope, b"content-encoding")
+    with budget.request(stated or 0):
+        raw = await _receive(receive, limit, settings.request_timeout_s)
+        extra = max(0, len(raw) - (stated or 0))
+        with budget.request(extra + (limit if encoding else 0)):
+            if encoding is None:
+                yield raw
+            else:
+                yield await asyncio.to_thread(decode_body, raw, encoding, limit)
+
+
+def content_length(scope: Scope) -> int | None:
+    """The stated length, if there is one (the server has checked that it is a number)."""
+    text = header(scope, b"content-length")
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+async def _receive(receive: Receive, limit: int, timeout_s: float) -> bytes:
+    message = await _next(receive, timeout_s)
+    if not message.get("more_body"):
+        return _bounded(message.get("body", b""), limit)
+    chunks, size = [message["body"]], len(message["body"])
+    try:
+        async with asyncio.timeout(timeout_s):
+            while message.get("more_body"):
+                message = await _next(receive, None)
+                chunks.append(message.get("body", b""))
+                size += len(chunks[-1])
+                if size > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise _too_slow(timeout_s) from None
+    return b"".join(chunks)
+
+
+async def _next(receive: Receive, timeout_s: float | None) -> MutableMapping[str, Any]:
+    try:
+        async with asyncio.timeout(timeout_s):
+            message = await receive()
+    except TimeoutError:
+        assert timeout_s is not None
+        raise _too_slow(timeout_s) from None
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message
+
+
+def _bounded(data: bytes, limit: int) -> bytes:
+    if len(data) > limit:
+        raise _too_large(limit)
+    return data
+
+
+def _too_large(limit: int) -> BadRequest:
+    return RequestTooLarge(
+        f"the body is over max_request_bytes={limit}; split it into smaller requests, or publish large payloads as uploads by reference",
+        limit_bytes=limit,
+    )
+
+
+def _too_slow(timeout_s: float) -> BadRequest:
+    return RequestTimeout(f"the body did not arrive within request_timeout_s={timeout_s:g}", timeout_s=timeout_s)

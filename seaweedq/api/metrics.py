@@ -1,0 +1,46 @@
+"""Prometheus metrics: read from the broker's own counts when somebody asks, so that the hot path pays nothing."""
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from seaweedq.broker.broker import Broker
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+class _Counts(Collector):
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def collect(self) -> Iterable[Metric]:
+        yield from _of(self._broker)
+
+
+def render(broker: Broker) -> bytes:
+    """The exposition, in the text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Counts(broker))
+    return generate_latest(registry)
+
+
+def _of(broker: Broker) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "seaweedq_ready", "1 when the broker can take work", value=float(broker.ready and not broker.stopping)
+    )
+    if not broker.ready:
+        return
+    commit, budget = broker.commit, broker.budget
+    yield CounterMetricFamily("seaweedq_messages_published", "Messages made durable", value=commit.messages)
+    yield CounterMetricFamily("seaweedq_commits", "Group commits made durable", value=commit.commits)
+    yield CounterMetricFamily("seaweedq_flushes", "Parquet files written", value=broker.flusher.flushes)
+    yield GaugeMetricFamily("seaweedq_tail_bytes", "Durable in the journal, not yet in Parquet", value=budget.tails)
+    yield GaugeMetricFamily("seaweedq_request_bytes", "Held by requests in flight", value=budget.requests)
+    yield GaugeMetricFamily("seaweedq_cache_bytes", "Decoded row groups", value=budget.cached)
+    yield GaugeMetricFamily("seaweedq_memory_budget_bytes", "The memory budget", value=budget.limit_bytes)
+    yield GaugeMetricFamily(
+        "seaweedq_journal_unreleased_bytes", "Journal commits still needed", value=broker.journal.unreleased_bytes
+    )
+    yield GaugeMetricFamily("seaweedq_topics", "Topics", value=len(broker.catalog.names()))

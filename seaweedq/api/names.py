@@ -1,0 +1,36 @@
+"""Names of topics, subscriptions and producers: never hidden, never a path, never a surprise in a file system."""
+
+import re
+
+from seaweedq.errors import InvalidName, InvalidRequest
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+def check_name(name: str, what: str = "topic") -> str:
+    """The name, if it is one. Raises InvalidName."""
+    if not NAME.fullmatch(name):
+        raise InvalidName(
+            f"{name[:200]!r} is no {what} name: 1 to 127 of A-Z a-z 0-9 . _ -, the first a letter or a digit",
+            name=name[:200],
+        )
+    return name
+
+
+def whole_number(text: str, what: str, low: int, high: int) -> int:
+    """A decimal number within [low, high]; ASCII digits alone. Raises InvalidRequest."""
+    if not _NUMBER.fullmatch(text) or not low <= int(text) <= high:
+        raise InvalidRequest(
+            f"{what} is {text[:50]!r}; it must be a whole number from {low} to {high}", field=what, value=text[:50]
+        )
+    return int(text)
+
+
+def seconds(text: str, what: str, high: float) -> float:
+    """A duration from 0 to `high` seconds. Raises InvalidRequest."""
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) or float(text) > high:
+        raise InvalidRequest(
+            f"{what} is {text[:50]!r}; it must be a number of seconds from 0 to {high:g}", field=what, value=text[:50]
+        )
+    return float(text)

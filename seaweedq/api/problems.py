@@ -1,0 +1,94 @@
+"""Errors to RFC 9457 problem documents: the only place that knows status codes."""
+
+import logging
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+
+from seaweedq import errors
+from seaweedq.errors import SeaweedqError, Unavailable
+
+CONTENT_TYPE = "application/problem+json"
+logger = logging.getLogger(__name__)
+
+STATUS: dict[type[SeaweedqError], int] = {
+    errors.UnreadableBody: 400,
+    errors.RouteNotFound: 404,
+    errors.TopicNotFound: 404,
+    errors.SegmentNotFound: 404,
+    errors.SubscriptionNotFound: 404,
+    errors.MethodNotAllowed: 405,
+    errors.RequestTimeout: 408,
+    errors.TopicConflict: 409,
+    errors.SubscriptionConflict: 409,
+    errors.TopicBeingDeleted: 409,
+    errors.SequenceOutOfOrder: 409,
+    errors.RequestTooLarge: 413,
+    errors.MessageTooLarge: 413,
+    errors.UnsupportedContentType: 415,
+    errors.UnsupportedEncoding: 415,
+    errors.OffsetOutOfRange: 416,
+    errors.BadRequest: 422,
+    errors.InvalidRequest: 422,
+    errors.InvalidName: 422,
+    errors.InvalidMessages: 422,
+    errors.Unavailable: 503,
+    errors.NotReady: 503,
+    errors.Overloaded: 503,
+    errors.JournalUnavailable: 503,
+    errors.StoreUnavailable: 503,
+    errors.CoordinationUnavailable: 503,
+    errors.Fenced: 503,
+    errors.SeaweedqError: 500,
+    errors.Damaged: 500,
+    errors.JournalDamaged: 500,
+    errors.ChainDamaged: 500,
+    errors.UnfitStore: 500,
+    errors.DataFolderInUse: 500,
+    errors.ClientError: 500,
+    errors.ServerProblem: 500,
+    errors.ConnectionFailed: 500,
+}
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem. What helps to mend it stands beside these members."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = Field(examples=["/problems/topic-not-found"])
+    title: str = Field(examples=["Topic not found"])
+    status: int = Field(examples=[404])
+    detail: str = Field(examples=["there is no topic 'flights'"])
+
+
+def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of the answer to an error."""
+    status = STATUS[type(error)]
+    document: dict[str, Any] = {
+        **error.fields,
+        "type": f"/problems/{error.slug}",
+        "title": error.title,
+        "status": status,
+        "detail": error.detail,
+    }
+    headers = {"content-type": CONTENT_TYPE}
+    if isinstance(error, Unavailable):
+        headers["retry-after"] = str(error.retry_after_s)
+    elif status == 503:
+        headers["retry-after"] = "1"
+    return status, headers, msgspec.json.encode(document)
+
+
+def unexpected(error: Exception) -> tuple[int, dict[str, str], bytes]:
+    """The answer to a defect of ours: logged with its traceback, told without."""
+    logger.error("a request met an unexpected error", exc_info=error)
+    return problem(SeaweedqError("an unexpected error; the broker's log has the details"))
+
+
+def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """For OpenAPI: these statuses answer with a problem."""
+    names = {s: sorted({kind.title for kind, status in STATUS.items() if status == s}) for s in statuses}
+    schema = {"$ref": "#/components/schemas/Problem"}
+    return {s: {"description": "; ".join(names[s]), "content": {CONTENT_TYPE: {"schema": schema}}} for s in statuses}

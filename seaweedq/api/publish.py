@@ -1,0 +1,197 @@
+"""POST /v1/topics/{topic}/messages, on bare ASGI: the hottest route of all.
+
+One JSON message goes through the accumulator of its segment; everything else becomes columns in a worker thread.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.api import bodies
+from seaweedq.api.http import Answer, Receive, Scope, body, header, query
+from seaweedq.api.intake import Intake
+from seaweedq.api.names import check_name, whole_number
+from seaweedq.api.shell import NAME_SCHEMA, schema_ref
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.catalog import Topic
+from seaweedq.broker.publish import Placed, Producer, Published
+from seaweedq.coordination.records import TopicConfig
+from seaweedq.errors import InvalidRequest, TopicNotFound
+
+INLINE_BYTES = 16 * 1024  # bodies up to here are decoded on the event loop: a thread costs more
+MAX_SEQUENCE = 2**62
+
+
+class SegmentRows(msgspec.Struct):
+    """Where some of the request's messages went."""
+
+    segment: int
+    first_offset: int
+    count: int
+
+
+class PublishAnswer(msgspec.Struct):
+    """Everything is durable. `ids` are in the order of the request (not for Arrow bodies); `duplicate`: nothing new was stored."""
+
+    count: int
+    segments: list[SegmentRows]
+    ids: list[str] | msgspec.UnsetType = msgspec.UNSET
+    duplicate: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class PublishMessage(msgspec.Struct):
+    """A message to publish. On bytes topics `value_base64` stands in place of `value`."""
+
+    value: Any = None
+    value_base64: str | msgspec.UnsetType = msgspec.UNSET
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp: str | None = None
+    expires_in_s: float | None = None
+
+
+class PublishMessages(msgspec.Struct):
+    """Several messages."""
+
+    messages: list[PublishMessage]
+
+
+_STREAM = {"schema": {"type": "string", "format": "binary"}}
+TAKES = {
+    bodies.JSON: {
+        "schema": {"anyOf": [schema_ref(PublishMessages), schema_ref(PublishMessage)]},
+        "example": {"messages": [{"key": "UA", "value": {"carrier": "UA", "delay": 12}}]},
+    },
+    bodies.NDJSON: {
+        "schema": {"type": "string"},
+        "example": '{"key":"UA","value":{"delay":12}}\n{"value":{"delay":3}}\n',
+    },
+    bodies.ARROW: _STREAM,
+    "application/octet-stream": _STREAM,
+}
+PARAMETERS = (
+    {
+        "name": "bare",
+        "in": "query",
+        "description": "NDJSON: each line is itself the value",
+        "schema": {"type": "boolean", "default": False},
+    },
+    {
+        "name": "key",
+        "in": "query",
+        "description": "the key of a raw body on a bytes topic",
+        "schema": {"type": "string"},
+    },
+    {
+        "name": "Producer-Id",
+        "in": "header",
+        "description": "makes the request idempotent, with Producer-Sequence",
+        "schema": NAME_SCHEMA,
+    },
+    {
+        "name": "Producer-Sequence",
+        "in": "header",
+        "description": "of the request's first message; rises by one a message",
+        "schema": {"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE},
+    },
+)
+
+
+async def publish(broker: Broker, scope: Scope, receive: Receive, name: str) -> Answer:
+    """Take messages; answers when they are durable."""
+    broker.check_ready()
+    check_name(name)
+    producer = _producer(scope)
+    async with body(scope, receive, broker.settings, broker.budget) as content:
+        topic = await _topic(broker, name)
+        media = header(scope, b"content-type")
+        intake = Intake(
+            topic.layout,
+            topic.record.config.key_field,
+            broker.settings.max_message_bytes,
+            broker.clock.now_us(),
+            broker.settings.max_request_bytes,
+        )
+        segments, bounds = await broker.routing(topic)
+        if len(content) <= INLINE_BYTES and bodies.media_type(media) == bodies.JSON:
+            single = bodies.decode_single(content, intake)
+            if single is not None:
+                broker.budget.check(0)
+                return _single_answer(*await broker.publisher.single(segments, bounds, single, producer))
+        options = query(scope)
+        bare, key = _flag(options, "bare"), options.get("key")
+        if len(content) <= INLINE_BYTES:
+            rows = bodies.decode(media, content, intake, bare, key)
+        else:
+            rows = await asyncio.to_thread(bodies.decode, media, content, intake, bare, key)
+        published = await broker.publisher.batch(segments, bounds, rows, producer)
+    with_ids = bodies.media_type(media) != bodies.ARROW
+    return Answer(
+        200,
+        await asyncio.to_thread(_answer, published, with_ids)
+        if published.count > 1000
+        else _answer(published, with_ids),
+    )
+
+
+def _flag(options: dict[str, str], name: str) -> bool:
+    text = options.get(name, "false")
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"{name} is {text[:50]!r}; it must be true or false", field=name, value=text[:50])
+    return text == "true"
+
+
+async def _topic(broker: Broker, name: str) -> Topic:
+    try:
+        return broker.catalog.topic(name)
+    except TopicNotFound:
+        if not broker.settings.auto_create_topics:
+            raise
+    await broker.admin.create(name, TopicConfig(), broker.membership.broker)
+    return broker.catalog.topic(name)
+
+
+def _producer(scope: Scope) -> Producer | None:
+    identity, sequence = header(scope, b"producer-id"), header(scope, b"producer-sequence")
+    if identity is None and sequence is None:
+        return None
+    if identity is None or sequence is None:
+        raise InvalidRequest(
+            "Producer-Id and Producer-Sequence go together", field="Producer-Sequence" if identity else "Producer-Id"
+        )
+    return Producer(check_name(identity, "producer"), whole_number(sequence, "Producer-Sequence", 0, MAX_SEQUENCE))
+
+
+def _single_answer(segment: int, offset: int, duplicate: bool) -> Answer:
+    text = f'{{"count":1,"segments":[{{"segment":{segment},"first_offset":{offset},"count":1}}],"ids":["{segment}-{offset}"]'
+    return Answer(200, (text + (',"duplicate":true}' if duplicate else "}")).encode())
+
+
+def _answer(published: Published, with_ids: bool) -> bytes:
+    document: dict[str, Any] = {
+        "count": published.count,
+        "segments": [
+            {"segment": p.segment, "first_offset": p.first, "count": len(p.indexes)} for p in published.placed
+        ],
+    }
+    if with_ids:
+        document["ids"] = msgspec.Raw(_ids(published.placed, published.count))
+    if published.duplicate:
+        document["duplicate"] = True
+    return msgspec.json.encode(document)
+
+
+def _ids(placed: Sequence[Placed], count: int) -> bytes:
+    """The JSON array of ids in the order of the request, joined by Arrow."""
+    segments, offsets = np.empty(count, np.int64), np.empty(count, np.int64)
+    for part in placed:
+        segments[part.indexes] = part.segment
+        offsets[part.indexes] = np.arange(part.first, part.first + len(part.indexes))
+    text = pc.binary_join_element_wise(pa.array(segments).cast(pa.string()), pa.array(offsets).cast(pa.string()), "-")
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), text), '","')
+    return b'["%b"]' % joined[0].as_buffer()

@@ -1,0 +1,103 @@
+"""Fetch: messages of one segment from an offset on, as JSON or Arrow."""
+
+from typing import Any
+
+import pyarrow as pa
+from fastapi import APIRouter, Request, Response
+from msgspec import Struct
+
+from seaweedq.api.answers import json_array, message_texts
+from seaweedq.api.bodies import ARROW
+from seaweedq.api.http import header, query
+from seaweedq.api.names import check_name, seconds, whole_number
+from seaweedq.api.shell import broker_of, described, integer
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.read import Pieces
+
+router = APIRouter(tags=["read"])
+MAX_BYTES = 8 * 1024 * 1024
+MAX_LIMIT = 10_000
+MAX_WAIT_S = 30.0
+
+
+class Message(Struct, omit_defaults=True):
+    """A message as it is read. `value` for json and typed topics, `value_base64` for bytes topics."""
+
+    id: str
+    key: str | None
+    value: Any
+    headers: dict[str, str]
+    timestamp: str
+    segment: int
+    offset: int
+    value_base64: str | None = None
+    attempt: int | None = None
+
+
+class FetchAnswer(Struct):
+    """`next_offset` is where to go on; expired messages are left out, so offsets may have holes."""
+
+    messages: list[Message]
+    next_offset: int
+    sealed: bool
+    successors: list[int]
+
+
+@router.get(
+    "/v1/topics/{topic}/segments/{segment}/messages",
+    **described(
+        None,
+        {200: FetchAnswer},
+        (404, 409, 416),
+        parameters=[
+            integer("offset", 0, 0, 2**53, "the first offset wanted; the segment's end is valid"),
+            integer("limit", 1000, 1, MAX_LIMIT, "messages at most"),
+            {
+                "name": "wait_s",
+                "in": "query",
+                "description": "seconds to wait for a message where there is none yet",
+                "schema": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_S, "default": 0},
+            },
+        ],
+    ),
+)
+async def fetch(request: Request, topic: str, segment: str) -> Response:
+    """Messages from `offset` on. With `Accept: application/vnd.apache.arrow.stream` as an Arrow stream."""
+    broker = broker_of(request)
+    check_name(topic)
+    options = query(request.scope)
+    number = whole_number(segment, "segment", 0, 2**31)
+    offset = whole_number(options.get("offset", "0"), "offset", 0, 2**53)
+    limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
+    wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
+    opened = await broker.segment(broker.catalog.topic(topic), number)
+    pieces = await _read(broker, opened, offset, limit, wait_s)
+    next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
+    alive = [fresh for first, rows in pieces for fresh in broker.dispatcher.unexpired(first, rows)]
+    if ARROW in (header(request.scope, b"accept") or ""):
+        return Response(arrow_stream(opened, alive), media_type=ARROW, headers={"Next-Offset": str(next_offset)})
+    texts = [message_texts(first, rows, opened.id, opened.layout, None) for first, rows in alive]
+    content = b'{"messages":%b,"next_offset":%d,"sealed":false,"successors":[]}' % (json_array(texts), next_offset)
+    return Response(content, media_type="application/json")
+
+
+async def _read(broker: Broker, segment: OpenSegment, offset: int, limit: int, wait_s: float) -> Pieces:
+    end_s = broker.clock.monotonic_s() + wait_s
+    while True:
+        segment.check_open()
+        pieces = await broker.reader.read(segment, offset, limit, MAX_BYTES)
+        left_s = end_s - broker.clock.monotonic_s()
+        if pieces or left_s <= 0 or broker.stopping:
+            return pieces
+        if offset == segment.end:
+            await segment.signal.wait(left_s)
+
+
+def arrow_stream(segment: OpenSegment, pieces: Pieces) -> memoryview:
+    """The rows with all columns of the table, offsets too, as an IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, segment.layout.table) as writer:
+        for first, rows in pieces:
+            writer.write_batch(segment.layout.complete(rows, first))
+    return memoryview(sink.getvalue())

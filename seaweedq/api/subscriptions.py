@@ -1,0 +1,167 @@
+"""Subscriptions: create, show with lag, list, delete. Pull and ack are hot and stand in deliver."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.api.names import check_name
+from seaweedq.api.shell import broker_of, described, json_answer, read_request
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.catalog import Topic
+from seaweedq.broker.subscriptions import Lag
+from seaweedq.coordination.records import SubscriptionRecord
+from seaweedq.errors import InvalidRequest, SubscriptionConflict
+
+router = APIRouter(tags=["subscriptions"])
+PATH = "/v1/topics/{topic}/subscriptions/{subscription}"
+
+
+class StartAt(Struct, forbid_unknown_fields=True):
+    """The first message whose timestamp reaches this (RFC 3339, with an offset)."""
+
+    timestamp: datetime
+
+
+class SubscriptionRequest(Struct, forbid_unknown_fields=True):
+    """Every field may be left out. An existing subscription is compared only in the fields that are named."""
+
+    mode: Literal["ordered", "shared"] | UnsetType = UNSET
+    start: Literal["latest", "earliest"] | StartAt | UnsetType = UNSET
+    ack_deadline_s: Annotated[float, Meta(ge=1, le=43_200)] | UnsetType = UNSET
+    max_attempts: Annotated[int, Meta(ge=0, le=1000)] | UnsetType = UNSET
+    dead_letter_topic: str | UnsetType | None = UNSET
+
+
+class LagAnswer(Struct):
+    """What is still to be acked of one segment; `seconds` is the age of the oldest unacked message."""
+
+    segment: int
+    acked_to: int
+    end_offset: int
+    messages: int
+    bytes: int
+    seconds: float
+
+
+class SubscriptionAnswer(Struct):
+    """A subscription and its lag."""
+
+    name: str
+    topic: str
+    mode: str
+    start: str | dict[str, str]
+    ack_deadline_s: float
+    max_attempts: int
+    dead_letter_topic: str | None
+    created_at: datetime
+    lag: list[LagAnswer]
+
+
+class SubscriptionList(Struct):
+    """All subscriptions of a topic."""
+
+    subscriptions: list[SubscriptionAnswer]
+
+
+_REQUEST = msgspec.json.Decoder(SubscriptionRequest)
+
+
+@router.put(
+    PATH,
+    **described(
+        SubscriptionRequest,
+        {201: SubscriptionAnswer, 200: SubscriptionAnswer},
+        (400, 404, 408, 409, 413, 415),
+        example={"start": "earliest"},
+    ),
+)
+async def create_subscription(request: Request, topic: str, subscription: str) -> Response:
+    """Create a subscription (201), or make sure that it exists with what the request names (200, else 409)."""
+    broker = broker_of(request)
+    check_name(topic)
+    check_name(subscription, "subscription")
+    wanted = await read_request(request, _REQUEST)
+    found = broker.catalog.topic(topic)
+    record = _record(wanted, broker.clock.now_us())
+    created = await broker.subscriptions.create(found, subscription, record)
+    if not created and (there := await broker.subscriptions.find(found, subscription)):
+        _compare(subscription, there, record, wanted)
+    return json_answer(await _answer(broker, found, subscription), 201 if created else 200)
+
+
+@router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409)))
+async def show_subscription(request: Request, topic: str, subscription: str) -> Response:
+    """A subscription, with its lag in each segment."""
+    broker = broker_of(request)
+    check_name(subscription, "subscription")
+    return json_answer(await _answer(broker, broker.catalog.topic(check_name(topic)), subscription))
+
+
+@router.get("/v1/topics/{topic}/subscriptions", **described(None, {200: SubscriptionList}, (404, 409)))
+async def list_subscriptions(request: Request, topic: str) -> Response:
+    """The topic's subscriptions, with their lag."""
+    broker = broker_of(request)
+    found = broker.catalog.topic(check_name(topic))
+    names = await broker.subscriptions.names(found)
+    return json_answer(SubscriptionList([await _answer(broker, found, name) for name in names]))
+
+
+@router.delete(PATH, status_code=204, **described(None, {204: None}, (404, 409)))
+async def delete_subscription(request: Request, topic: str, subscription: str) -> Response:
+    """Delete a subscription and its cursors; the messages stay."""
+    broker = broker_of(request)
+    check_name(subscription, "subscription")
+    await broker.subscriptions.delete(broker.catalog.topic(check_name(topic)), subscription)
+    return Response(status_code=204)
+
+
+def _record(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
+    if wanted.mode == "shared":
+        raise InvalidRequest("mode 'shared' is not supported yet; use 'ordered'", field="mode", value="shared")
+    if wanted.max_attempts or wanted.dead_letter_topic:
+        raise InvalidRequest(
+            "dead letters are not supported yet; leave max_attempts 0 and dead_letter_topic null", field="max_attempts"
+        )
+    start = "latest" if wanted.start is UNSET else wanted.start
+    if isinstance(start, StartAt):
+        if start.timestamp.tzinfo is None:
+            raise InvalidRequest("start.timestamp has no offset; write for example 2026-01-31T12:00:00Z", field="start")
+        start = {"timestamp": start.timestamp.astimezone(UTC).isoformat()}  # type: ignore[assignment]
+    deadline_s = 30.0 if wanted.ack_deadline_s is UNSET else wanted.ack_deadline_s
+    # The epoch begins with the clock, so that acks of a deleted subscription of the same name never count for this one.
+    return SubscriptionRecord("ordered", start, deadline_s, 0, None, now_us, epoch=now_us)  # type: ignore[arg-type]
+
+
+def _compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, wanted: SubscriptionRequest) -> None:
+    named = [field for field in wanted.__struct_fields__ if getattr(wanted, field) is not UNSET]
+    pairs = {field: (getattr(there, field), getattr(record, field)) for field in named}
+    differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
+    if differences:
+        raise SubscriptionConflict(
+            f"subscription {name!r} exists with another {', '.join(differences)}", differences=differences
+        )
+
+
+async def _answer(broker: Broker, topic: Topic, name: str) -> SubscriptionAnswer:
+    opened = await broker.dispatcher.open(topic, name)
+    record = opened.record
+    lag = [LagAnswer(*_fields(one)) for one in await broker.subscriptions.lag(topic, opened)]
+    created = datetime.fromtimestamp(record.created_us / 1e6, UTC)
+    return SubscriptionAnswer(
+        name,
+        topic.name,
+        record.mode,
+        record.start,
+        record.ack_deadline_s,
+        record.max_attempts,
+        record.dead_letter_topic,
+        created,
+        lag,
+    )
+
+
+def _fields(lag: Lag) -> tuple[int, int, int, int, int, float]:
+    return lag.segment, lag.acked_to, lag.end_offset, lag.messages, lag.size_bytes, lag.seconds

@@ -1,0 +1,288 @@
+"""Topics: create, list, show, change, delete, flush."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.api.http import query
+from seaweedq.api.keys import check_key_field
+from seaweedq.api.names import check_name, whole_number
+from seaweedq.api.shell import broker_of, described, integer, json_answer, read_request
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.catalog import Topic
+from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
+from seaweedq.errors import InvalidRequest, TopicConflict
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import encode_fields, parse_schema
+
+router = APIRouter(tags=["topics"])
+MAX_PAGE = 1000
+MAX_SEGMENTS = 1024
+_AGE_S = 10 * 365 * 86_400
+
+Bytes = Annotated[int, Meta(ge=1, le=2**60)]
+Age = Annotated[float, Meta(ge=1, le=_AGE_S)]
+
+
+class FlushRequest(Struct, forbid_unknown_fields=True):
+    """When a tail becomes a file; what is left out is the broker's own setting."""
+
+    max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | None = None
+    min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | None = None
+    max_age_s: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+
+
+class RetentionRequest(Struct, forbid_unknown_fields=True):
+    """What is to be kept. Kept with the topic; not enforced yet."""
+
+    max_age_s: Age | None = None
+    max_bytes: Bytes | None = None
+
+
+class ChangeRequest(Struct, forbid_unknown_fields=True):
+    """What of a topic can be changed."""
+
+    scaling: dict[str, Any] | UnsetType = UNSET
+    flush: FlushRequest | UnsetType = UNSET
+    retention: RetentionRequest | UnsetType = UNSET
+
+
+class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
+    """A topic's configuration; every field may be left out. An existing topic is compared only in the fields that are named."""
+
+    format: Literal["json", "bytes", "typed"] | UnsetType = UNSET
+    schema: dict[str, Any] | UnsetType | None = UNSET
+    key_field: str | UnsetType | None = UNSET
+    initial_segments: Annotated[int, Meta(ge=1, le=MAX_SEGMENTS)] | UnsetType = UNSET
+
+
+class TopicAnswer(Struct):
+    """A topic as it stands. `messages` counts acknowledged ones, `bytes` its files and what is not in files yet."""
+
+    name: str
+    state: str
+    format: str
+    schema: dict[str, Any] | None
+    key_field: str | None
+    initial_segments: int
+    scaling: dict[str, Any]
+    flush: FlushPolicy
+    retention: RetentionPolicy
+    created_at: datetime
+    segments: int
+    messages: int
+    bytes: int
+    path: str
+
+
+class TopicSummary(Struct):
+    """A topic in a list."""
+
+    name: str
+    state: str
+    format: str
+    created_at: datetime
+
+
+class TopicList(Struct, omit_defaults=True):
+    """One page; `next_page_token` is there when more topics follow."""
+
+    topics: list[TopicSummary]
+    next_page_token: str | UnsetType = UNSET
+
+
+class SegmentAnswer(Struct):
+    """A segment: the half-open range of key hashes, lineage, owner, offsets. Rates come with the balancer."""
+
+    id: int
+    low: int
+    high: int
+    state: str
+    predecessors: tuple[int, ...]
+    successors: tuple[int, ...]
+    owner: str | None
+    owner_url: str | None
+    start_offset: int
+    end_offset: int
+    rates: dict[str, float]
+
+
+class SegmentMap(Struct):
+    """All segments of a topic, by id."""
+
+    segments: list[SegmentAnswer]
+
+
+class FlushAnswer(Struct):
+    """Everything acknowledged before the call is in files."""
+
+    flushed: bool
+
+
+_TOPIC = msgspec.json.Decoder(TopicRequest)
+_CHANGE = msgspec.json.Decoder(ChangeRequest)
+_EXAMPLE = {"format": "json", "key_field": "carrier", "initial_segments": 4}
+
+
+@router.put(
+    "/v1/topics/{topic}",
+    **described(TopicRequest, {201: TopicAnswer, 200: TopicAnswer}, (400, 408, 409, 413, 415), example=_EXAMPLE),
+)
+async def create_topic(request: Request, topic: str) -> Response:
+    """Create a topic (201), or make sure that it exists with what the request names (200, else 409)."""
+    broker = broker_of(request)
+    check_name(topic)
+    wanted = await read_request(request, _TOPIC)
+    config = _config(wanted)
+    created = await broker.admin.create(topic, config, broker.membership.broker)
+    found = broker.catalog.topic(topic)
+    if not created:
+        _compare(found, wanted)
+    return json_answer(await _answer(broker, found), 201 if created else 200)
+
+
+@router.get(
+    "/v1/topics",
+    **described(
+        None,
+        {200: TopicList},
+        parameters=[
+            integer("page_size", MAX_PAGE, 1, MAX_PAGE, "topics in an answer"),
+            {"name": "page_token", "in": "query", "description": "from the page before", "schema": {"type": "string"}},
+        ],
+    ),
+)
+async def list_topics(request: Request) -> Response:
+    """The topics by name, a page at a time."""
+    broker = broker_of(request)
+    options = query(request.scope)
+    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
+    names = [name for name in broker.catalog.names() if name > options.get("page_token", "")]
+    topics = [found for name in names[:size] if (found := broker.catalog.find(name))]
+    page = TopicList([TopicSummary(t.name, t.record.state, t.record.config.format, _time(t)) for t in topics])
+    if len(names) > size:
+        page.next_page_token = names[size - 1]
+    return json_answer(page)
+
+
+@router.get("/v1/topics/{topic}", **described(None, {200: TopicAnswer}, (404, 409)))
+async def show_topic(request: Request, topic: str) -> Response:
+    """A topic with its configuration, counts, bytes and store path."""
+    broker = broker_of(request)
+    return json_answer(await _answer(broker, broker.catalog.topic(check_name(topic))))
+
+
+@router.patch("/v1/topics/{topic}", **described(ChangeRequest, {200: TopicAnswer}, (400, 404, 408, 409, 413, 415)))
+async def change_topic(request: Request, topic: str) -> Response:
+    """Change flush, retention or scaling. Each that is named is replaced as a whole; the rest cannot change."""
+    broker = broker_of(request)
+    check_name(topic)
+    wanted = await read_request(request, _CHANGE)
+    found = broker.catalog.topic(topic)
+    while not await broker.admin.change(found, _changed(found.record.config, wanted)):
+        found = broker.catalog.topic(topic)
+    return json_answer(await _answer(broker, found))
+
+
+@router.delete("/v1/topics/{topic}", status_code=204, **described(None, {204: None}, (404, 409)))
+async def delete_topic(request: Request, topic: str) -> Response:
+    """Delete a topic with its data; answers when all of it is gone."""
+    broker = broker_of(request)
+    await broker.delete_topic(broker.catalog.topic(check_name(topic)))
+    return Response(status_code=204)
+
+
+@router.post("/v1/topics/{topic}/flush", **described(None, {200: FlushAnswer}, (404, 409)))
+async def flush_topic(request: Request, topic: str) -> Response:
+    """Bring everything acknowledged before the call into files."""
+    broker = broker_of(request)
+    await broker.flush(broker.catalog.topic(check_name(topic)))
+    return json_answer(FlushAnswer(True))
+
+
+@router.get("/v1/topics/{topic}/segments", **described(None, {200: SegmentMap}, (404, 409)))
+async def segment_map(request: Request, topic: str) -> Response:
+    """The topic's segments: key ranges, lineage, owners, offsets."""
+    broker = broker_of(request)
+    found = broker.catalog.topic(check_name(topic))
+    opened = {segment.id: segment for segment in await broker.open_segments(found)}
+    answers = [
+        SegmentAnswer(
+            number, r.low, r.high, r.state, r.predecessors, r.successors, r.owner, broker.url, 0, opened[number].end, {}
+        )
+        for number, r in broker.catalog.segments(found).items()
+    ]
+    return json_answer(SegmentMap(answers))
+
+
+def _config(wanted: TopicRequest) -> TopicConfig:
+    """The whole configuration that a request stands for. Raises InvalidRequest."""
+    format = Format(wanted.format or Format.JSON)
+    if (format is Format.TYPED) != bool(wanted.schema):
+        raise InvalidRequest("a typed topic needs a schema, and no other has one", field="schema", value=format)
+    columns = parse_schema(wanted.schema) if wanted.schema else None
+    if wanted.key_field:
+        check_key_field(Layout.of(format, columns), wanted.key_field)
+    base = TopicConfig(
+        format=format.value,
+        schema=wanted.schema or None,
+        key_field=wanted.key_field or None,
+        initial_segments=wanted.initial_segments or 1,
+        columns=encode_fields(columns) if columns else None,
+    )
+    return _changed(base, wanted)
+
+
+def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
+    parts: dict[str, Any] = {}
+    if wanted.scaling is not UNSET:
+        parts["scaling"] = wanted.scaling
+    if wanted.flush is not UNSET:
+        parts["flush"] = msgspec.convert(msgspec.to_builtins(wanted.flush), FlushPolicy)
+    if wanted.retention is not UNSET:
+        parts["retention"] = msgspec.convert(msgspec.to_builtins(wanted.retention), RetentionPolicy)
+    return msgspec.structs.replace(config, **parts)
+
+
+def _compare(topic: Topic, wanted: TopicRequest) -> None:
+    """Only what the request names counts. Raises TopicConflict."""
+    current = msgspec.to_builtins(topic.record.config)
+    named = msgspec.to_builtins(wanted)
+    differences = {}
+    for field, value in named.items():
+        if isinstance(value, dict) and field in ("flush", "retention"):
+            value = {name: value.get(name) for name in current[field]}
+        if current[field] != value:
+            differences[field] = {"current": current[field], "requested": value}
+    if differences:
+        raise TopicConflict(
+            f"topic {topic.name!r} exists with another {', '.join(differences)}", differences=differences
+        )
+
+
+async def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
+    config = topic.record.config
+    segments = await broker.open_segments(topic)
+    return TopicAnswer(
+        name=topic.name,
+        state=topic.record.state,
+        format=config.format,
+        schema=config.schema,
+        key_field=config.key_field,
+        initial_segments=config.initial_segments,
+        scaling=config.scaling,
+        flush=config.flush,
+        retention=config.retention,
+        created_at=_time(topic),
+        segments=len(segments),
+        messages=sum(segment.end for segment in segments),
+        bytes=sum([await broker.reader.size_since(segment, 0) for segment in segments]),
+        path=f"{broker.settings.store_path}/topics/{topic.name}",
+    )
+
+
+def _time(topic: Topic) -> datetime:
+    return datetime.fromtimestamp(topic.record.created_us / 1e6, UTC)

@@ -1,0 +1,269 @@
+"""The group commit: one set of frames for all that waits, over all segments, made durable at once.
+
+While one commit becomes durable the next one gathers. Offsets are given out when a commit is put together, not
+earlier, so a commit that fails leaves no hole. A request is in one commit as a whole: on this broker it is all
+or nothing, also over a crash. After durability, and before anybody is answered, `may_acknowledge` is asked: a
+broker whose lease has run out must not say yes (its rows may or may not survive, which is what 503 means).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.broker.journal import Journal
+from seaweedq.broker.open_segment import OpenSegment, Sequences
+from seaweedq.broker.tail import Piece
+from seaweedq.clock import Clock
+from seaweedq.errors import JournalUnavailable, NotReady
+from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
+from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import Single, rows_of_singles
+
+COMMIT_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Somebody waits for rows [row, row + count) of a part: `done` gives the first one's offset."""
+
+    row: int
+    count: int
+    done: asyncio.Future[int]
+    sequences: Sequences | None = None
+
+
+@dataclass(slots=True)
+class Part:
+    """Rows of a request for one segment, and their serialised form on which they stand. `first` is set when durable."""
+
+    segment: OpenSegment
+    rows: pa.RecordBatch
+    payload: pa.Buffer
+    max_timestamp_us: int
+    claims: Sequence[Claim] = ()
+    first: int = -1
+
+    @staticmethod
+    def of(segment: OpenSegment, rows: pa.RecordBatch) -> "Part":
+        """Serialise once; the rows then stand on those bytes, so that the request's own buffers can go."""
+        payload = rows.serialize()
+        rows = pa.ipc.read_record_batch(payload, rows.schema)
+        return Part(segment, rows, payload, pc.max(rows.column(0)).cast(pa.int64()).as_py())
+
+
+@dataclass(slots=True)
+class _Request:
+    parts: Sequence[Part]
+    size_bytes: int
+    done: asyncio.Future[None]
+
+
+@dataclass(slots=True)
+class _Singles:
+    """The accumulator of one segment."""
+
+    messages: list[Single] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """A frame that is not rows; `durable` is called with its commit's number before anybody is answered."""
+
+    frame: Frame
+    durable: Callable[[int], None]
+    done: asyncio.Future[None]
+
+
+class GroupCommit:
+    """Gathers, writes, answers. `run` is its loop; everything else may be called at any time on the event loop."""
+
+    def __init__(self, journal: Journal, clock: Clock, may_acknowledge: Callable[[], bool]) -> None:
+        self.committed = -1  # the number of the last commit that was worked in
+        self.commits = 0
+        self.messages = 0
+        self._journal = journal
+        self._clock = clock
+        self._may_acknowledge = may_acknowledge
+        self._requests: deque[_Request] = deque()
+        self._singles: dict[OpenSegment, _Singles] = {}
+        self._others: list[_Other] = []
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def add(self, parts: Sequence[Part]) -> asyncio.Future[None]:
+        """A request's parts, in one commit. The future ends when they are durable, or raises."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._requests.append(_Request(parts, sum(p.payload.size for p in parts), done))
+        self._nudge()
+        return done
+
+    def add_single(self, segment: OpenSegment, message: Single, sequences: Sequences | None) -> asyncio.Future[int]:
+        """One message; the future gives its offset."""
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        waiting = self._singles.get(segment)
+        if waiting is None:
+            waiting = self._singles[segment] = _Singles()
+        waiting.claims.append(Claim(len(waiting.messages), 1, done, sequences))
+        waiting.messages.append(message)
+        self._nudge()
+        return done
+
+    def add_frame(self, frame: Frame, durable: Callable[[int], None]) -> asyncio.Future[None]:
+        """A frame that is not rows (acks). `durable` gets the number of its commit before that can be released."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._others.append(_Other(frame, durable, done))
+        self._nudge()
+        return done
+
+    async def quiet(self) -> None:
+        """Wait until everything added before is durable or has failed."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Commit for ever; cancelled between commits or within one, whose callers then get NotReady."""
+        while True:
+            if not self._waiting():
+                self._idle.set()
+                self._wake.clear()
+                await self._wake.wait()
+            await self._commit(*self._take())
+
+    def _nudge(self) -> None:
+        self._idle.clear()
+        self._wake.set()
+
+    def _waiting(self) -> bool:
+        return bool(self._requests or self._singles or self._others)
+
+    def _take(self) -> tuple[list[_Request], list[_Other]]:
+        """As many requests as fit in a commit, all singles, all other frames."""
+        singles, self._singles = self._singles, {}
+        others, self._others = self._others, []
+        requests = [
+            request for segment, waiting in singles.items() if (request := _request_of_singles(segment, waiting))
+        ]
+        size = 0
+        while self._requests and (size == 0 or size + self._requests[0].size_bytes <= COMMIT_BYTES):
+            request = self._requests.popleft()
+            size += request.size_bytes
+            requests.append(request)
+        return requests, others
+
+    async def _commit(self, requests: list[_Request], others: list[_Other]) -> None:
+        now_us = self._clock.now_us()
+        frames = self._assign(requests, now_us) + [other.frame for other in others]
+        try:
+            number = await self._journal.append(frames)
+        except JournalUnavailable as error:
+            self._fail(requests, others, error)
+            return
+        except BaseException as error:
+            self._fail(requests, others, error if isinstance(error, Exception) else NotReady("the broker is stopping"))
+            raise
+        self.commits += 1
+        self._work_in(requests, frames, number, now_us)
+        for other in others:
+            other.durable(number)
+        self.committed = number
+        self._answer(requests, others)
+
+    def _assign(self, requests: list[_Request], now_us: int) -> list[Frame]:
+        """Give out offsets, dense in each segment, and make the frames."""
+        ends: dict[OpenSegment, int] = {}
+        frames = []
+        for request in requests:
+            for part in request.parts:
+                part.first = ends.get(part.segment, part.segment.end)
+                ends[part.segment] = part.first + part.rows.num_rows
+                frames.append(_frame(part, now_us))
+        return frames
+
+    def _work_in(self, requests: list[_Request], frames: list[Frame], number: int, now_us: int) -> None:
+        at_s = self._clock.monotonic_s()
+        parts = (part for request in requests for part in request.parts)
+        for part, frame in zip(parts, frames, strict=False):
+            piece = Piece(part.first, part.rows, part.payload.size, number, at_s)
+            part.segment.durable(piece, frame.ranges, now_us, part.max_timestamp_us)
+            self.messages += part.rows.num_rows
+
+    def _answer(self, requests: list[_Request], others: list[_Other]) -> None:
+        if not self._may_acknowledge():
+            self._fail(
+                requests, others, NotReady("this broker's lease has run out; what became of the request is unknown")
+            )
+            return
+        for request in requests:
+            for claim, offset in _settled(request):
+                _set(claim.done, offset)
+            _set(request.done, None)
+        for other in others:
+            _set(other.done, None)
+
+    def _fail(self, requests: list[_Request], others: list[_Other], error: Exception) -> None:
+        for request in requests:
+            for claim, _ in _settled(request):
+                _raise(claim.done, error)
+            _raise(request.done, error)
+        for other in others:
+            _raise(other.done, error)
+
+
+def _request_of_singles(segment: OpenSegment, waiting: _Singles) -> _Request | None:
+    """The accumulated messages as one part; where they cannot be put together, whoever waits is told."""
+    try:
+        part = Part.of(segment, rows_of_singles(waiting.messages, segment.layout))
+    except Exception as error:
+        for claim in waiting.claims:
+            if claim.sequences:
+                segment.settle(claim.sequences)
+            _raise(claim.done, error)
+        return None
+    part.claims = waiting.claims
+    return _Request([part], part.payload.size, asyncio.get_running_loop().create_future())
+
+
+def _frame(part: Part, now_us: int) -> Frame:
+    ranges = tuple(
+        ProducerRange(c.sequences.producer, c.sequences.low, c.sequences.high, part.first + c.row, c.count)
+        for c in part.claims
+        if c.sequences
+    )
+    return Frame(
+        kind=FrameKind.ROWS,
+        topic=part.segment.topic,
+        segment=part.segment.id,
+        first_offset=part.first,
+        count=part.rows.num_rows,
+        columns=mask_of(part.rows),
+        schema_id=0,
+        ranges=ranges,
+        append_time_us=now_us,
+        payload=part.payload,
+    )
+
+
+def _settled(request: _Request) -> Iterator[tuple[Claim, int]]:
+    """The claims of a request whose fate is known, each with its first offset."""
+    for part in request.parts:
+        for claim in part.claims:
+            if claim.sequences:
+                part.segment.settle(claim.sequences)
+            yield claim, part.first + claim.row
+
+
+def _set(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():
+        future.set_result(value)
+
+
+def _raise(future: asyncio.Future[Any], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # whoever waits gets it; where nobody does, it is no news

@@ -1,0 +1,44 @@
+"""The memory budget: tails, requests in flight and decoded row groups together.
+
+A count, not an allocator: whoever holds bytes says so. At half of the budget the flusher begins to empty tails; over
+it new publishes are refused until something was let go.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from seaweedq.errors import Overloaded
+
+
+class Budget:
+    """Bytes held against `limit_bytes`."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.tails = 0
+        self.requests = 0
+        self.cached = 0
+
+    @property
+    def pressed(self) -> bool:
+        """Tails should be flushed early."""
+        return 2 * (self.tails + self.requests) > self.limit_bytes
+
+    def check(self, size: int) -> None:
+        """Raises Overloaded unless `size` more bytes fit. The cache does not count: it gives way."""
+        held = self.tails + self.requests
+        if held + size > self.limit_bytes:
+            raise Overloaded(
+                f"{held} bytes are held in memory and {size} more would pass the budget of {self.limit_bytes} bytes; flushing, try again",
+                budget_bytes=self.limit_bytes,
+            )
+
+    @contextmanager
+    def request(self, size: int) -> Iterator[None]:
+        """Hold `size` bytes for a request in flight. Raises Overloaded."""
+        self.check(size)
+        self.requests += size
+        try:
+            yield
+        finally:
+            self.requests -= size

@@ -1,0 +1,121 @@
+"""A segment that this broker owns: its chain, its tail, its producers.
+
+All of it lives on the event loop; nothing here awaits, so that each method is one step. Rows come in through
+`durable` (after the journal has them) and go out through `flushed` (after the chain has them).
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from seaweedq.broker.entries import Source, known_producers
+from seaweedq.broker.memory import Budget
+from seaweedq.broker.signal import Signal
+from seaweedq.broker.tail import Piece, Tail
+from seaweedq.errors import SeaweedqError
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.frames import ProducerRange
+from seaweedq.segments.producers import Duplicate, New, OutOfOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """A request's producer and the inclusive range of its sequence numbers."""
+
+    producer: str
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A verdict: the same request is on its way to the journal; `done` gives its fate."""
+
+    done: asyncio.Future[int]
+
+
+Verdict = New | Duplicate | OutOfOrder | Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    low: int
+    high: int
+    count: int
+    done: asyncio.Future[int]
+
+
+class OpenSegment:
+    """State of one owned segment. Offsets from `tail.end` on are free."""
+
+    def __init__(
+        self, source: Source, chain: Chain, budget: Budget, signal: Signal, dirty: Callable[["OpenSegment"], None]
+    ) -> None:
+        self.source = source
+        self.topic = source.topic
+        self.id = source.segment
+        self.layout = source.layout
+        self.chain = chain
+        self.tail = Tail(chain.end)
+        last = chain.last
+        self.producers = known_producers(source, chain)
+        self.max_timestamp_us = last.max_timestamp_us if last else 0
+        self.closed: SeaweedqError | None = None
+        self.signal = signal
+        self._budget = budget
+        self._dirty = dirty
+        self._pending: dict[str, list[_Pending]] = {}
+
+    @property
+    def end(self) -> int:
+        """One above the last durable offset."""
+        return self.tail.end
+
+    def check_open(self) -> None:
+        """Raises what closed the segment."""
+        if self.closed:
+            raise self.closed
+
+    def close(self, reason: SeaweedqError) -> None:
+        """Take nothing more; who waits is woken. What is in the tail stays in the journal."""
+        self.closed = reason
+        self.signal.wake()
+
+    def judge(self, sequences: Sequences, count: int) -> Verdict:
+        """What becomes of `count` rows of this request: pending ones count as if they were recorded."""
+        pending = self._pending.get(sequences.producer)
+        if not pending:
+            return self.producers.judge(sequences.producer, sequences.low, sequences.high, count)
+        for known in pending:
+            if (known.low, known.high, known.count) == (sequences.low, sequences.high, count):
+                return Waiting(known.done)
+        newest = max(known.high for known in pending)
+        return New() if sequences.low > newest else OutOfOrder(newest)
+
+    def expect(self, sequences: Sequences, count: int, done: asyncio.Future[int]) -> None:
+        """Rows judged new are on their way; `done` will be their first offset, or an error."""
+        self._pending.setdefault(sequences.producer, []).append(_Pending(sequences.low, sequences.high, count, done))
+
+    def settle(self, sequences: Sequences) -> None:
+        """Rows are durable and recorded, or have failed: no longer pending."""
+        left = [p for p in self._pending[sequences.producer] if p.low != sequences.low]
+        if left:
+            self._pending[sequences.producer] = left
+        else:
+            del self._pending[sequences.producer]
+
+    def durable(self, piece: Piece, ranges: tuple[ProducerRange, ...], now_us: int, max_timestamp_us: int) -> None:
+        """The journal has these rows: they are readable from now on."""
+        for known in ranges:
+            self.producers.record(known.producer, known.low, known.high, known.first_offset, known.count, now_us)
+        self.max_timestamp_us = max(self.max_timestamp_us, max_timestamp_us)
+        self.tail.append(piece)
+        self._dirty(self)
+        self._budget.tails += piece.size_bytes
+        self.signal.wake()
+
+    def flushed(self, end: int) -> None:
+        """The chain has the rows below `end`."""
+        before = self.tail.size_bytes
+        self.tail.drop(end)
+        self._budget.tails -= before - self.tail.size_bytes

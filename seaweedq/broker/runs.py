@@ -1,0 +1,78 @@
+"""Sets of offsets as sorted, disjoint, half-open runs: small where the offsets are dense, as acks are."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+Run = tuple[int, int]
+
+
+class Runs:
+    """A mutable set of offsets. Iterates over its runs in order."""
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self._lows: list[int] = []
+        self._highs: list[int] = []
+        for low, high in runs:
+            self.add(low, high)
+
+    def __iter__(self) -> Iterator[Run]:
+        return zip(list(self._lows), list(self._highs), strict=True)
+
+    def __len__(self) -> int:
+        return len(self._lows)
+
+    def __contains__(self, offset: int) -> bool:
+        at = bisect_right(self._lows, offset) - 1
+        return at >= 0 and offset < self._highs[at]
+
+    @property
+    def size(self) -> int:
+        """How many offsets there are."""
+        return sum(self._highs) - sum(self._lows)
+
+    def add(self, low: int, high: int) -> None:
+        """Add [low, high); touching runs become one."""
+        if low >= high:
+            return
+        first = bisect_left(self._highs, low)
+        last = bisect_right(self._lows, high)
+        if first < last:
+            low, high = min(low, self._lows[first]), max(high, self._highs[last - 1])
+        self._lows[first:last] = [low]
+        self._highs[first:last] = [high]
+
+    def discard(self, low: int, high: int) -> None:
+        """Remove [low, high)."""
+        kept = [
+            part
+            for run in self
+            for part in ((run[0], min(run[1], low)), (max(run[0], high), run[1]))
+            if part[0] < part[1]
+        ]
+        self._lows, self._highs = [run[0] for run in kept], [run[1] for run in kept]
+
+    def end_of(self, offset: int) -> int:
+        """The first offset at or above this one that is not in the set."""
+        at = bisect_right(self._lows, offset) - 1
+        return max(offset, self._highs[at]) if at >= 0 else offset
+
+    def gaps(self, low: int, high: int) -> list[Run]:
+        """The runs of [low, high) that are not in the set."""
+        found = []
+        while (low := self.end_of(low)) < high:
+            at = bisect_right(self._lows, low)
+            end = min(high, self._lows[at]) if at < len(self._lows) else high
+            found.append((low, end))
+            low = end
+        return found
+
+
+def runs_of(offsets: Iterable[int]) -> list[Run]:
+    """Sorted disjoint runs of any offsets."""
+    runs: list[Run] = []
+    for offset in sorted(offsets):
+        if runs and offset <= runs[-1][1]:
+            runs[-1] = (runs[-1][0], max(runs[-1][1], offset + 1))
+        else:
+            runs.append((offset, offset + 1))
+    return runs

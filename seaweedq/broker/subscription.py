@@ -1,0 +1,96 @@
+"""A subscription as its dispatcher holds it: the delivery of each segment, and the cursors' way to durability.
+
+An ack is a frame in the journal. Coordination gets a checkpoint of the cursors now and then, and only after that may the frames go:
+`pin` is the oldest commit that still holds acks beyond the last checkpoint.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from seaweedq.broker.catalog import Topic
+from seaweedq.broker.delivery import Delivery
+from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.runs import Run
+from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+
+
+class Acks(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of an ack frame: acked runs of one segment. Counts only for the subscription's `epoch`."""
+
+    subscription: str
+    incarnation: int
+    epoch: int
+    runs: tuple[Run, ...]
+
+
+class SegmentCursor:
+    """One segment of a subscription: its delivery, and which commit holds its oldest ack since the last checkpoint."""
+
+    def __init__(self, record: CursorRecord) -> None:
+        attempts = {int(offset): count for offset, count in record.attempts.items()}
+        self.delivery = Delivery(record.acked_to, record.acked, attempts, record.delivered_to)
+        self.pin: int | None = None
+        self._newest = -1
+        self._saved = record
+
+    def record(self, epoch: int) -> CursorRecord:
+        """The cursor as a checkpoint."""
+        delivery = self.delivery
+        attempts = {str(offset): count for offset, count in delivery.attempts.items()}
+        return CursorRecord(epoch, delivery.acked_to, tuple(delivery.acked), attempts, delivery.delivered_to)
+
+    def changed(self, epoch: int) -> CursorRecord | None:
+        """The checkpoint to write, or None where the last one still says it all."""
+        record = self.record(epoch)
+        return record if record != self._saved else None
+
+    def pin_at(self, commit: int) -> None:
+        """This commit holds an ack."""
+        if self.pin is None:
+            self.pin = commit
+        self._newest = commit
+
+    def saved(self, record: CursorRecord, newest: int) -> None:
+        """A checkpoint is durable that had the acks of all commits up to `newest`."""
+        self._saved = record
+        if self.pin is not None:
+            self.pin = newest + 1 if self._newest > newest else None
+
+    @property
+    def newest(self) -> int:
+        """The newest commit that holds an ack, -1 for none."""
+        return self._newest
+
+
+class Subscription:
+    """One subscription of one topic, open at its dispatcher. Whoever leases holds `delivering`."""
+
+    def __init__(
+        self, topic: Topic, name: str, record: SubscriptionRecord, revision: int, cursors: dict[int, SegmentCursor]
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.record = record
+        self.revision = revision
+        self.cursors = cursors
+        self.delivering = asyncio.Lock()
+        self._turn = 0
+
+    @property
+    def pin(self) -> int | None:
+        """The oldest commit that must stay because of acks."""
+        return min((c.pin for c in self.cursors.values() if c.pin is not None), default=None)
+
+    def cursor(self, segment: int) -> SegmentCursor:
+        """The cursor of a segment; one that has none yet begins at its start."""
+        found = self.cursors.get(segment)
+        if found is None:
+            found = self.cursors[segment] = SegmentCursor(CursorRecord(self.record.epoch, 0))
+        return found
+
+    def rotate(self, segments: Sequence[OpenSegment]) -> list[OpenSegment]:
+        """The segments, beginning with another one each time, so that none starves."""
+        self._turn = (self._turn + 1) % len(segments)
+        return [*segments[self._turn :], *segments[: self._turn]]

@@ -1,0 +1,147 @@
+"""The chain of one segment: a sequence of immutable entries whose names are taken by create-if-absent.
+
+The next name is a function of the chain so far. Two writers that disagree about who owns the segment collide
+on that name and one of them learns that it has lost; no lease and no clock is trusted for that. A put whose
+answer is lost is repeated with the same bytes until the store says *created* or *exists*; on *exists* the
+nonce inside the object says whose it is (mine: done; another's: Fenced). One put is in flight at a time.
+
+A chain refuses rows that a journal did not hold durably first: its callers see to that (broker/flush, broker/recover).
+"""
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import BinaryIO
+
+import pyarrow.parquet as pq
+
+from seaweedq.errors import ChainDamaged, Fenced, StoreUnavailable
+from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
+from seaweedq.storage.interface import ObjectStore
+
+PAGE = 1_000
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 5.0
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class Chain:
+    """The entries of a segment, as far as this process knows them. `end` is the offset of the next row."""
+
+    def __init__(self, store: ObjectStore, topic: str, segment: int, sleep: Sleep = asyncio.sleep) -> None:
+        self.folder = segment_folder(topic, segment)
+        self.last: EntryMetadata | None = None
+        self._store = store
+        self._sleep = sleep
+        self._names: list[EntryName] | None = None
+
+    @property
+    def next(self) -> EntryName:
+        """The only name that the next entry can have."""
+        if self.last is None:
+            return EntryName(0, 0)
+        return EntryName(self.last.sequence + 1, self.last.next_offset)
+
+    @property
+    def end(self) -> int:
+        """One above the last offset in the chain."""
+        return self.next.first_offset
+
+    async def open(self) -> None:
+        """Find the end, with at most a page and a bisection of listings, and read the last entry's metadata."""
+        name = await self._find_last()
+        self._names = None
+        self.last = await asyncio.to_thread(self.metadata, name) if name else None
+
+    async def append(self, metadata: EntryMetadata, data: bytes | memoryview) -> None:
+        """Make `data` the next entry. Raises Fenced when another writer has its name. Cancelled: call again with the same bytes."""
+        assert EntryName(metadata.sequence, metadata.first_offset) == self.next
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                if await self._store.create(self.folder + str(self.next), data):
+                    break
+                await self._check_mine(metadata)
+                break
+            except StoreUnavailable:
+                await self._sleep(pause)
+                pause = min(2 * pause, LAST_PAUSE_S)
+        if self._names is not None:
+            self._names.append(self.next)
+        self.last = metadata
+
+    async def names(self) -> list[EntryName]:
+        """All entries in order; listed page by page once, then kept. Raises ChainDamaged for a gap."""
+        if self._names is None:
+            found: list[EntryName] = []
+            while True:
+                page = await self._store.list(
+                    self.folder, after=self.folder + str(found[-1]) if found else "", limit=PAGE
+                )
+                found += [EntryName.parse(name) for name in page]
+                if len(page) < PAGE:
+                    break
+            self._names = [name for name in found if name < self.next]
+            self._check_dense(self._names)
+        return self._names
+
+    async def size(self, name: EntryName) -> int:
+        """An entry's size in bytes."""
+        return await self._store.size(self.folder + str(name))
+
+    def metadata(self, name: EntryName) -> EntryMetadata:
+        """An entry's metadata. Blocks: call it in a thread."""
+        file, parquet, metadata = self.entry(name)
+        parquet.close()
+        file.close()
+        return metadata
+
+    def entry(self, name: EntryName) -> tuple[BinaryIO, pq.ParquetFile, EntryMetadata]:
+        """An entry, open for reading. Blocks: call it in a thread, and close both."""
+        path = self.folder + str(name)
+        try:
+            file = self._store.open(path)
+        except FileNotFoundError as error:
+            raise ChainDamaged(f"{path} is not there", name=path) from error
+        try:
+            return file, *open_entry(file, path)
+        except BaseException:
+            file.close()
+            raise
+
+    async def _check_mine(self, metadata: EntryMetadata) -> None:
+        path = self.folder + str(self.next)
+        try:
+            there = await asyncio.to_thread(self.metadata, self.next)
+        except (ChainDamaged, OSError) as error:
+            raise StoreUnavailable(f"{path} exists and cannot be read: unknown whose it is") from error
+        if there.nonce != metadata.nonce:
+            raise Fenced(f"{path} was written by {there.broker}")
+
+    async def _find_last(self) -> EntryName | None:
+        page = await self._store.list(self.folder, limit=PAGE)
+        if not page:
+            return None
+        last = EntryName.parse(page[-1])
+        if len(page) < PAGE:
+            return last
+        low, step = last.sequence, PAGE
+        while found := await self._first_from(low + step):  # gallop
+            last, low, step = found, found.sequence, 2 * step
+        high = low + step  # nothing at or above
+        while low + 1 < high:  # an entry at low, none from high on
+            middle = (low + high) // 2
+            if found := await self._first_from(middle):
+                last, low = found, found.sequence
+            else:
+                high = middle
+        return last
+
+    async def _first_from(self, sequence: int) -> EntryName | None:
+        page = await self._store.list(self.folder, after=f"{self.folder}{sequence:08d}", limit=1)
+        return EntryName.parse(page[0]) if page else None
+
+    def _check_dense(self, names: list[EntryName]) -> None:
+        for before, after in itertools.pairwise(names):
+            if after.sequence != before.sequence + 1 or after.first_offset < before.first_offset:
+                raise ChainDamaged(f"{self.folder}: {after} follows {before}", name=self.folder + str(after))

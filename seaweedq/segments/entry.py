@@ -1,0 +1,132 @@
+"""One entry of a chain: its name, its metadata, and its rows as a Parquet file.
+
+The metadata stands in the Parquet footer under the key `seaweedq`, so a file explains itself. What the file
+holds beyond the rows (nonce, producer table, seal) is what makes the chain a log.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from seaweedq.errors import ChainDamaged
+from seaweedq.segments.layout import OPTIONAL_FIELDS, Format, Layout
+
+ROW_GROUP_ROWS = 65_536
+METADATA_KEY = b"seaweedq"
+_NAME = re.compile(r"(\d{8})-(\d{16})\.parquet")
+_DELTA = {"_offset", "_timestamp", "_expires"}
+_SAMPLE_ROWS = 1_000
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """The end of a segment: the ids of its successors and their half-open ranges."""
+
+    successors: tuple[int, ...]
+    ranges: tuple[tuple[int, int], ...]
+
+
+class EntryMetadata(msgspec.Struct, frozen=True):
+    """What an entry says of itself. `next_offset` is one above the last row's; times in microseconds since the epoch."""
+
+    cluster: str
+    topic: str
+    segment: int
+    low: int
+    high: int
+    sequence: int
+    first_offset: int
+    next_offset: int
+    broker: str
+    nonce: str
+    schema_id: int
+    appended_us: int
+    max_timestamp_us: int
+    producers: bytes
+    seal: Seal | None = None
+
+
+class EntryName(msgspec.Struct, frozen=True, order=True):
+    """Sequence and first offset: all that a listing tells."""
+
+    sequence: int
+    first_offset: int
+
+    def __str__(self) -> str:
+        return f"{self.sequence:08d}-{self.first_offset:016d}.parquet"
+
+    @staticmethod
+    def parse(name: str) -> "EntryName":
+        """The last part of an object's name. Raises ChainDamaged for anything that is not an entry."""
+        match = _NAME.fullmatch(name.rsplit("/", 1)[-1])
+        if not match:
+            raise ChainDamaged(f"{name!r} is not the name of a chain's entry", name=name)
+        return EntryName(int(match[1]), int(match[2]))
+
+
+def segment_folder(topic: str, segment: int) -> str:
+    """The folder of a segment's chain; not padded, so that every reader takes `segment` for an integer."""
+    return f"topics/{topic}/segment={segment}/"
+
+
+def encode_entry(pieces: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:
+    """The file's bytes. `pieces` are (first offset, rows), dense; none makes a file of no rows."""
+    table = pa.Table.from_batches([layout.complete(rows, first) for first, rows in pieces], schema=layout.table)
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, layout.table, **_writer_options(table, layout)) as writer:
+        if table.num_rows:
+            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(metadata)})
+    return sink.getvalue()
+
+
+def _writer_options(table: pa.Table, layout: Layout) -> dict[str, Any]:
+    opaque = {"value"} if layout.format is not Format.TYPED else set()
+    encodings = dict.fromkeys(_DELTA, "DELTA_BINARY_PACKED")
+    return {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": [name for name in table.column_names if name not in _DELTA and _repeats(table[name])],
+        "column_encoding": encodings,
+        "write_statistics": [f.name for f in layout.table if f.name not in opaque and not pa.types.is_nested(f.type)],
+        "write_page_index": True,
+    }
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    """Whether a dictionary pays: at most half of a sample's values are different."""
+    if pa.types.is_nested(column.type) or column.num_chunks == 0:
+        return False
+    sample = column.chunk(0).slice(0, _SAMPLE_ROWS).drop_null()
+    return len(sample) > 0 and 2 * pc.count_distinct(sample).as_py() <= len(sample)
+
+
+def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata]:
+    """The Parquet file and its metadata, which must agree with its name. Raises ChainDamaged."""
+    try:
+        parquet = pq.ParquetFile(file)
+        raw = parquet.metadata.metadata or {}
+        metadata = msgspec.json.decode(raw[METADATA_KEY], type=EntryMetadata)
+    except (pa.ArrowException, OSError, KeyError, msgspec.DecodeError) as error:
+        raise ChainDamaged(f"{name} is not a readable entry: {error}", name=name) from error
+    if EntryName.parse(name) != EntryName(metadata.sequence, metadata.first_offset):
+        raise ChainDamaged(f"{name} holds entry {metadata.sequence} from offset {metadata.first_offset}", name=name)
+    if metadata.next_offset - metadata.first_offset != parquet.metadata.num_rows:
+        raise ChainDamaged(
+            f"{name} says {metadata.next_offset - metadata.first_offset} rows and holds {parquet.metadata.num_rows}",
+            name=name,
+        )
+    return parquet, metadata
+
+
+def read_rows(parquet: pq.ParquetFile, group: int, layout: Layout) -> pa.RecordBatch:
+    """One row group as rows: without `_offset`, and without the optional columns that are all null."""
+    table = parquet.read_row_group(group, columns=layout.table.names[1:], use_threads=False)
+    batch = table.combine_chunks().to_batches()[0]
+    present = [f for f in OPTIONAL_FIELDS if batch.column(f.name).null_count < len(batch)]
+    schema = layout.rows(sum(1 << OPTIONAL_FIELDS.index(f) for f in present))
+    return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)

@@ -1,0 +1,158 @@
+"""The client against a real broker: every call once, and a broker killed under producers and subscribers."""
+
+import threading
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from seaweedq import AsyncClient
+from seaweedq.errors import (
+    InvalidMessages,
+    OffsetOutOfRange,
+    SubscriptionNotFound,
+    TopicConflict,
+    TopicNotFound,
+)
+
+
+def test_topics_come_change_and_go(real_client):
+    made = real_client.create_topic("life", key_field="k", initial_segments=2)
+    assert made["key_field"] == "k"
+    assert real_client.create_topic("life") == real_client.topic("life")
+    with pytest.raises(TopicConflict) as conflict:
+        real_client.create_topic("life", key_field="other")
+    assert "key_field" in conflict.value.fields["differences"]
+    assert "life" in [topic["name"] for topic in real_client.topics()]
+    assert len(real_client.segments("life")) == 2
+    assert real_client.update_topic("life", flush={"max_age_s": 7})["flush"]["max_age_s"] == 7
+    real_client.delete_topic("life")
+    with pytest.raises(TopicNotFound):
+        real_client.topic("life")
+
+
+def test_publish_fetch_and_the_fields_of_a_message(real_client):
+    at = datetime(2020, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+    one = {"value": {"a": [1, None]}, "key": "k", "headers": {"h": "x"}, "timestamp": at}
+    published = real_client.publish("fields", one)
+    assert (published.count, published.ids, published.duplicate) == (1, ["0-0"], False)
+    assert real_client.publish("fields", [{"value": 1}, {"value": None}]).ids == ["0-1", "0-2"]
+    page = real_client.fetch("fields", 0, 0)
+    first = page.messages[0]
+    assert (first.id, first.key, first.value, first.headers, first.timestamp) == (
+        "0-0",
+        "k",
+        one["value"],
+        {"h": "x"},
+        at,
+    )
+    assert [message.value for message in page.messages[1:]] == [1, None]
+    assert page.next_offset == 3
+    with pytest.raises(OffsetOutOfRange):
+        real_client.fetch("fields", 0, 4)
+
+
+def test_a_repeat_of_a_producers_request_is_known(real_client):
+    with real_client.producer("ids") as producer:
+        receipts = [producer.send(n, key=str(n)) for n in range(1000)]
+    assert producer.acknowledged == 1000
+    assert len({receipt.result() for receipt in receipts}) == 1000
+    with pytest.raises(InvalidMessages), real_client.producer("ids") as producer:
+        producer.send(b"no bytes here")
+
+
+def test_subscriptions_keep_their_place_and_show_lag(real_client):
+    real_client.publish("place", [{"value": n} for n in range(10)])
+    for message in real_client.subscribe("place", "s", start="earliest", idle_timeout_s=2):
+        message.ack()
+        if message.offset == 5:
+            break
+    assert [sub["name"] for sub in real_client.subscriptions("place")] == ["s"]
+    assert sum(segment["messages"] for segment in real_client.subscription("place", "s")["lag"]) == 4
+    real_client.delete_subscription("place", "s")
+    with pytest.raises(SubscriptionNotFound):
+        real_client.subscription("place", "s")
+
+
+def test_a_live_table_has_what_is_flushed_and_what_is_not(real_client):
+    real_client.create_topic("table", initial_segments=3)
+    with real_client.producer("table") as producer:
+        for n in range(12_000):
+            producer.send(n, key=str(n))
+    real_client.flush("table")
+    with real_client.producer("table") as producer:
+        for n in range(12_000, 40_000):
+            producer.send(n, key=str(n))
+    live = real_client.read_table("table", columns=["value", "_key", "segment", "_offset"], live=True)
+    assert sorted(int(value) for value in live["value"].to_pylist()) == list(range(40_000))
+    assert live["_key"].to_pylist() == live["value"].to_pylist()
+    assert len(set(zip(live["segment"].to_pylist(), live["_offset"].to_pylist(), strict=True))) == 40_000
+    assert real_client.read_table("table", live=False).num_rows == 12_000
+    assert real_client.read_table("table", live=True).schema.names == real_client.read_table("table").schema.names
+
+
+def test_tables_go_to_typed_and_bytes_topics_in_pieces(real_client):
+    fields = [
+        {"id": 1, "name": "n", "required": False, "type": "long"},
+        {"id": 2, "name": "s", "required": False, "type": "string"},
+    ]
+    real_client.create_topic(
+        "typed", format="typed", schema={"type": "struct", "schema-id": 0, "fields": fields}, key_field="s"
+    )
+    real_client.create_topic("octets", format="bytes")
+    typed = pa.table({"n": pa.array(range(5000), pa.int64()), "s": [f"x{n}" for n in range(5000)]})
+    octets = pa.table({"value": pa.array([bytes([n % 256]) * 3000 for n in range(5000)], pa.binary())})
+    with real_client.producer("typed") as first, real_client.producer("octets") as second:
+        assert len(first.send_table(typed)) == 1
+        pieces = second.send_table(octets)
+        assert len(pieces) == 2
+        assert sum(piece.result(30).count for piece in pieces) == 5000
+    found = real_client.read_table("typed", columns=["n", "s", "_key"], live=True).sort_by("n")
+    assert found.select(["n", "s"]).equals(typed)
+    assert found["_key"].equals(typed["s"])
+    page = real_client.fetch("octets", 0, 0, limit=2)
+    assert [message.value for message in page.messages] == [b"\x00" * 3000, b"\x01" * 3000]
+    assert real_client.fetch("typed", 0, 7, limit=1).messages[0].value == {"n": 7, "s": "x7"}
+
+
+def test_a_kill_under_producer_and_subscriber_loses_and_doubles_nothing(real_broker, real_client):
+    """The broker dies twice while messages go in and out: all are there once, in order, and every one is delivered."""
+    values, delivered = 30_000, []
+
+    def consume():
+        for message in real_client.subscribe("killed", "s", start="earliest", idle_timeout_s=None):
+            delivered.append(message.value)
+            message.ack()
+            if message.value == values - 1:
+                return
+
+    real_client.create_topic("killed")
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    with real_client.producer("killed", batch_messages=200, max_buffer_bytes=20_000) as producer:
+        for n in range(values):
+            if n in (10_000, 20_000):
+                real_broker.kill()
+                real_broker.start()
+            producer.send(n)
+    consumer.join(60)
+    assert not consumer.is_alive()
+    stored = real_client.read_table("killed", columns=["value", "_offset"], live=True).sort_by("_offset")
+    assert [int(value) for value in stored["value"].to_pylist()] == list(range(values))
+    assert set(delivered) == set(range(values))
+
+
+async def test_the_async_client_does_the_same(real_broker):
+    async with AsyncClient(real_broker.url) as client:
+        await client.create_topic("async", initial_segments=2)
+        async with client.producer("async") as producer:
+            receipts = [await producer.send(n, key=str(n)) for n in range(3000)]
+        assert len({await receipt for receipt in receipts}) == 3000
+        seen = []
+        async for message in client.subscribe("async", "s", start="earliest", idle_timeout_s=1):
+            seen.append(message.value)
+            message.ack()
+        assert sorted(seen) == list(range(3000))
+        lag = (await client.subscription("async", "s"))["lag"]
+        assert sum(segment["messages"] for segment in lag) == 0
+        assert (await client.read_table("async", live=True)).num_rows == 3000
