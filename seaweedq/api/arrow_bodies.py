@@ -6,6 +6,7 @@ more bytes than it has), and only then are values looked at. No exception of Arr
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,17 @@ import pyarrow.compute as pc
 
 from seaweedq.api import json_texts, keys, typed_values
 from seaweedq.api.arrow_columns import Misfit, caster
-from seaweedq.api.intake import MAX_AHEAD_US, MAX_EXPIRES_S, MAX_US, MIN_US, Intake, check_count, refuse, too_large
+from seaweedq.api.intake import (
+    MAX_AHEAD_US,
+    MAX_EXPIRES_S,
+    MAX_INVALID,
+    MAX_US,
+    MIN_US,
+    Intake,
+    check_count,
+    refuse,
+    too_large,
+)
 from seaweedq.api.ipc_bounds import check_bounds
 from seaweedq.errors import InvalidRequest, RequestTooLarge, UnreadableBody
 from seaweedq.segments.layout import OPTIONAL_FIELDS, TIMESTAMP_FIELD, Format, Layout
@@ -62,7 +73,7 @@ def decode_arrow(body: bytes | pa.Buffer, intake: Intake) -> pa.RecordBatch:
         errors += _rows(_without_value(headers), "_headers: a null among them")
     if intake.key_field is not None and not errors:
         key = _keys(key, values, intake, errors)
-    refuse(sorted(dict(reversed(errors)).items()), count)
+    refuse(sorted(dict(reversed(errors)).items()))
     return assemble(layout, timestamp, key, headers, expires, values)
 
 
@@ -167,7 +178,8 @@ def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
 
 def _text_errors(column: pa.Array) -> Errors:
     rows = json_texts.doubtful(column) if json_texts.are_json(column) else range(len(column))
-    return [(row, why) for row in rows if (why := json_texts.blemish(column[row].as_buffer()))]
+    found = ((row, why) for row in rows if (why := json_texts.blemish(column[row].as_buffer())))
+    return list(islice(found, MAX_INVALID))
 
 
 def _outside(name: str, column: pa.Array, low: int, high: int) -> Errors:

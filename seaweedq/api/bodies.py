@@ -62,7 +62,7 @@ def decode_single(body: bytes, intake: Intake) -> Single | None:
     try:
         return envelopes.check(envelopes.decode_one(body, intake.layout.format), 0, intake)
     except Refused as refused:
-        refuse([(0, str(refused))], 1)
+        refuse([(0, str(refused))])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     return None

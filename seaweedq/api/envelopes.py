@@ -18,6 +18,8 @@ from seaweedq.api.intake import (
     EPOCH,
     MAX_AHEAD_US,
     MAX_EXPIRES_S,
+    MAX_INVALID,
+    MAX_ROWS,
     MIN_US,
     Doubt,
     Intake,
@@ -192,7 +194,7 @@ def check_time(timestamp_us: int, now_us: int) -> None:
 def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.RecordBatch:
     """The rows of messages that may not be valid: JSON text or an envelope, each with the index that errors name it by.
 
-    Raises InvalidMessages naming all that are not, MessageTooLarge, InvalidRequest for none.
+    Raises InvalidMessages naming those that are not, MessageTooLarge, InvalidRequest for none or too many.
     """
     taken: list[Single] = []
     errors: list[tuple[int, str]] = []
@@ -202,8 +204,10 @@ def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.Record
             taken.append(check(raw, index, intake) if bare else read(raw, index, intake))
         except Refused as refused:
             errors.append((index, str(refused)))
+        if len(errors) >= MAX_INVALID or len(taken) > MAX_ROWS:
+            break
     check_count(len(taken) + len(errors))
-    refuse(errors, len(taken) + len(errors))
+    refuse(errors)
     if intake.layout.format is Format.TYPED:
         return rows_with_values(
             taken, typed_values.columns([t.value for t in taken], intake.layout.values), intake.layout

@@ -9,6 +9,7 @@ from seaweedq.segments.layout import Layout
 
 MAX_ROWS = 1_000_000
 MAX_ERRORS = 100
+MAX_INVALID = 10_000
 MAX_AHEAD_US = 3600 * 1_000_000
 MAX_EXPIRES_S = 36_525 * 86_400
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,11 +35,16 @@ class Doubt(Exception):
     """The columns of a request hold something that has to be looked at row by row."""
 
 
-def refuse(errors: Sequence[tuple[int, str]], total: int) -> None:
-    """Raises InvalidMessages if there are any errors, each an index and a reason."""
+def refuse(errors: Sequence[tuple[int, str]]) -> None:
+    """Raises InvalidMessages if there are any errors, each an index and a reason.
+
+    Decoders stop looking after MAX_INVALID, so that a request of nothing but bad rows costs little; `invalid` then is
+    a lower bound.
+    """
     if errors:
         named = [{"index": index, "reason": reason} for index, reason in errors[:MAX_ERRORS]]
-        detail = f"{len(errors)} of {total} messages are not valid; {errors[0][0]}: {errors[0][1]}"
+        count = f"{'at least ' if len(errors) >= MAX_INVALID else ''}{len(errors)}"
+        detail = f"messages that are not valid: {count}; the first is {errors[0][0]}: {errors[0][1]}"
         raise InvalidMessages(detail, errors=named, invalid=len(errors))
 
 

@@ -19,7 +19,7 @@ from seaweedq.broker.entries import EntryWriter, Source
 from seaweedq.broker.file_journal import FileJournal
 from seaweedq.broker.flush import Flusher, FlushLimits, TailFacts, due
 from seaweedq.broker.journal_files import remove_journal
-from seaweedq.broker.lock import FolderLock
+from seaweedq.broker.lock import FolderLock, folder_identity
 from seaweedq.broker.memory import Budget
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.publish import Publisher
@@ -73,9 +73,13 @@ class Broker:
         self._dirty: set[OpenSegment] = set()
         self._released = 0
 
-    async def start(self) -> None:
-        """Everything up to the first request. Raises DataFolderInUse, UnfitStore, Damaged, Unavailable."""
+    def lock(self) -> None:
+        """Make the data folder this process's own. Raises DataFolderInUse."""
         self._lock.acquire()
+        self._place = folder_identity(self.settings.data_dir, self._ids)
+
+    async def start(self) -> None:
+        """Everything from the lock to the first request. Raises UnfitStore, Damaged, Unavailable."""
         await self._identify()
         await probe(self.store, self._ids)
         await self._join()
@@ -121,7 +125,7 @@ class Broker:
             self.membership,
             recovery,
             self._journals,
-            str(self.settings.data_dir.resolve()),
+            self._place,
         )
         await self.takeover.revoke()
         await self.membership.start()
@@ -137,7 +141,7 @@ class Broker:
 
     async def _open_journal(self) -> None:
         broker = self.membership.broker
-        record = JournalRecord("file", str(self.settings.data_dir.resolve()))
+        record = JournalRecord("file", self._place)
         key = keys.JOURNALS.key(broker)
         if not await self._coordination.commit(
             [Compare(key, 0), self.membership.compare()], [Put(key, keys.JOURNALS.encode(record))]
@@ -164,20 +168,21 @@ class Broker:
     def begin_stop(self) -> None:
         """Take nothing more, and send everybody who waits home."""
         self.stopping = True
-        for name in self.catalog.names():
-            if topic := self.catalog.find(name):
-                topic.signal.wake()
+        if self.ready:
+            self.dispatcher.closing = True
+        for topic in filter(None, map(self.catalog.find, self.catalog.names())):
+            topic.signal.wake()
 
     async def stop(self) -> None:
         """Flush, checkpoint, leave; within `shutdown_s`."""
         self.begin_stop()
         if self.ready:
             self.ready = False
+            clean = False
             try:
                 async with asyncio.timeout(max(0.5, self.settings.shutdown_s - STOP_MARGIN_S)):
-                    clean = await self._put_away()
+                    clean = not self.lost.is_set() and await self._put_away()
             except TimeoutError:
-                clean = False
                 logger.warning(
                     "not everything could be flushed in time; the rest is in the journal and recovered at the next start"
                 )
@@ -186,6 +191,7 @@ class Broker:
 
     async def _put_away(self) -> bool:
         """Bring everything into files and cursors: whether the journal is empty of use now."""
+        self.commit.close()
         await self.commit.quiet()
         outcomes = await asyncio.gather(*(self.flusher.flush(s) for s in list(self._dirty)), return_exceptions=True)
         for outcome in outcomes:
@@ -297,8 +303,11 @@ class Broker:
     async def _tick_often(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self.flush_due()
-            self.release()
+            try:
+                self.flush_due()
+                self.release()
+            except Exception:
+                logger.exception("a tick failed, going on")
 
     async def _checkpoint_often(self) -> None:
         while True:

@@ -17,11 +17,12 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination, WatchLost
 from seaweedq.coordination.records import SegmentRecord, TopicRecord
 from seaweedq.coordination.transactions import read_all
-from seaweedq.errors import SegmentNotFound, TopicBeingDeleted, TopicNotFound
+from seaweedq.errors import CoordinationUnavailable, SegmentNotFound, TopicBeingDeleted, TopicNotFound
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
 logger = logging.getLogger(__name__)
+RETRY_S = 1.0
 PREFIXES = ("topics/", "segments/")
 
 
@@ -107,9 +108,9 @@ class Catalog:
                 async with asyncio.TaskGroup() as group:
                     for prefix in PREFIXES:
                         group.create_task(self._watch(prefix, revision))
-            except* WatchLost:
+            except* (WatchLost, CoordinationUnavailable):
                 logger.warning("the watch of topics was lost, reading everything again")
-                revision = await self.load()
+                revision = await self._load_again()
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Work changes in, unless a newer one of the same key is known."""
@@ -120,6 +121,13 @@ class Catalog:
                     self._apply_topic(change)
                 else:
                     self._apply_segment(change)
+
+    async def _load_again(self) -> int:
+        while True:
+            try:
+                return await self.load()
+            except CoordinationUnavailable:
+                await asyncio.sleep(RETRY_S)
 
     async def _watch(self, prefix: str, revision: int) -> None:
         async for changes in self._coordination.watch(prefix, revision):

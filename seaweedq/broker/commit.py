@@ -58,6 +58,7 @@ class Part:
 
 @dataclass(slots=True)
 class _Request:
+    number: int
     parts: Sequence[Part]
     size_bytes: int
     done: asyncio.Future[None]
@@ -94,50 +95,73 @@ class GroupCommit:
         self._singles: dict[OpenSegment, _Singles] = {}
         self._others: list[_Other] = []
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._added = 0  # how many were ever given, and how many of the first of them are done with
+        self._processed = 0
+        self._round = asyncio.Event()
+        self._closed = False
 
     def add(self, parts: Sequence[Part]) -> asyncio.Future[None]:
         """A request's parts, in one commit. The future ends when they are durable, or raises."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._requests.append(_Request(parts, sum(p.payload.size for p in parts), done))
-        self._nudge()
+        self._requests.append(_Request(self._count(), parts, sum(p.payload.size for p in parts), done))
         return done
 
     def add_single(self, segment: OpenSegment, message: Single, sequences: Sequences | None) -> asyncio.Future[int]:
         """One message; the future gives its offset."""
+        self._count()
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         waiting = self._singles.get(segment)
         if waiting is None:
             waiting = self._singles[segment] = _Singles()
         waiting.claims.append(Claim(len(waiting.messages), 1, done, sequences))
         waiting.messages.append(message)
-        self._nudge()
         return done
 
     def add_frame(self, frame: Frame, durable: Callable[[int], None]) -> asyncio.Future[None]:
         """A frame that is not rows (acks). `durable` gets the number of its commit before that can be released."""
+        self._count()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._others.append(_Other(frame, durable, done))
-        self._nudge()
         return done
 
     async def quiet(self) -> None:
         """Wait until everything added before is durable or has failed."""
-        await self._idle.wait()
+        goal = self._added
+        while self._processed < goal:
+            await self._round.wait()
+
+    def close(self) -> None:
+        """Take nothing more; what was added before is still committed."""
+        self._closed = True
 
     async def run(self) -> None:
-        """Commit for ever; cancelled between commits or within one, whose callers then get NotReady."""
+        """Commit for ever. When it ends (cancelled, fenced), whoever waits gets NotReady, and nothing more is taken."""
+        try:
+            await self._run()
+        finally:
+            self._closed = True
+            requests, others = self._take()
+            self._fail([*requests, *self._requests], others, NotReady("the broker is stopping"))
+
+    async def _run(self) -> None:
         while True:
             if not self._waiting():
-                self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
-            await self._commit(*self._take())
+            taken = self._take()
+            done = self._requests[0].number - 1 if self._requests else self._added
+            await self._commit(*taken)
+            self._processed = done
+            self._round.set()
+            self._round = asyncio.Event()
 
-    def _nudge(self) -> None:
-        self._idle.clear()
+    def _count(self) -> int:
+        """One more to be committed: its number. Raises NotReady once closed."""
+        if self._closed:
+            raise NotReady("the broker is stopping")
+        self._added += 1
         self._wake.set()
+        return self._added
 
     def _waiting(self) -> bool:
         return bool(self._requests or self._singles or self._others)
@@ -226,7 +250,7 @@ def _request_of_singles(segment: OpenSegment, waiting: _Singles) -> _Request | N
             _raise(claim.done, error)
         return None
     part.claims = waiting.claims
-    return _Request([part], part.payload.size, asyncio.get_running_loop().create_future())
+    return _Request(0, [part], part.payload.size, asyncio.get_running_loop().create_future())
 
 
 def _frame(part: Part, now_us: int) -> Frame:

@@ -61,6 +61,7 @@ class Dispatcher:
         self._commit = commit
         self._clock = clock
         self._open_segments = open_segments
+        self.closing = False  # pulls do not wait any more
         self._subscriptions: dict[tuple[Topic, str], Subscription] = {}
         self._opening: dict[tuple[Topic, str], asyncio.Lock] = {}
 
@@ -92,7 +93,7 @@ class Dispatcher:
             async with subscription.delivering:
                 found = await self._lease(topic, subscription, consumer or ANYBODY, max_messages)
             now_s = self._clock.monotonic_s()
-            if found or now_s >= end_s:
+            if found or self.closing or now_s >= end_s:
                 return found
             deadline_s = min([end_s, *(d for c in subscription.cursors.values() if (d := c.delivery.next_deadline()))])
             await topic.signal.wait(max(0.001, deadline_s - now_s))

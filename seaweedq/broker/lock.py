@@ -10,9 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from seaweedq.broker.disk import Disk
+from seaweedq.clock import Ids
 from seaweedq.errors import DataFolderInUse
 
 LOCK_FILE = "lock"
+IDENTITY_FILE = "folder-id"
 
 
 class FolderLock:
@@ -49,3 +51,22 @@ class FolderLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def folder_identity(folder: Path, ids: Ids) -> str:
+    """The id of a data folder, drawn once; it goes where the folder is moved. To be called under the folder's lock."""
+    path = folder / IDENTITY_FILE
+    with suppress(FileNotFoundError):
+        if found := path.read_text("ascii").strip():
+            return found
+    disk = Disk()
+    draft = path.with_suffix(".new")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        os.write(fd, (identity := ids.nonce()).encode())
+        disk.sync(fd)
+    finally:
+        os.close(fd)
+    disk.rename(draft, path)
+    disk.sync_folder(folder)
+    return identity

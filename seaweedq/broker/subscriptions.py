@@ -7,7 +7,7 @@ subscription means nothing.
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
@@ -24,6 +24,7 @@ from seaweedq.coordination.transactions import read_all
 from seaweedq.errors import SubscriptionNotFound
 
 PAGE = 60
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class SubscriptionAdmin:
         if start == "latest":
             return segment.end
         assert isinstance(start, dict)
-        timestamp_us = int(datetime.fromisoformat(start["timestamp"]).timestamp() * 1e6)
+        timestamp_us = (datetime.fromisoformat(start["timestamp"]) - EPOCH) // timedelta(microseconds=1)
         return await self._reader.find(segment, timestamp_us)
 
     def _key(self, topic: Topic, name: str) -> str:

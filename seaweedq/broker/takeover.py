@@ -21,7 +21,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.transactions import read_all
 from seaweedq.segments.frames import Frame
 
@@ -58,22 +58,27 @@ class Takeover:
                 await self._coordination.leases.revoke(there.lease)
 
     async def run(self) -> None:
-        """Recover every journal of the dead, then give every segment without a living owner to this broker."""
+        """Recover every journal of the dead, then give every segment without a living owner to this broker.
+
+        A journal that cannot be reached is unknown, never empty: the segments of its broker wait.
+        """
         dead = await self._dead()
         for broker in dead:
             await self._recover(broker)
-        await self._assign()
+        await self._assign(unknown=await self._out_of_reach())
         for broker in dead:
             reach("takeover.remove")
             await asyncio.to_thread(remove_journal, self._journals / broker)
             await self._coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
 
     async def _dead(self) -> list[str]:
+        """The brokers of this data folder that are not this one."""
+        mine = self._membership.broker
+        return [b for b, record in await self._records() if record.place == self._place and b != mine]
+
+    async def _records(self) -> list[tuple[str, JournalRecord]]:
         entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
-        records = [(str(keys.JOURNALS.parse(e.key)[0]), keys.JOURNALS.decode(e.value)) for e in entries]
-        return [
-            broker for broker, record in records if record.place == self._place and broker != self._membership.broker
-        ]
+        return [(keys.JOURNALS.parse(e.key)[0], keys.JOURNALS.decode(e.value)) for e in entries]
 
     async def _recover(self, broker: str) -> None:
         folder = self._journals / broker
@@ -88,17 +93,22 @@ class Takeover:
                 done.acks,
             )
 
-    async def _assign(self) -> None:
-        while homeless := self._homeless():
+    async def _out_of_reach(self) -> set[str]:
+        return {broker for broker, record in await self._records() if record.place != self._place}
+
+    async def _assign(self, unknown: set[str]) -> None:
+        if unknown:
+            logger.warning("the journals of %s are elsewhere: their segments wait", ", ".join(sorted(unknown)))
+        while homeless := self._homeless(unknown):
             for start in range(0, len(homeless), PAGE):
                 await self._give(homeless[start : start + PAGE])
 
-    def _homeless(self) -> list[tuple[str, SegmentRecord, int]]:
+    def _homeless(self, unknown: set[str]) -> list[tuple[str, SegmentRecord, int]]:
         found = []
         for topic in filter(None, map(self._catalog.find, self._catalog.names())):
             for segment in self._catalog.segments(topic):
                 record, revision = self._catalog.segment(topic, segment)
-                if record.owner != self._membership.broker:
+                if record.owner != self._membership.broker and record.owner not in unknown:
                     found.append((keys.SEGMENTS.key(topic.name, topic.record.incarnation, segment), record, revision))
         return found
 

@@ -44,14 +44,23 @@ class TopicAdmin:
         self._store = store
         self._entries = entries
         self._clock = clock
+        self._creating: dict[str, asyncio.Lock] = {}
 
     async def create(self, name: str, config: TopicConfig, owner: str) -> bool:
         """Create a topic whose segments belong to `owner`. False: somebody else was faster. Raises TopicBeingDeleted."""
+        async with self._creating.setdefault(name, asyncio.Lock()):
+            if await self._look(name):
+                self._catalog.topic(name)
+                return False
+            return await self._create(name, config, owner)
+
+    async def _look(self, name: str) -> bool:
         there = await self._coordination.get(keys.TOPICS.key(name))
         if there:
             self._note(there.key, there.value, there.revision)
-            self._catalog.topic(name)
-            return False
+        return there is not None
+
+    async def _create(self, name: str, config: TopicConfig, owner: str) -> bool:
         first = await self._allocate(name, config.initial_segments)
         record = TopicRecord(incarnation=first, state="active", config=config, created_us=self._clock.now_us())
         ranges = tile(config.initial_segments)
@@ -69,6 +78,7 @@ class TopicAdmin:
             await self._put_new(segments[start : start + PAGE])
         if await self._put_new([(keys.TOPICS.key(name), keys.TOPICS.encode(record))], required=False):
             return True
+        await self._look(name)
         await self._remove_records(keys.SEGMENTS.prefix(name, first))
         await self._store.delete(chain.folder + str((await chain.names())[0]))
         return False

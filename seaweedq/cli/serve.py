@@ -134,8 +134,9 @@ async def _life(settings: Settings) -> bool:
     coordination = EmbeddedCoordination(settings.data_dir / "coordination.db", clock)
     broker = Broker(settings, store, coordination, clock, ids, url)
     try:
-        await broker.start()
+        broker.lock()
         await store.sweep_temporary()
+        await broker.start()
         server = _Server(broker)
         _greet(settings, broker)
         await server.run_until_stopped(listener)

@@ -67,7 +67,7 @@ class Election:
 
     async def _take(self) -> int | None:
         put = Put(KEY, LEADER.encode(LeaderRecord(self._membership.broker)), self._membership.lease)
-        return await self._coordination.commit([Compare(KEY, 0), self._membership.compare()], [put])
+        return await self._coordination.commit([Compare(KEY, 0)], [put])  # or its lease has ended
 
     async def _run(self) -> None:
         while True:

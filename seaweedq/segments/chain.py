@@ -34,6 +34,7 @@ class Chain:
         self._store = store
         self._sleep = sleep
         self._names: list[EntryName] | None = None
+        self._sizes: dict[EntryName, int] = {}
 
     @property
     def next(self) -> EntryName:
@@ -87,7 +88,9 @@ class Chain:
 
     async def size(self, name: EntryName) -> int:
         """An entry's size in bytes."""
-        return await self._store.size(self.folder + str(name))
+        if name not in self._sizes:
+            self._sizes[name] = await self._store.size(self.folder + str(name))
+        return self._sizes[name]
 
     def metadata(self, name: EntryName) -> EntryMetadata:
         """An entry's metadata. Blocks: call it in a thread."""

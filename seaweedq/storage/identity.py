@@ -25,7 +25,7 @@ class _Version(msgspec.Struct):
 
 
 async def cluster_identity(store: ObjectStore, proposed: str, clock: Clock) -> Identity:
-    """The store's identity, created with the id `proposed` if there is none; of several that try at once all get the same.
+    """The store's identity, created with the id `proposed` if there is none; all who try at once get the same.
 
     Raises UnfitStore for a format that this version does not know, Damaged for an unreadable object, StoreUnavailable.
     """

@@ -1,6 +1,8 @@
 import pytest
 from body_samples import LIMIT, intake, reasons, values
 
+from seaweedq.api import envelopes
+from seaweedq.api import intake as intakes
 from seaweedq.api.bodies import decode_ndjson
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge
 
@@ -94,6 +96,22 @@ def test_a_line_over_the_limit() -> None:
     assert caught.value.fields == {"limit_bytes": LIMIT, "index": 2}
 
 
+def test_the_look_at_bad_lines_ends_after_ten_thousand() -> None:
+    with pytest.raises(InvalidMessages, match="at least 10000") as caught:
+        decode_ndjson(b"5\n" * 5_000_000, intake())
+    assert caught.value.fields["invalid"] == 10_000
+    assert list(reasons(caught.value)) == list(range(100))
+
+
 def test_more_than_a_million_messages_are_refused() -> None:
     with pytest.raises(InvalidRequest, match="1000000"):
         decode_ndjson(b'{"value":1}\n' * 1_000_001, intake())
+
+
+def test_more_than_that_are_refused_one_by_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (intakes, envelopes):
+        monkeypatch.setattr(module, "MAX_ROWS", 10)
+    body = b'{"value":1}\n\n'
+    assert decode_ndjson(body * 10, intake()).num_rows == 10
+    with pytest.raises(InvalidRequest, match="11 messages are more than 10"):
+        decode_ndjson(body * 20, intake())

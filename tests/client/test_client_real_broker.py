@@ -52,7 +52,7 @@ def test_publish_fetch_and_the_fields_of_a_message(real_client):
         real_client.fetch("fields", 0, 4)
 
 
-def test_a_repeat_of_a_producers_request_is_known(real_client):
+def test_receipts_name_every_message_and_a_wrong_kind_of_value_is_refused(real_client):
     with real_client.producer("ids") as producer:
         receipts = [producer.send(n, key=str(n)) for n in range(1000)]
     assert producer.acknowledged == 1000

@@ -5,7 +5,7 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +219,24 @@ async def test_a_watch_reports_what_it_cannot_read(path: Path) -> None:
     coordination = EmbeddedCoordination(path / "missing", SystemClock())
     with pytest.raises(CoordinationUnavailable):
         await anext(aiter(coordination.watch("", 0)))
+    await coordination.close()
+
+
+async def test_own_changes_wake_watches_without_any_poll(path: Path) -> None:
+    coordination = EmbeddedCoordination(path, SystemClock(), poll_s=3600)
+    lease = await coordination.leases.grant(60)
+    watch = coordination.watch("", 0)
+    acts: list[Callable[[], Awaitable[object]]] = [
+        lambda: coordination.commit([], [Put("a", b"", lease)]),
+        lambda: coordination.leases.revoke(lease),
+    ]
+    for act in acts:
+        waiting = asyncio.ensure_future(anext(watch))
+        for _ in range(3):
+            await coordination.get("a")  # the watch has looked, and waits
+        async with asyncio.timeout(10):
+            await act()
+            await waiting
     await coordination.close()
 
 
