@@ -6,6 +6,7 @@ Reads what commits.read_file can judge file by file, and refuses a folder whose 
 import mmap
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,11 +45,14 @@ def read_journal(folder: Path) -> Iterator[Commit]:
 
 
 def remove_journal(folder: Path) -> None:
-    """Remove a recovered journal's files, oldest first, so that what is left after a crash can still be read."""
+    """Remove a recovered journal, its files oldest first, so that what is left after a crash can still be read."""
+    if not folder.is_dir():
+        return
     disk = Disk()
-    for number in journal_files(folder) if folder.is_dir() else ():
+    for number in journal_files(folder):
         disk.remove(file_path(folder, number))
         disk.sync_folder(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # at most the draft of a file that was never begun
 
 
 def _headers(folder: Path) -> list[FileHeader]:

@@ -4,9 +4,11 @@ import asyncio
 import ctypes
 import inspect
 import logging
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import FrameType
@@ -171,6 +173,14 @@ class _Server(uvicorn.Server):
         watcher = asyncio.create_task(self._until_lost())
         await self.serve(sockets=[listener])
         watcher.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals end the serving, in order. uvicorn would raise them once more, and the process would die unflushed."""
+        loop = asyncio.get_running_loop()
+        for sig in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(sig, self.handle_exit, sig, None)
+        yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal: take nothing more."""
