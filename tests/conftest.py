@@ -1,0 +1,57 @@
+"""What all test folders share: brokers in processes of their own, whose logs are shown when a test fails."""
+
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_process import BrokerProcess
+
+LOG_TAIL = 200  # lines
+_running: list[BrokerProcess] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test shows what its brokers printed."""
+    report = yield
+    if report.failed:
+        for broker in _running:
+            tail = broker.log.splitlines()[-LOG_TAIL:]
+            report.sections.append((f"log of {broker.url} on {broker.data_dir}", "\n".join(tail)))
+    return report
+
+
+def _brokers(folder_of: Callable[[], Path]) -> Iterator[Callable[..., BrokerProcess]]:
+    made: list[BrokerProcess] = []
+
+    def make(*arguments: str, data_dir: Path | None = None, start: bool = True, **more: Any) -> BrokerProcess:
+        broker = BrokerProcess(data_dir or folder_of() / f"broker-{len(made)}", *arguments, **more)
+        made.append(broker)
+        _running.append(broker)
+        if start:
+            broker.start()
+        return broker
+
+    yield make
+    for broker in made:
+        broker.kill()
+        _running.remove(broker)
+
+
+@pytest.fixture
+def broker_process(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Makes brokers: `broker_process(*arguments, data_dir=, env=, port=, start=True)`. They are gone after the test."""
+    yield from _brokers(lambda: tmp_path)
+
+
+@pytest.fixture(scope="session")
+def broker_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., BrokerProcess]]:
+    """As `broker_process`, for fixtures of a session or a module: they are gone after the session."""
+    yield from _brokers(lambda: tmp_path_factory.mktemp("brokers"))
+
+
+@pytest.fixture
+def broker(broker_process: Callable[..., BrokerProcess]) -> BrokerProcess:
+    """A broker on a fresh folder, ready."""
+    return broker_process()
