@@ -23,6 +23,7 @@ from seaweedq.segments.schema import is_uuid
 
 _FLOAT32_MAX = 3.4028235677973366e38
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_DECIMAL = re.compile(rb'("?)-?[0-9]{1,76}(\.[0-9]{1,76})?([eE][+-]?[0-9]{1,3})?\1')
 _ABOUT_FIELD = re.compile(r"^Object (missing required|contains unknown) field `(.*)`$", re.DOTALL)
 
 
@@ -58,10 +59,22 @@ def column(values: list[Any], field: pa.Field) -> pa.Array:
     """A column of decoded values. Raises ValueError, OverflowError or pa.ArrowException where one does not fit."""
     if is_uuid(field):
         values = [None if value is None else str(value) for value in values]
+    if pa.types.is_decimal(field.type):
+        values = [_decimal(value, field.nullable) for value in values]
     made = pa.array(values, field.type)
     if pa.types.is_timestamp(field.type) and field.type.tz:
         check_range(made)
     return made
+
+
+def _decimal(raw: msgspec.Raw | None, nullable: bool) -> decimal.Decimal | None:
+    """A decimal from JSON text. Decimal itself would take `1_000`, white space and other scripts' digits."""
+    text = bytes(raw) if raw is not None else b"null"
+    if text == b"null" and nullable:
+        return None
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(f"{text[:50].decode(errors='replace')} is not a decimal number")
+    return decimal.Decimal(text.strip(b'"').decode())
 
 
 def check_range(column: pa.Array) -> None:
@@ -92,7 +105,8 @@ def _decoders(fields: pa.Schema) -> tuple[msgspec.json.Decoder[Any], msgspec.jso
     members: list[Any] = []
     for at, field in enumerate(fields):
         kind = _python_type(field)
-        members.append((f"f{at}", kind | None, None) if field.nullable else (f"f{at}", kind))
+        optional = kind if kind is msgspec.Raw else kind | None
+        members.append((f"f{at}", optional, None) if field.nullable else (f"f{at}", kind))
     names = {f"f{at}": field.name for at, field in enumerate(fields)}
     row = msgspec.defstruct("Row", members, gc=False, forbid_unknown_fields=True, kw_only=True, rename=names)
     return msgspec.json.Decoder(row), msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
@@ -112,7 +126,7 @@ def _python_type(field: pa.Field) -> Any:
     if pa.types.is_fixed_size_binary(kind):
         return Annotated[bytes, msgspec.Meta(min_length=kind.byte_width, max_length=kind.byte_width)]
     if pa.types.is_decimal(kind):
-        return decimal.Decimal
+        return msgspec.Raw
     return {
         pa.bool_(): bool,
         pa.float64(): float,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from seaweedq.broker.runs import Run, Runs, runs_of
 
 WINDOW = 100_000
+MAX_RUNS = 1_000  # acked runs that a cursor carries before nothing new is delivered
 
 
 @dataclass(slots=True)
@@ -68,7 +69,8 @@ class Delivery:
         if self._leases and self._consumer != consumer:
             return None
         low = self._skip(self.position)
-        high = min(end, low + limit, self.acked_to + WINDOW)
+        ragged = len(self.acked) >= MAX_RUNS
+        high = min(end, low + limit, self.delivered_to if ragged else self.acked_to + WINDOW)
         if low >= high:
             return None
         gap = self.acked.gaps(low, high)[0]
