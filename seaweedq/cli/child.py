@@ -5,6 +5,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -13,6 +15,7 @@ import httpx
 
 from seaweedq.errors import ClientError
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _START_S = 60.0
 _STOP_S = 20.0
 
@@ -42,14 +45,14 @@ class Broker:
     def start(self) -> float:
         """Start it and wait until it is ready: the seconds that took. Raises ClientError with what it printed last."""
         began = time.monotonic()
-        with self._log.open("ab") as log:
+        with self._log.open("ab") as log, _signals_wait():
             # A session of its own, so that Ctrl-C is this process's to handle, and the broker is stopped in order.
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         while not self._ready():
             if self._process.poll() is not None or time.monotonic() - began > _START_S:
-                raise ClientError(f"the broker did not start: {self._last_words()}")
+                raise ClientError(f"the broker did not start: {self.last_words()}")
             time.sleep(0.02)
         return time.monotonic() - began
 
@@ -70,6 +73,11 @@ class Broker:
             self.kill()
         self._process = None
 
+    def last_words(self) -> str:
+        """The last lines that it printed, as one."""
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return " | ".join(lines[-5:]) or "it printed nothing"
+
     def __enter__(self) -> Self:
         return self
 
@@ -87,9 +95,19 @@ class Broker:
         except httpx.RequestError:
             return False
 
-    def _last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        return " | ".join(lines[-5:]) or "it printed nothing"
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Signals are handled afterwards: one in the midst of a start would leave a process that nobody knows of."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for caught in came:
+        signal.raise_signal(caught)
 
 
 def end_on_signals() -> None:

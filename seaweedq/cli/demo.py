@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from seaweedq.cli.common import complain
+from seaweedq.errors import ClientError, ServerProblem
 
 EXAMPLES = """Examples: seaweedq demo · seaweedq demo --exit --picture delays.png ·
 seaweedq demo --rows 20000 --no-spark --exit"""
@@ -40,7 +41,11 @@ def demo(
         folder = data_dir or scratch / "data"
         broker = stack.enter_context(Broker(folder, port or free_port(), scratch / "broker.log"))
         run = DemoRun(broker, scratch, rows, picture, spark=not no_spark)
-        if not run.all():
+        try:
+            agreed = run.all()
+        except ServerProblem as error:
+            raise ClientError(f"{error}; the broker's last words: {broker.last_words()}") from error
+        if not agreed:
             complain("the counts or the delays do not agree")
             raise typer.Exit(1)
         if not exit and sys.stdout.isatty():

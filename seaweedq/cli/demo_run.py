@@ -20,8 +20,9 @@ _TOPIC = "flights"
 _SUBSCRIPTION = "demo"
 _KILL_AT = 0.4
 # Little waits in memory, so that what is sent is nearly what is acknowledged: the kill comes at 40% of both.
-_BUFFER_BYTES = 4 * 1024 * 1024
-_BATCH_BYTES = 1024 * 1024
+_MOST_BATCH_BYTES = 1024 * 1024
+_BATCHES, _BATCHES_WAITING = 50, 4
+_DELIVERY_S = 30.0
 _IDLE_S = 10.0
 _TOLERANCE_MINUTES = 1e-6
 
@@ -75,7 +76,13 @@ class DemoRun:
 
     def _publish(self, client: Client, lines: list[bytes]) -> int:
         kill_at = int(len(lines) * _KILL_AT)
-        producer = client.producer(_TOPIC, max_buffer_bytes=_BUFFER_BYTES, batch_bytes=_BATCH_BYTES)
+        batch_bytes = min(_MOST_BATCH_BYTES, sum(map(len, lines)) // _BATCHES)
+        producer = client.producer(
+            _TOPIC,
+            batch_bytes=batch_bytes,
+            max_buffer_bytes=_BATCHES_WAITING * batch_bytes,
+            delivery_timeout_s=_DELIVERY_S,
+        )
         with self._progress() as progress, producer:
             task = progress.add_task("publish  ", total=len(lines))
             for number, line in enumerate(lines):

@@ -107,7 +107,8 @@ class AsyncClient:
     ) -> AsyncProducer:
         """A producer of a topic: batches, bounded memory, retries that double nothing. Use it in an `async with`.
 
-        The limits are explained at `batching.Limits`. A batch that no broker takes for `delivery_timeout_s` fails.
+        The limits are explained at `batching.Limits`. Messages that no broker takes within
+        `delivery_timeout_s` of `send` fail.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
         route = Route(topic, self._ids.nonce(), self._patience(delivery_timeout_s))

@@ -60,7 +60,7 @@ class Route:
     def _publish(self, batch: Batch[Any], lines: list[bytes]) -> Steps[Published]:
         identity = {"Producer-Id": self.producer_id, "Producer-Sequence": str(batch.sequence)}
         request = publish_request(self.topic, batch.content_type, b"\n".join(lines), identity)
-        reply = yield from self.patience.send(request)
+        reply = yield from self.patience.send(request, batch.opened_s)
         return decode_published(reply.body)
 
 

@@ -30,13 +30,16 @@ class Patience:
     random: Callable[[], float]
     backoff: Backoff = Backoff()
 
-    def send(self, request: Request) -> Steps[Reply]:
-        """Send until a broker takes it. Lost connections, timeouts, 408, 429 and 502 to 504 are tried again, not before
-        the answer's Retry-After; anything else, and the last failure once patience ends, is raised.
+    def send(self, request: Request, since_s: float | None = None) -> Steps[Reply]:
+        """Send until a broker takes it; patience counts from `since_s` (monotonic), by default from now.
+
+        Lost connections, timeouts, 408, 429 and 502 to 504 are tried again, not before the answer's Retry-After; anything
+        else, and the last failure once patience ends, is raised.
 
         The request must be safe to repeat.
         """
-        deadline = self.monotonic_s() + request.wait_s + self.total_s
+        began_s = self.monotonic_s() if since_s is None else since_s
+        deadline = began_s + request.wait_s + self.total_s
         attempt = 0
         while True:
             failure: SeaweedqError

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import httpx
 import pytest
@@ -123,6 +124,20 @@ def test_patience_ends_with_the_last_failure(cluster, client):
         assert error.fields["budget_bytes"] == 7
         with pytest.raises(Overloaded):
             producer.flush()
+
+
+def test_patience_counts_from_send_so_that_what_waits_behind_fails_with_it(cluster, client):
+    def refuse(request):
+        raise httpx.ConnectError("refused", request=request)
+
+    cluster.faults = [refuse] * 1000
+    producer = client.producer("t", batch_messages=1, delivery_timeout_s=0.5)
+    began_s = time.monotonic()
+    receipts = [producer.send(n) for n in range(20)]
+    assert all(isinstance(receipt.exception(5), ConnectionFailed) for receipt in receipts)
+    assert time.monotonic() - began_s < 3
+    with pytest.raises(ConnectionFailed):
+        producer.close()
 
 
 def test_no_broker_at_all_is_connection_failed(cluster, client):

@@ -1,0 +1,123 @@
+"""The command line against a real broker: what goes in comes out, and a pull that is cut off acks what it printed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from seaweedq import Client
+
+
+@pytest.fixture
+def client(real_broker):
+    with Client(real_broker.url) as client:
+        yield client
+
+
+@pytest.fixture
+def run(real_broker):
+    def command(*arguments, stdin="", code=0):
+        done = subprocess.run(
+            _command(real_broker, *arguments), input=stdin, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    return command
+
+
+def _command(broker, *arguments):
+    return [sys.executable, "-m", "seaweedq", *arguments, "--url", broker.url]
+
+
+def _lag(client, topic, subscription):
+    return sum(segment["messages"] for segment in client.subscription(topic, subscription)["lag"])
+
+
+def test_a_topic_from_creation_to_deletion(run, tmp_path):
+    schema = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "a", "required": False, "type": "long"}]}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    run("topic", "create", "one", "--format", "typed", "--schema", str(tmp_path / "schema.json"), "--key-field", "a")
+    run("topic", "create", "two", "--segments", "2", "--flush-max-age-s", "9")
+    assert "initial_segments" in run("topic", "create", "two", "--segments", "3", code=1)
+    listed = run("topic", "list")
+    assert "one" in listed
+    assert "two" in listed
+    shown = run("topic", "show", "two")
+    assert "segment 1: open" in shown
+    assert "max_age_s 9" in shown
+    assert "read_parquet('" in shown
+    assert "spark.read.parquet(" in shown
+    assert "in files" in run("topic", "flush", "two")
+    assert "Aborted" in run("topic", "delete", "two", stdin="n\n", code=1)
+    run("topic", "delete", "two", stdin="y\n")
+    assert "'two'" in run("topic", "show", "two", code=1)
+    run("topic", "delete", "one", "--yes")
+
+
+def test_ndjson_csv_and_envelopes_come_out_as_messages(run, tmp_path):
+    assert "published 2 messages to in" in run("publish", "in", "--key-field", "k", stdin='{"k": 1}\n{"k": "b"}\n')
+    (tmp_path / "rows.csv").write_text("k,x\nc,1.5\n")
+    run("publish", "in", str(tmp_path / "rows.csv"), "--key-field", "k", "--batch", "1")
+    run("publish", "in", "--envelope", stdin='{"key": "d", "value": [1], "headers": {"h": "x"}}\n')
+    out = run("pull", "in", "--subscription", "s", "--start", "earliest")
+    messages = [json.loads(line) for line in out.splitlines()]
+    assert [m["key"] for m in messages] == ["1", "b", "c", "d"]
+    assert [m["value"] for m in messages] == [{"k": 1}, {"k": "b"}, {"k": "c", "x": 1.5}, [1]]
+    assert messages[3]["headers"] == {"h": "x"}
+    assert set(messages[0]) == {"id", "key", "value", "headers", "timestamp", "segment", "offset", "attempt"}
+    assert run("pull", "in", "--subscription", "s") == ""
+
+
+def test_invalid_records_are_named_in_one_line(run):
+    told = run("publish", "bad", stdin='{"a": 1}\n{"a":\n', code=1)
+    assert "message 1" in told or "record 2" in told
+    assert len(told.strip().splitlines()) == 1
+
+
+def test_no_ack_leaves_them_and_max_ends(run, client):
+    client.publish("most", [{"value": n} for n in range(10)])
+    assert len(run("pull", "most", "-s", "s", "--start", "earliest", "--max", "3", "--no-ack").splitlines()) == 3
+    assert _lag(client, "most", "s") == 10
+    assert len(run("pull", "most", "-s", "t", "--start", "earliest", "--max", "4").splitlines()) == 4
+    assert _lag(client, "most", "t") == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_a_follow_and_what_was_printed_is_acked(real_broker, client, number):
+    topic = f"follow-{number}"
+    client.publish(topic, [{"value": n} for n in range(50)])
+    command = _command(real_broker, "pull", topic, "-s", "s", "--start", "earliest", "--follow")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        lines = [json.loads(process.stdout.readline()) for _ in range(50)]
+        process.send_signal(number)
+        rest, complaint = process.communicate(timeout=20)
+    assert [line["value"] for line in lines] == list(range(50))
+    assert (rest, complaint, process.returncode) == (b"", b"", 0)
+    assert _lag(client, topic, "s") == 0
+
+
+def test_a_closed_pipe_ends_it_quietly(real_broker, client):
+    client.publish("pipe", [{"value": "x" * 1000} for _ in range(2000)])
+    reader, writer = os.pipe()
+    command = _command(real_broker, "pull", "pipe", "-s", "s", "--start", "earliest", "--follow")
+    with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE) as process:
+        os.close(writer)
+        assert os.read(reader, 1000)
+        os.close(reader)
+        _, complaint = process.communicate(timeout=20)
+    assert (complaint, process.returncode) == (b"", 0)
+    assert 0 < _lag(client, "pipe", "s") < 2000
+
+
+def test_bench_measures_what_it_was_told_to(run, client):
+    figures = json.loads(run("bench", "--messages", "2000", "--size", "200", "--consumers", "1", "--json"))
+    assert [(row["what"], row["messages"]) for row in figures] == [("publish", 2000), ("pull, ack", 2000)]
+    assert all(row["messages_per_s"] > 0 and 0 < row["p50_ms"] <= row["p99_ms"] for row in figures)
+    paced = json.loads(run("bench", "--seconds", "1", "--rate", "100", "--json"))
+    assert 80 <= paced[0]["messages"] <= 101
+    assert not [topic["name"] for topic in client.topics() if topic["name"].startswith("bench-")]
