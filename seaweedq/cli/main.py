@@ -14,7 +14,7 @@ from seaweedq.cli.common import complain, one_line
 from seaweedq.errors import SeaweedqError
 
 # Brokers import what no other command needs: these are loaded when they are called, and until then only listed.
-_LOADED = {"serve": "seaweedq.cli.serve"}
+_LOADED = {"serve": "Run a broker."}
 
 
 class _Commands(TyperGroup):
@@ -27,7 +27,7 @@ class _Commands(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    module = import_module(_LOADED[name])
+    module = import_module(f"seaweedq.cli.{name}")
     alone = typer.Typer(add_completion=False)
     alone.command(name, epilog=module.EXAMPLES)(getattr(module, name))
     return typer.main.get_command(alone)
@@ -39,13 +39,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog="Begin with: seaweedq serve    or see it all work: seaweedq demo",
 )
-
-
-@app.command()
-def serve() -> None:
-    """Run a broker."""
-
-
+for name, about in _LOADED.items():
+    app.command(name, help=about)(lambda: None)
 app.add_typer(topic.app, name="topic")
 app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.command(epilog=pull.EXAMPLES)(pull.pull)
