@@ -62,7 +62,7 @@ class DemoRun:
     def wait_for_interrupt(self) -> None:
         """Leave the broker running, with lines to paste, until Ctrl-C."""
         self.console.print("\nThe broker goes on until Ctrl-C. To paste into another terminal:\n", style="bold")
-        for line in paste.lines(self.broker.url, _TOPIC, self.path):
+        for line in paste.lines(self.broker.url, _TOPIC, self.path, value=""):
             self.console.print(f"  {line}", markup=False)
         try:
             signal.pause()

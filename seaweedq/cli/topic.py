@@ -86,7 +86,8 @@ def show(
         )
     from seaweedq.cli.paste import lines
 
-    say("\n" + "\n".join(lines(url, topic, facts["path"])))
+    value = '{"n": 1}' if facts["format"] == "json" else ""
+    say("\n" + "\n".join(lines(url, topic, facts["path"], value)))
 
 
 @app.command(epilog="Example: seaweedq topic flush flights")
