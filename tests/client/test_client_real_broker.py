@@ -1,5 +1,7 @@
 """The client against a real broker: every call once, and a broker killed under producers and subscribers."""
 
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime
 
@@ -156,3 +158,22 @@ async def test_the_async_client_does_the_same(real_broker):
         lag = (await client.subscription("async", "s"))["lag"]
         assert sum(segment["messages"] for segment in lag) == 0
         assert (await client.read_table("async", live=True)).num_rows == 3000
+
+
+def test_a_program_that_forgets_to_close_still_sends(real_broker, real_client):
+    program = "from seaweedq import Client; import sys; Client(sys.argv[1]).producer('forgot', linger_ms=60000).send(7)"
+    subprocess.run([sys.executable, "-W", "error", "-c", program, real_broker.url], check=True, timeout=60)
+    assert real_client.fetch("forgot", 0, 0).messages[0].value == 7
+
+
+def test_the_example_of_the_api_page(real_client):
+    real_client.create_topic("flights", key_field="carrier")
+    with real_client.producer("flights") as producer:
+        producer.send({"carrier": "UA", "delay": 12})
+    keys = []
+    for message in real_client.subscribe("flights", "billing", start="earliest", idle_timeout_s=1):
+        keys.append(message.key)
+        message.ack()
+    assert keys == ["UA"]
+    table = real_client.read_table("flights", columns=["value"], live=True)
+    assert table.to_pylist() == [{"value": '{"carrier":"UA","delay":12}'}]
