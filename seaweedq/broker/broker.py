@@ -69,7 +69,6 @@ class Broker:
         self._lock = FolderLock(settings.data_dir)
         self._journals = settings.data_dir / "journals"
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._opening: dict[Topic, asyncio.Lock] = {}
         self._dirty: set[OpenSegment] = set()
         self._released = 0
 
@@ -221,7 +220,7 @@ class Broker:
     async def routing(self, topic: Topic) -> tuple[list[OpenSegment], np.ndarray[Any, Any]]:
         """The topic's open segments by key range, and their lower ends; opened when first needed."""
         if topic.routing is None:
-            async with self._opening.setdefault(topic, asyncio.Lock()):
+            async with topic.opening:
                 if topic.routing is None:
                     topic.routing = await self._open_all(topic)
         return topic.routing

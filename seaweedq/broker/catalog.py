@@ -36,6 +36,7 @@ class Topic:
     layout: Layout
     signal: Signal = field(default_factory=Signal)
     opened: dict[int, OpenSegment] = field(default_factory=dict)
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     routing: tuple[list[OpenSegment], np.ndarray] | None = None
 
     @staticmethod

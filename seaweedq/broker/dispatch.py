@@ -63,7 +63,7 @@ class Dispatcher:
         self._open_segments = open_segments
         self.closing = False  # pulls do not wait any more
         self._subscriptions: dict[tuple[Topic, str], Subscription] = {}
-        self._opening: dict[tuple[Topic, str], asyncio.Lock] = {}
+        self._opening = asyncio.Lock()
 
     @property
     def pin(self) -> int | None:
@@ -74,7 +74,7 @@ class Dispatcher:
         """The subscription, its epoch raised if it was not open here. Raises SubscriptionNotFound."""
         if found := self._subscriptions.get((topic, name)):
             return found
-        async with self._opening.setdefault((topic, name), asyncio.Lock()):
+        async with self._opening:
             return self._subscriptions.get((topic, name)) or await self._take_over(topic, name)
 
     def forget(self, topic: Topic, name: str | None = None) -> None:

@@ -18,6 +18,7 @@ from seaweedq.errors import Fenced
 
 ENTRY_BYTES = 64 * 1024 * 1024
 SMALL_TAIL_AGE_S = 900.0
+ABANDON_S = 5.0
 logger = logging.getLogger(__name__)
 
 
@@ -99,8 +100,9 @@ class Flusher:
         return segment in self._running
 
     async def abandon(self, segment: OpenSegment) -> None:
-        """Stop working on a segment that is being deleted."""
+        """Stop working on a segment that is being deleted, but let a put under way end, so that it can be removed."""
         if task := self._running.get(segment):
+            await asyncio.wait([task], timeout=ABANDON_S)
             task.cancel()
             await asyncio.wait([task])
 

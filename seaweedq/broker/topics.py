@@ -44,11 +44,11 @@ class TopicAdmin:
         self._store = store
         self._entries = entries
         self._clock = clock
-        self._creating: dict[str, asyncio.Lock] = {}
+        self._creating = asyncio.Lock()
 
     async def create(self, name: str, config: TopicConfig, owner: str) -> bool:
         """Create a topic whose segments belong to `owner`. False: somebody else was faster. Raises TopicBeingDeleted."""
-        async with self._creating.setdefault(name, asyncio.Lock()):
+        async with self._creating:
             if await self._look(name):
                 self._catalog.topic(name)
                 return False
