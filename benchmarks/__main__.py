@@ -1,0 +1,39 @@
+"""Run benchmarks by name and print their table."""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.result import Result, table
+
+NAMES = ("arrow", "ndjson", "singles", "latency", "pull", "memory", "restart", "topics", "bodies", "journal")
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all without one")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--folder", type=Path, default=Path(), help="where to work; on a real disk, not in memory (default: here)"
+    )
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(NAMES):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    results: list[Result] = []
+    for name in given.names or NAMES:
+        print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
+        measure: Callable[[Path], Iterator[Result]] = import_module(f"benchmarks.{name}").measure
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=given.folder, ignore_cleanup_errors=True) as folder:
+            results += measure(Path(folder))
+    print(file=sys.stderr)
+    print(msgspec.json.encode(results).decode() if given.json else table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""A lean HTTP client: prepared bytes out, status and body back, over keep-alive connections of one event loop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import uvloop
+
+NDJSON, ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"
+
+
+class Failed(Exception):
+    """An answer that is none of 200 and 201."""
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._done: asyncio.Future[bytes] | None = None
+
+    @staticmethod
+    async def to(port: int) -> "Connection":
+        """Connect."""
+        return (await asyncio.get_running_loop().create_connection(Connection, "127.0.0.1", port))[1]
+
+    async def ask(self, prepared: bytes) -> bytes:
+        """Send a prepared request: the body of the answer. Raises Failed."""
+        self._done = asyncio.get_running_loop().create_future()
+        self._transport.write(prepared)
+        return await self._done
+
+    async def ask_json(self, method: str, path: str, document: Any = None) -> Any:
+        """Send and read JSON."""
+        body = b"" if document is None else msgspec.json.encode(document)
+        answer = await self.ask(request(path, body, "application/json", method))
+        return msgspec.json.decode(answer) if answer else None
+
+    def close(self) -> None:
+        """Close it."""
+        self._transport.close()
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head = self._buffer.find(b"\r\n\r\n")
+        at = self._buffer.find(b"content-length: ", 0, head)
+        if head < 0:
+            return
+        end = head + 4 + int(self._buffer[at + 16 : self._buffer.find(b"\r", at)])
+        if len(self._buffer) < end:
+            return
+        status, body = self._buffer[9:12], bytes(self._buffer[head + 4 : end])
+        del self._buffer[:end]
+        assert self._done
+        if status in (b"200", b"201"):
+            self._done.set_result(body)
+        else:
+            self._done.set_exception(Failed(f"{status.decode()}: {body[:300].decode()}"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._done and not self._done.done():
+            self._done.set_exception(Failed(f"the connection was lost: {error}"))
+
+
+def request(path: str, body: bytes, content_type: str, method: str = "POST", headers: Mapping[str, str] = {}) -> bytes:  # noqa: B006
+    """A request's bytes."""
+    lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-type: {content_type}", f"content-length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+async def ask_all(connections: Sequence[Connection], prepared: Iterable[bytes]) -> int:
+    """Send all requests, each connection one after the other: how many there were."""
+    left = iter(prepared)
+
+    async def work(connection: Connection) -> int:
+        sent = 0
+        for one in left:
+            await connection.ask(one)
+            sent += 1
+        return sent
+
+    return sum(await asyncio.gather(*map(work, connections)))
+
+
+def run(port: int, connections: int, work: Callable[[Sequence[Connection]], Awaitable[Any]]) -> Any:
+    """Run `work` on open connections."""
+
+    async def connected() -> Any:
+        opened = [await Connection.to(port) for _ in range(connections)]
+        try:
+            return await work(opened)
+        finally:
+            for connection in opened:
+                connection.close()
+
+    return uvloop.run(connected())
