@@ -140,6 +140,7 @@ async def _life(settings: Settings) -> bool:
         await store.sweep_temporary()
         await broker.start()
         server = _Server(broker)
+        listener.listen(2048)  # whoever reads the greeting may connect
         _greet(settings, broker)
         await server.run_until_stopped(listener)
     finally:
