@@ -33,8 +33,8 @@ class Patience:
     def send(self, request: Request, since_s: float | None = None) -> Steps[Reply]:
         """Send until a broker takes it; patience counts from `since_s` (monotonic), by default from now.
 
-        Lost connections, timeouts, 408, 429 and 502 to 504 are tried again, not before the answer's Retry-After; anything
-        else, and the last failure once patience ends, is raised.
+        Lost connections, timeouts, 408, 429 and 502 to 504 are tried again, not before the answer's Retry-After;
+        anything else, and the last failure once patience ends, is raised.
 
         The request must be safe to repeat.
         """
