@@ -1,0 +1,42 @@
+"""What is read at last: all segments over HTTP, and the rows of the Parquet files as any reader finds them."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pyarrow.dataset as ds
+from history import Row, row
+from load import TOPIC
+
+
+def over_http(url: str) -> list[Row]:
+    """Every message of every segment, page by page, until a page is empty."""
+    with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
+        segments = http.get(f"/v1/topics/{TOPIC}/segments").raise_for_status().json()["segments"]
+        return [r for segment in segments for r in _segment(http, segment["id"])]
+
+
+def _segment(http: httpx.Client, segment: int) -> list[Row]:
+    found: list[Row] = []
+    offset = 0
+    while True:
+        path = f"/v1/topics/{TOPIC}/segments/{segment}/messages?offset={offset}&limit=2000"
+        page = http.get(path).raise_for_status().json()
+        found += [row(m["segment"], m["offset"], m["key"], m["value"]) for m in page["messages"]]
+        if not page["messages"]:
+            return found
+        offset = page["next_offset"]
+
+
+def in_files(store: Path) -> list[Row]:
+    """Every row of the topic's directory."""
+    folder = store / "topics" / TOPIC
+    if not any(folder.rglob("*.parquet")):
+        return []
+    table = ds.dataset(folder, format="parquet", partitioning="hive").to_table(["segment", "_offset", "_key", "value"])
+    return [row(r["segment"], r["_offset"], r["_key"], json.loads(r["value"])) for r in table.to_pylist()]
+
+
+def flush(url: str) -> None:
+    """Everything acknowledged is in files after it."""
+    httpx.post(f"{url}/v1/topics/{TOPIC}/flush", timeout=60, trust_env=False).raise_for_status()
