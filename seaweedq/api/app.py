@@ -1,7 +1,7 @@
 """The ASGI application: hot routes ahead of FastAPI, everything else through it, all of them in one OpenAPI document.
 
-Publish, pull and ack are matched by hand in `__call__` and run as plain ASGI, which is several times faster than a FastAPI
-function; they are declared as routes too, so that OpenAPI shows them.
+Publish, pull and ack are matched by hand in `__call__` and run as plain ASGI, which is several times faster than a
+FastAPI function; they are declared as routes too, so that OpenAPI shows them.
 """
 
 from collections.abc import Awaitable
@@ -13,10 +13,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
 from seaweedq.api import cluster, deliver, publish, segments, subscriptions, topics
 from seaweedq.api.http import Answer, ClientGone, Receive, Scope, Send, send
+from seaweedq.api.names import MAX_NUMBER
 from seaweedq.api.problems import Problem, problem, unexpected
 from seaweedq.api.shell import NAME_SCHEMA, described, schemas
 from seaweedq.broker.broker import Broker
@@ -25,6 +27,12 @@ from seaweedq.errors import MethodNotAllowed, RouteNotFound, SeaweedqError
 MESSAGES = "/v1/topics/{topic}/messages"
 PULL = "/v1/topics/{topic}/subscriptions/{subscription}/pull"
 ACK = "/v1/topics/{topic}/subscriptions/{subscription}/ack"
+
+PATH_PARAMETERS = {
+    "topic": (NAME_SCHEMA, "flights"),
+    "subscription": (NAME_SCHEMA, "billing"),
+    "segment": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 0),
+}
 
 Work = Awaitable[Answer]
 
@@ -98,10 +106,26 @@ def _declare_hot(app: FastAPI, broker: Broker) -> None:
 
     refuses = (400, 404, 408, 409, 413, 415)
     pulls = described(
-        deliver.PullRequest, {200: deliver.PullAnswer}, refuses, example={"max_messages": 100, "wait_s": 10}
+        deliver.PullRequest,
+        {200: deliver.PullAnswer},
+        refuses,
+        example={"max_messages": 100, "wait_s": 0.1},
+        shows={"messages": [{**segments.EXAMPLE, "attempt": 1}]},
     )
-    acks = described(deliver.AckRequest, {200: deliver.AckAnswer}, refuses, example={"ids": ["0-17", "0-18"]})
-    publishes = described(publish.TAKES, {200: publish.PublishAnswer}, refuses, publish.PARAMETERS)
+    acks = described(
+        deliver.AckRequest,
+        {200: deliver.AckAnswer},
+        refuses,
+        example={"ids": ["0-17", "0-18"]},
+        shows={"acked": 1, "unknown": ["0-18"]},
+    )
+    publishes = described(
+        publish.TAKES,
+        {200: publish.PublishAnswer},
+        refuses,
+        publish.PARAMETERS,
+        shows={"count": 1, "segments": [{"segment": 0, "first_offset": 17, "count": 1}], "ids": ["0-17"]},
+    )
     app.add_api_route(
         MESSAGES, messages, methods=["POST"], tags=["publish"], description=publish.publish.__doc__, **publishes
     )
@@ -123,11 +147,10 @@ def _handlers() -> dict[Any, ExceptionHandler]:
         assert isinstance(error, HTTPException)
         path, method = request.url.path[:200], request.method
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
-            answer = problem(
-                MethodNotAllowed(f"{method} is not allowed on {path}; {allowed} is", allowed=allowed.split(", "))
-            )
-            answer[1]["allow"] = allowed
+            allowed = _methods(request)
+            names = ", ".join(allowed)
+            answer = problem(MethodNotAllowed(f"{method} is not allowed on {path}, only {names}", allowed=allowed))
+            answer[1]["allow"] = names
             return _response(answer)
         return _response(problem(RouteNotFound(f"there is nothing at {method} {path}; see /docs")))
 
@@ -138,6 +161,17 @@ def _handlers() -> dict[Any, ExceptionHandler]:
         return _response(unexpected(error))
 
     return {SeaweedqError: known, HTTPException: routing, ClientGone: gone, Exception: unknown}
+
+
+def _methods(request: Request) -> list[str]:
+    """What the path takes, over all of its routes: starlette names the methods of the first one alone."""
+    paths: dict[str, Any] = request.app.openapi()["paths"]
+    return sorted(
+        method.upper()
+        for path, operations in paths.items()
+        if compile_path(path)[0].fullmatch(request.url.path)
+        for method in operations
+    ) or ["GET"]
 
 
 def _response(answer: tuple[int, dict[str, str], bytes]) -> Response:
@@ -161,4 +195,4 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
 def _name_parameters(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
-            parameter["schema"] = {"type": "integer", "minimum": 0} if parameter["name"] == "segment" else NAME_SCHEMA
+            parameter["schema"], parameter["example"] = PATH_PARAMETERS[parameter["name"]]

@@ -33,7 +33,22 @@ class Health(Struct):
     status: str
 
 
-@router.get("/v1/cluster", **described(None, {200: ClusterAnswer}))
+_EXAMPLE = {
+    "cluster": "9f86d081884c7d65",
+    "leader": "broker.1f2e",
+    "brokers": [
+        {
+            "id": "broker.1f2e",
+            "url": "http://127.0.0.1:8080",
+            "leader": True,
+            "tail_bytes": 0,
+            "unreleased_journal_bytes": 0,
+        }
+    ],
+}
+
+
+@router.get("/v1/cluster", **described(None, {200: ClusterAnswer}, shows=_EXAMPLE))
 async def cluster(request: Request) -> Response:
     """The leader, the brokers and their loads."""
     broker = broker_of(request)
@@ -44,13 +59,13 @@ async def cluster(request: Request) -> Response:
     return json_answer(ClusterAnswer(broker.cluster, own.id if leads else None, [own]))
 
 
-@router.get("/healthz", **described(None, {200: Health}))
+@router.get("/healthz", **described(None, {200: Health}, shows={"status": "ok"}))
 async def healthz(request: Request) -> Response:
     """The process is alive."""
     return json_answer(Health("ok"))
 
 
-@router.get("/readyz", **described(None, {200: Health}))
+@router.get("/readyz", **described(None, {200: Health}, shows={"status": "ok"}))
 async def readyz(request: Request) -> Response:
     """The broker can take work; else 503."""
     broker_of(request)

@@ -1,39 +1,43 @@
 """Pull and ack, on bare ASGI."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import re
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from seaweedq.api.answers import json_array, message_texts
-from seaweedq.api.http import Answer, Receive, Scope, body
+from seaweedq.api.http import Answer, ClientGone, Receive, Scope, body
 from seaweedq.api.json_bodies import decode_request
 from seaweedq.api.names import check_name
 from seaweedq.api.segments import Message
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
-from seaweedq.errors import InvalidRequest
 
 MAX_WAIT_S = 30.0
 MAX_PULL = 10_000
 MAX_IDS = 100_000
 T = TypeVar("T")
+Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
+_ID = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
 
 
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
     """How many messages are wanted, how long to wait for the first one (seconds), and for whom."""
 
-    max_messages: int = 100
-    wait_s: float = 0
-    consumer: str | None = None
+    max_messages: Annotated[int, Meta(ge=1, le=MAX_PULL)] = 100
+    wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0
+    consumer: Consumer | None = None
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The ids to ack; with `consumer`, only those that this consumer holds."""
 
-    ids: list[str]
-    consumer: str | None = None
+    ids: Annotated[list[str], Meta(max_length=MAX_IDS)]
+    consumer: Consumer | None = None
 
 
 class PullAnswer(msgspec.Struct):
@@ -57,10 +61,10 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
     """Lease messages to a consumer; waits for the first one."""
     async with _asked(broker, scope, receive, _PULL, topic_name, name) as (topic, wanted):
         pass  # the body's memory is not needed while waiting
-    _check(1 <= wanted.max_messages <= MAX_PULL, "max_messages", wanted.max_messages, f"from 1 to {MAX_PULL}")
-    _check(0 <= wanted.wait_s <= MAX_WAIT_S, "wait_s", wanted.wait_s, f"from 0 to {MAX_WAIT_S:g} seconds")
-    _check_consumer(wanted.consumer)
-    found = await broker.dispatcher.pull(topic, name, wanted.consumer, wanted.max_messages, wanted.wait_s)
+    asked = topic, name, wanted.consumer, wanted.max_messages
+    found = await broker.dispatcher.pull(*asked, wait_s=0)
+    if not found and wanted.wait_s:
+        found = await _while_there(receive, broker.dispatcher.pull(*asked, wanted.wait_s))
     texts = [
         message_texts(first, rows, one.segment.id, one.segment.layout, one.attempts)
         for one in found
@@ -72,14 +76,11 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
 async def ack(broker: Broker, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
     """Ack messages; durable when it answers."""
     async with _asked(broker, scope, receive, _ACK, topic_name, name) as (topic, wanted):
-        _check(len(wanted.ids) <= MAX_IDS, "ids", len(wanted.ids), f"at most {MAX_IDS}")
-        _check_consumer(wanted.consumer)
         offsets: dict[int, list[int]] = {}
         unknown = []
         for text in wanted.ids:
-            segment, dash, offset = text.partition("-")
-            if dash and _is_number(segment) and _is_number(offset):
-                offsets.setdefault(int(segment), []).append(int(offset))
+            if parts := _ID.fullmatch(text):
+                offsets.setdefault(int(parts[1]), []).append(int(parts[2]))
             else:
                 unknown.append(text)
         judged = await broker.dispatcher.ack(topic, name, offsets, wanted.consumer)
@@ -101,15 +102,19 @@ async def _asked(
         yield found, request
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
+async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """What `work` gives; it ends with the client, so that nothing is leased to one who has gone. Raises ClientGone."""
+    working, gone = asyncio.create_task(work), asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone
+    finally:
+        working.cancel()
+        gone.cancel()
 
 
-def _check_consumer(consumer: str | None) -> None:
-    if consumer is not None:
-        _check(0 < len(consumer) <= 255, "consumer", f"of {len(consumer)} characters", "of 1 to 255 characters")
-
-
-def _check(holds: bool, field: str, value: object, bound: str) -> None:
-    if not holds:
-        raise InvalidRequest(f"{field} is {value}; it must be {bound}", field=field, value=value, bound=bound)
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -68,11 +68,15 @@ class BytesEnvelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     expires_in_s: Expiry | None = None
 
 
-class _Many(msgspec.Struct, forbid_unknown_fields=True):
+class Envelopes(msgspec.Struct, forbid_unknown_fields=True):
+    """Several messages of a json or typed topic."""
+
     messages: list[Envelope]
 
 
-class _ManyBytes(msgspec.Struct, forbid_unknown_fields=True):
+class BytesEnvelopes(msgspec.Struct, forbid_unknown_fields=True):
+    """Several messages of a bytes topic."""
+
     messages: list[BytesEnvelope]
 
 
@@ -80,8 +84,8 @@ Message = Envelope | BytesEnvelope
 
 _one = msgspec.json.Decoder(Envelope)
 _one_bytes = msgspec.json.Decoder(BytesEnvelope)
-_many = msgspec.json.Decoder(_Many)
-_many_bytes = msgspec.json.Decoder(_ManyBytes)
+_many = msgspec.json.Decoder(Envelopes)
+_many_bytes = msgspec.json.Decoder(BytesEnvelopes)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 

@@ -1,12 +1,12 @@
 """Bare HTTP on ASGI: reading a body within bounds, answering with bytes.
 
-The hot routes stand on this directly; FastAPI's routes use the same reading, so that every body on every route is bounded in size,
-in decoded size and in time. (uvicorn has no deadline for receiving a request.)
+The hot routes stand on this directly; FastAPI's routes use the same reading, so that every body on every route is
+bounded in size, in decoded size and in time. (uvicorn has no deadline for receiving a request.)
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -21,6 +21,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON_HEADERS = {"content-type": "application/json"}
+_STEP_BYTES = 256 * 1024  # in which a body of unknown length takes its memory
 
 
 class ClientGone(Exception):
@@ -37,11 +38,9 @@ class Answer:
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """The first header of that (lower-case) name; latin-1, as HTTP has it."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value).decode("latin-1")
-    return None
+    """The header of that (lower-case) name; latin-1, as HTTP has it, and repeated ones joined (RFC 9110, 5.3)."""
+    found = [value for key, value in scope["headers"] if key == name]
+    return b", ".join(found).decode("latin-1") if found else None
 
 
 def query(scope: Scope) -> dict[str, str]:
@@ -69,19 +68,21 @@ async def body(scope: Scope, receive: Receive, settings: Settings, budget: Budge
 
     Raises RequestTooLarge, RequestTimeout, UnsupportedEncoding, UnreadableBody, Overloaded, ClientGone.
     """
-    stated = content_length(scope)
-    limit = settings.max_request_bytes
-    if stated is not None and stated > limit:
+    limit, stated = settings.max_request_bytes, content_length(scope) or 0
+    if stated > limit:
         raise _too_large(limit)
     encoding = header(scope, b"content-encoding")
-    with budget.request(stated or 0):
-        raw = await _receive(receive, limit, settings.request_timeout_s)
-        extra = max(0, len(raw) - (stated or 0))
-        with budget.request(extra + (limit if encoding else 0)):
-            if encoding is None:
-                yield raw
-            else:
-                yield await asyncio.to_thread(decode_body, raw, encoding, limit)
+    with ExitStack() as held:
+        held.enter_context(budget.request(stated))
+        try:
+            async with asyncio.timeout(settings.request_timeout_s):
+                raw = await _receive(receive, limit, stated, lambda size: held.enter_context(budget.request(size)))
+        except TimeoutError:
+            raise _too_slow(settings.request_timeout_s) from None
+        if encoding is not None:
+            held.enter_context(budget.request(limit))
+            raw = await asyncio.to_thread(decode_body, raw, encoding, limit)
+        yield raw
 
 
 def content_length(scope: Scope) -> int | None:
@@ -90,45 +91,29 @@ def content_length(scope: Scope) -> int | None:
     return int(text) if text is not None and text.isascii() and text.isdigit() else None
 
 
-async def _receive(receive: Receive, limit: int, timeout_s: float) -> bytes:
-    message = await _next(receive, timeout_s)
-    if not message.get("more_body"):
-        return _bounded(message.get("body", b""), limit)
-    chunks, size = [message["body"]], len(message["body"])
-    try:
-        async with asyncio.timeout(timeout_s):
-            while message.get("more_body"):
-                message = await _next(receive, None)
-                chunks.append(message.get("body", b""))
-                size += len(chunks[-1])
-                if size > limit:
-                    raise _too_large(limit)
-    except TimeoutError:
-        raise _too_slow(timeout_s) from None
-    return b"".join(chunks)
-
-
-async def _next(receive: Receive, timeout_s: float | None) -> MutableMapping[str, Any]:
-    try:
-        async with asyncio.timeout(timeout_s):
-            message = await receive()
-    except TimeoutError:
-        assert timeout_s is not None
-        raise _too_slow(timeout_s) from None
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return message
-
-
-def _bounded(data: bytes, limit: int) -> bytes:
-    if len(data) > limit:
-        raise _too_large(limit)
-    return data
+async def _receive(receive: Receive, limit: int, reserved: int, reserve: Callable[[int], Any]) -> bytes:
+    """The body as it comes; what is over the `reserved` bytes is reserved step by step."""
+    chunks: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunks.append(message.get("body", b""))
+        more = message.get("more_body", False)
+        size += len(chunks[-1])
+        if size > limit:
+            raise _too_large(limit)
+        while size > reserved:
+            reserve(_STEP_BYTES)
+            reserved += _STEP_BYTES
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _too_large(limit: int) -> BadRequest:
     return RequestTooLarge(
-        f"the body is over max_request_bytes={limit}; split it into smaller requests, or publish large payloads as uploads by reference",
+        f"the body is over max_request_bytes={limit}; split it into smaller requests, "
+        "or publish large payloads as uploads by reference",
         limit_bytes=limit,
     )
 

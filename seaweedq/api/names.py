@@ -5,7 +5,8 @@ import re
 from seaweedq.errors import InvalidName, InvalidRequest
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
-_NUMBER = re.compile(r"[0-9]{1,18}")
+_NUMBER = re.compile(r"[0-9]{1,19}")
+MAX_NUMBER = 2**63 - 1
 
 
 def check_name(name: str, what: str = "topic") -> str:

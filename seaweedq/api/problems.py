@@ -78,6 +78,8 @@ def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
         headers["retry-after"] = str(error.retry_after_s)
     elif status == 503:
         headers["retry-after"] = "1"
+    elif status == 408:
+        headers["connection"] = "close"  # what is still to come would be read as the next request
     return status, headers, msgspec.json.encode(document)
 
 

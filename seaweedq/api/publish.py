@@ -13,15 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.api import bodies
+from seaweedq.api.envelopes import BytesEnvelope, BytesEnvelopes, Envelope, Envelopes
 from seaweedq.api.http import Answer, Receive, Scope, body, header, query
 from seaweedq.api.intake import Intake
 from seaweedq.api.names import check_name, whole_number
 from seaweedq.api.shell import NAME_SCHEMA, schema_ref
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
 from seaweedq.broker.publish import Placed, Producer, Published
 from seaweedq.coordination.records import TopicConfig
-from seaweedq.errors import InvalidRequest, TopicNotFound
+from seaweedq.errors import InvalidRequest
+from seaweedq.segments.layout import Format, Layout
 
 INLINE_BYTES = 16 * 1024  # bodies up to here are decoded on the event loop: a thread costs more
 MAX_SEQUENCE = 2**62
@@ -36,7 +37,7 @@ class SegmentRows(msgspec.Struct):
 
 
 class PublishAnswer(msgspec.Struct):
-    """Everything is durable. `ids` are in the order of the request (not for Arrow bodies); `duplicate`: nothing new was stored."""
+    """Everything is durable. `ids` in the order of the request, but for Arrow; `duplicate`: nothing new was stored."""
 
     count: int
     segments: list[SegmentRows]
@@ -44,31 +45,14 @@ class PublishAnswer(msgspec.Struct):
     duplicate: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class PublishMessage(msgspec.Struct):
-    """A message to publish. On bytes topics `value_base64` stands in place of `value`."""
-
-    value: Any = None
-    value_base64: str | msgspec.UnsetType = msgspec.UNSET
-    key: str | None = None
-    headers: dict[str, str] | None = None
-    timestamp: str | None = None
-    expires_in_s: float | None = None
-
-
-class PublishMessages(msgspec.Struct):
-    """Several messages."""
-
-    messages: list[PublishMessage]
-
-
 _STREAM = {"schema": {"type": "string", "format": "binary"}}
 TAKES = {
     bodies.JSON: {
-        "schema": {"anyOf": [schema_ref(PublishMessages), schema_ref(PublishMessage)]},
+        "schema": {"anyOf": [schema_ref(one) for one in (Envelopes, Envelope, BytesEnvelopes, BytesEnvelope)]},
         "example": {"messages": [{"key": "UA", "value": {"carrier": "UA", "delay": 12}}]},
     },
     bodies.NDJSON: {
-        "schema": {"type": "string"},
+        "schema": {"type": "string", "description": "a message a line; with bare=true a value a line"},
         "example": '{"key":"UA","value":{"delay":12}}\n{"value":{"delay":3}}\n',
     },
     bodies.ARROW: _STREAM,
@@ -107,28 +91,23 @@ async def publish(broker: Broker, scope: Scope, receive: Receive, name: str) -> 
     broker.check_ready()
     check_name(name)
     producer = _producer(scope)
+    options = query(scope)
+    bare, key = _flag(options, "bare"), options.get("key")
     async with body(scope, receive, broker.settings, broker.budget) as content:
-        topic = await _topic(broker, name)
         media = header(scope, b"content-type")
-        intake = Intake(
-            topic.layout,
-            topic.record.config.key_field,
-            broker.settings.max_message_bytes,
-            broker.clock.now_us(),
-            broker.settings.max_request_bytes,
-        )
+        topic = broker.catalog.find(name)
+        if topic is None and broker.settings.auto_create_topics:
+            await _decode(media, content, _intake(broker, TopicConfig(), Layout.of(Format.JSON)), bare, key)
+            await broker.admin.create(name, TopicConfig(), broker.membership.broker)
+        topic = broker.catalog.topic(name)
+        intake = _intake(broker, topic.record.config, topic.layout)
         segments, bounds = await broker.routing(topic)
         if len(content) <= INLINE_BYTES and bodies.media_type(media) == bodies.JSON:
             single = bodies.decode_single(content, intake)
             if single is not None:
                 broker.budget.check(0)
                 return _single_answer(*await broker.publisher.single(segments, bounds, single, producer))
-        options = query(scope)
-        bare, key = _flag(options, "bare"), options.get("key")
-        if len(content) <= INLINE_BYTES:
-            rows = bodies.decode(media, content, intake, bare, key)
-        else:
-            rows = await asyncio.to_thread(bodies.decode, media, content, intake, bare, key)
+        rows = await _decode(media, content, intake, bare, key)
         published = await broker.publisher.batch(segments, bounds, rows, producer)
     with_ids = bodies.media_type(media) != bodies.ARROW
     return Answer(
@@ -146,14 +125,17 @@ def _flag(options: dict[str, str], name: str) -> bool:
     return text == "true"
 
 
-async def _topic(broker: Broker, name: str) -> Topic:
-    try:
-        return broker.catalog.topic(name)
-    except TopicNotFound:
-        if not broker.settings.auto_create_topics:
-            raise
-    await broker.admin.create(name, TopicConfig(), broker.membership.broker)
-    return broker.catalog.topic(name)
+def _intake(broker: Broker, config: TopicConfig, layout: Layout) -> Intake:
+    settings = broker.settings
+    return Intake(
+        layout, config.key_field, settings.max_message_bytes, broker.clock.now_us(), settings.max_request_bytes
+    )
+
+
+async def _decode(media: str | None, content: bytes, intake: Intake, bare: bool, key: str | None) -> pa.RecordBatch:
+    if len(content) <= INLINE_BYTES:
+        return bodies.decode(media, content, intake, bare, key)
+    return await asyncio.to_thread(bodies.decode, media, content, intake, bare, key)
 
 
 def _producer(scope: Scope) -> Producer | None:
@@ -168,8 +150,9 @@ def _producer(scope: Scope) -> Producer | None:
 
 
 def _single_answer(segment: int, offset: int, duplicate: bool) -> Answer:
-    text = f'{{"count":1,"segments":[{{"segment":{segment},"first_offset":{offset},"count":1}}],"ids":["{segment}-{offset}"]'
-    return Answer(200, (text + (',"duplicate":true}' if duplicate else "}")).encode())
+    end = ',"duplicate":true}' if duplicate else "}"
+    place = f'{{"segment":{segment},"first_offset":{offset},"count":1}}'
+    return Answer(200, f'{{"count":1,"segments":[{place}],"ids":["{segment}-{offset}"]{end}'.encode())
 
 
 def _answer(published: Published, with_ids: bool) -> bytes:

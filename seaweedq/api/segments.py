@@ -4,13 +4,13 @@ from typing import Any
 
 import pyarrow as pa
 from fastapi import APIRouter, Request, Response
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.answers import json_array, message_texts
-from seaweedq.api.bodies import ARROW
+from seaweedq.api.bodies import ARROW, JSON
 from seaweedq.api.http import header, query
-from seaweedq.api.names import check_name, seconds, whole_number
-from seaweedq.api.shell import broker_of, described, integer
+from seaweedq.api.names import MAX_NUMBER, check_name, seconds, whole_number
+from seaweedq.api.shell import broker_of, described, integer, schema_ref
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.read import Pieces
@@ -19,6 +19,15 @@ router = APIRouter(tags=["read"])
 MAX_BYTES = 8 * 1024 * 1024
 MAX_LIMIT = 10_000
 MAX_WAIT_S = 30.0
+EXAMPLE = {
+    "id": "0-17",
+    "key": "UA",
+    "value": {"carrier": "UA", "delay": 12},
+    "headers": {},
+    "timestamp": "2026-01-31T12:00:00.000000Z",
+    "segment": 0,
+    "offset": 17,
+}
 
 
 class Message(Struct, omit_defaults=True):
@@ -26,13 +35,13 @@ class Message(Struct, omit_defaults=True):
 
     id: str
     key: str | None
-    value: Any
     headers: dict[str, str]
     timestamp: str
     segment: int
     offset: int
-    value_base64: str | None = None
-    attempt: int | None = None
+    value: Any = None
+    value_base64: str | UnsetType = UNSET
+    attempt: int | UnsetType = UNSET
 
 
 class FetchAnswer(Struct):
@@ -48,18 +57,20 @@ class FetchAnswer(Struct):
     "/v1/topics/{topic}/segments/{segment}/messages",
     **described(
         None,
-        {200: FetchAnswer},
-        (404, 409, 416),
+        {200: {JSON: {"schema": schema_ref(FetchAnswer)}, ARROW: {"schema": {"type": "string", "format": "binary"}}}},
+        (400, 404, 409, 416),
         parameters=[
-            integer("offset", 0, 0, 2**53, "the first offset wanted; the segment's end is valid"),
+            integer("offset", 0, 0, MAX_NUMBER, "the first offset wanted; the segment's end is valid"),
             integer("limit", 1000, 1, MAX_LIMIT, "messages at most"),
             {
                 "name": "wait_s",
                 "in": "query",
                 "description": "seconds to wait for a message where there is none yet",
                 "schema": {"type": "number", "minimum": 0, "maximum": MAX_WAIT_S, "default": 0},
+                "example": 0.1,
             },
         ],
+        shows={"messages": [EXAMPLE], "next_offset": 18, "sealed": False, "successors": []},
     ),
 )
 async def fetch(request: Request, topic: str, segment: str) -> Response:
@@ -67,8 +78,8 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     broker = broker_of(request)
     check_name(topic)
     options = query(request.scope)
-    number = whole_number(segment, "segment", 0, 2**31)
-    offset = whole_number(options.get("offset", "0"), "offset", 0, 2**53)
+    number = whole_number(segment, "segment", 0, MAX_NUMBER)
+    offset = whole_number(options.get("offset", "0"), "offset", 0, MAX_NUMBER)
     limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
     wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
     opened = await broker.segment(broker.catalog.topic(topic), number)

@@ -1,6 +1,7 @@
 """Between FastAPI and us: requests and answers are msgspec structs, OpenAPI is made of them.
 
-FastAPI routes and documents; it neither parses bodies nor parameters, since Python's json and int take what later fails.
+FastAPI routes and documents; it neither parses bodies nor parameters, since Python's json and int take what later
+fails.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ import msgspec
 from fastapi import Request, Response
 
 from seaweedq.api.http import body
-from seaweedq.api.json_bodies import decode_request
+from seaweedq.api.json_bodies import check_free_form, decode_request
 from seaweedq.api.problems import responses
 from seaweedq.broker.broker import Broker
 
@@ -27,11 +28,17 @@ def broker_of(request: Request) -> Broker:
     return broker
 
 
-async def read_request(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
-    """The request's JSON body, bounded and strict. Raises the errors of `http.body` and `decode_request`."""
+async def read_request(request: Request, decoder: msgspec.json.Decoder[T], free_form: bool = False) -> T:
+    """The request's JSON body, bounded and strict; `free_form` where some field may hold anything.
+
+    Raises the errors of `http.body` and `decode_request`.
+    """
     broker: Broker = request.app.state.broker
     async with body(request.scope, request.receive, broker.settings, broker.budget) as content:
-        return decode_request(content, request.scope, decoder)
+        decoded = decode_request(content, request.scope, decoder)
+        if free_form:
+            check_free_form(content)
+        return decoded
 
 
 def json_answer(document: Any, status: int = 200) -> Response:
@@ -55,17 +62,20 @@ def described(
     refuses: Sequence[int] = (),
     parameters: Sequence[Mapping[str, Any]] = (),
     example: Any = None,
+    shows: Any = None,
 ) -> dict[str, Any]:
-    """What OpenAPI says of a route: arguments for `add_api_route`. Types are msgspec structs, or contents by media type."""
+    """What OpenAPI says of a route: arguments for `add_api_route`. Types are structs, or contents by media type.
+
+    `example` is one of the request's body, `shows` one of the answer's.
+    """
     answers = responses(*sorted({422, 503, *refuses}))
     for status, content in (gives or {200: None}).items():
-        answers[status] = {"description": "done"} | ({"content": _content(content)} if content else {})
+        answers[status] = {"description": "done"}
+        if content:
+            answers[status]["content"] = _content(content, shows)
     extra: dict[str, Any] = {}
     if takes:
-        content = _content(takes)
-        if example is not None:
-            content["application/json"]["example"] = example
-        extra["requestBody"] = {"content": content}
+        extra["requestBody"] = {"content": _content(takes, example)}
     if parameters:
         extra["parameters"] = list(parameters)
     return {"responses": answers, "openapi_extra": extra, "response_class": Response}
@@ -83,7 +93,9 @@ def schemas() -> dict[str, Any]:
     return dict(components)
 
 
-def _content(what: type | Mapping[str, Any]) -> dict[str, Any]:
-    if isinstance(what, Mapping):
-        return dict(what)
-    return {"application/json": {"schema": schema_ref(what)}}
+def _content(what: type | Mapping[str, Any], example: Any) -> dict[str, Any]:
+    """The content by media type; the example is of JSON."""
+    content = dict(what) if isinstance(what, Mapping) else {"application/json": {"schema": schema_ref(what)}}
+    if example is not None:
+        content["application/json"] = {**content["application/json"], "example": example}
+    return content

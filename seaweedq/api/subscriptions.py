@@ -22,7 +22,7 @@ PATH = "/v1/topics/{topic}/subscriptions/{subscription}"
 class StartAt(Struct, forbid_unknown_fields=True):
     """The first message whose timestamp reaches this (RFC 3339, with an offset)."""
 
-    timestamp: datetime
+    timestamp: Annotated[datetime, Meta(tz=True)]
 
 
 class SubscriptionRequest(Struct, forbid_unknown_fields=True):
@@ -67,6 +67,17 @@ class SubscriptionList(Struct):
 
 
 _REQUEST = msgspec.json.Decoder(SubscriptionRequest)
+_SHOWN = {
+    "name": "billing",
+    "topic": "flights",
+    "mode": "ordered",
+    "start": "earliest",
+    "ack_deadline_s": 30.0,
+    "max_attempts": 0,
+    "dead_letter_topic": None,
+    "created_at": "2026-01-31T12:00:00Z",
+    "lag": [{"segment": 0, "acked_to": 17, "end_offset": 18, "messages": 1, "bytes": 52, "seconds": 0.5}],
+}
 
 
 @router.put(
@@ -76,6 +87,7 @@ _REQUEST = msgspec.json.Decoder(SubscriptionRequest)
         {201: SubscriptionAnswer, 200: SubscriptionAnswer},
         (400, 404, 408, 409, 413, 415),
         example={"start": "earliest"},
+        shows=_SHOWN,
     ),
 )
 async def create_subscription(request: Request, topic: str, subscription: str) -> Response:
@@ -92,7 +104,7 @@ async def create_subscription(request: Request, topic: str, subscription: str) -
     return json_answer(await _answer(broker, found, subscription), 201 if created else 200)
 
 
-@router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409)))
+@router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409), shows=_SHOWN))
 async def show_subscription(request: Request, topic: str, subscription: str) -> Response:
     """A subscription, with its lag in each segment."""
     broker = broker_of(request)
@@ -100,7 +112,10 @@ async def show_subscription(request: Request, topic: str, subscription: str) -> 
     return json_answer(await _answer(broker, broker.catalog.topic(check_name(topic)), subscription))
 
 
-@router.get("/v1/topics/{topic}/subscriptions", **described(None, {200: SubscriptionList}, (404, 409)))
+@router.get(
+    "/v1/topics/{topic}/subscriptions",
+    **described(None, {200: SubscriptionList}, (404, 409), shows={"subscriptions": [_SHOWN]}),
+)
 async def list_subscriptions(request: Request, topic: str) -> Response:
     """The topic's subscriptions, with their lag."""
     broker = broker_of(request)
@@ -127,12 +142,18 @@ def _record(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
         )
     start = "latest" if wanted.start is UNSET else wanted.start
     if isinstance(start, StartAt):
-        if start.timestamp.tzinfo is None:
-            raise InvalidRequest("start.timestamp has no offset; write for example 2026-01-31T12:00:00Z", field="start")
-        start = {"timestamp": start.timestamp.astimezone(UTC).isoformat()}  # type: ignore[assignment]
+        start = {"timestamp": _in_utc(start.timestamp).isoformat()}  # type: ignore[assignment]
     deadline_s = 30.0 if wanted.ack_deadline_s is UNSET else wanted.ack_deadline_s
     # The epoch begins with the clock, so that acks of a deleted subscription of the same name never count for this one.
     return SubscriptionRecord("ordered", start, deadline_s, 0, None, now_us, epoch=now_us)  # type: ignore[arg-type]
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        detail = f"start.timestamp is {moment.isoformat()}; in UTC it must be in the years 1 to 9999"
+        raise InvalidRequest(detail, field="start.timestamp", value=moment.isoformat()) from None
 
 
 def _compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, wanted: SubscriptionRequest) -> None:

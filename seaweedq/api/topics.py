@@ -21,41 +21,46 @@ from seaweedq.segments.schema import encode_fields, parse_schema
 router = APIRouter(tags=["topics"])
 MAX_PAGE = 1000
 MAX_SEGMENTS = 1024
+MAX_SCHEMA_BYTES = 256 * 1024
 _AGE_S = 10 * 365 * 86_400
 
 Bytes = Annotated[int, Meta(ge=1, le=2**60)]
 Age = Annotated[float, Meta(ge=1, le=_AGE_S)]
+FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
+Scaling = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=63)], Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=16)
+]
 
 
 class FlushRequest(Struct, forbid_unknown_fields=True):
-    """When a tail becomes a file; what is left out is the broker's own setting."""
+    """When a tail becomes a file; null is the broker's own setting."""
 
-    max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | None = None
-    min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | None = None
-    max_age_s: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+    max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
+    min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
+    max_age_s: Annotated[float, Meta(ge=1, le=86_400)] | UnsetType | None = UNSET
 
 
 class RetentionRequest(Struct, forbid_unknown_fields=True):
-    """What is to be kept. Kept with the topic; not enforced yet."""
+    """What is to be kept; null is no bound. Kept with the topic, not enforced yet."""
 
-    max_age_s: Age | None = None
-    max_bytes: Bytes | None = None
+    max_age_s: Age | UnsetType | None = UNSET
+    max_bytes: Bytes | UnsetType | None = UNSET
 
 
 class ChangeRequest(Struct, forbid_unknown_fields=True):
-    """What of a topic can be changed."""
+    """What of a topic can be changed. `scaling` is kept for the balancer, which is not there yet."""
 
-    scaling: dict[str, Any] | UnsetType = UNSET
+    scaling: Scaling | UnsetType = UNSET
     flush: FlushRequest | UnsetType = UNSET
     retention: RetentionRequest | UnsetType = UNSET
 
 
 class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
-    """A topic's configuration; every field may be left out. An existing topic is compared only in the fields that are named."""
+    """A topic's configuration. Every field may be left out; an existing topic is compared only in the named ones."""
 
     format: Literal["json", "bytes", "typed"] | UnsetType = UNSET
     schema: dict[str, Any] | UnsetType | None = UNSET
-    key_field: str | UnsetType | None = UNSET
+    key_field: FieldName | UnsetType | None = UNSET
     initial_segments: Annotated[int, Meta(ge=1, le=MAX_SEGMENTS)] | UnsetType = UNSET
 
 
@@ -95,7 +100,10 @@ class TopicList(Struct, omit_defaults=True):
 
 
 class SegmentAnswer(Struct):
-    """A segment: the half-open range of key hashes, lineage, owner, offsets. Rates come with the balancer."""
+    """A segment: the half-open range of key hashes, lineage, owner, offsets. Rates come with the balancer.
+
+    What is below `flushed_offset` is in Parquet files.
+    """
 
     id: int
     low: int
@@ -106,6 +114,7 @@ class SegmentAnswer(Struct):
     owner: str | None
     owner_url: str | None
     start_offset: int
+    flushed_offset: int
     end_offset: int
     rates: dict[str, float]
 
@@ -125,19 +134,54 @@ class FlushAnswer(Struct):
 _TOPIC = msgspec.json.Decoder(TopicRequest)
 _CHANGE = msgspec.json.Decoder(ChangeRequest)
 _EXAMPLE = {"format": "json", "key_field": "carrier", "initial_segments": 4}
+_SHOWN = {
+    "name": "flights",
+    "state": "active",
+    **_EXAMPLE,
+    "schema": None,
+    "scaling": {},
+    "flush": {"max_bytes": None, "min_bytes": None, "max_age_s": 60.0},
+    "retention": {"max_age_s": None, "max_bytes": None},
+    "created_at": "2026-01-31T12:00:00Z",
+    "segments": 4,
+    "messages": 18,
+    "bytes": 936,
+    "path": "file:///var/lib/seaweedq/store/topics/flights",
+}
+_LISTED = {name: _SHOWN[name] for name in ("name", "state", "format", "created_at")}
+_SEGMENT = {
+    "id": 0,
+    "low": 0,
+    "high": 2**31 - 1,
+    "state": "open",
+    "predecessors": [],
+    "successors": [],
+    "owner": "broker.1f2e",
+    "owner_url": "http://127.0.0.1:8080",
+    "start_offset": 0,
+    "end_offset": 18,
+    "rates": {},
+}
 
 
 @router.put(
     "/v1/topics/{topic}",
-    **described(TopicRequest, {201: TopicAnswer, 200: TopicAnswer}, (400, 408, 409, 413, 415), example=_EXAMPLE),
+    **described(
+        TopicRequest,
+        {201: TopicAnswer, 200: TopicAnswer},
+        (400, 408, 409, 413, 415),
+        example=_EXAMPLE,
+        shows=_SHOWN,
+    ),
 )
 async def create_topic(request: Request, topic: str) -> Response:
     """Create a topic (201), or make sure that it exists with what the request names (200, else 409)."""
     broker = broker_of(request)
     check_name(topic)
-    wanted = await read_request(request, _TOPIC)
-    config = _config(wanted)
-    created = await broker.admin.create(topic, config, broker.membership.broker)
+    wanted = await read_request(request, _TOPIC, free_form=True)
+    created = False
+    if broker.catalog.find(topic) is None:
+        created = await broker.admin.create(topic, _config(wanted), broker.membership.broker)
     found = broker.catalog.topic(topic)
     if not created:
         _compare(found, wanted)
@@ -149,10 +193,12 @@ async def create_topic(request: Request, topic: str) -> Response:
     **described(
         None,
         {200: TopicList},
+        (400,),
         parameters=[
             integer("page_size", MAX_PAGE, 1, MAX_PAGE, "topics in an answer"),
             {"name": "page_token", "in": "query", "description": "from the page before", "schema": {"type": "string"}},
         ],
+        shows={"topics": [_LISTED], "next_page_token": "flights"},
     ),
 )
 async def list_topics(request: Request) -> Response:
@@ -168,16 +214,25 @@ async def list_topics(request: Request) -> Response:
     return json_answer(page)
 
 
-@router.get("/v1/topics/{topic}", **described(None, {200: TopicAnswer}, (404, 409)))
+@router.get("/v1/topics/{topic}", **described(None, {200: TopicAnswer}, (404, 409), shows=_SHOWN))
 async def show_topic(request: Request, topic: str) -> Response:
     """A topic with its configuration, counts, bytes and store path."""
     broker = broker_of(request)
     return json_answer(await _answer(broker, broker.catalog.topic(check_name(topic))))
 
 
-@router.patch("/v1/topics/{topic}", **described(ChangeRequest, {200: TopicAnswer}, (400, 404, 408, 409, 413, 415)))
+@router.patch(
+    "/v1/topics/{topic}",
+    **described(
+        ChangeRequest,
+        {200: TopicAnswer},
+        (400, 404, 408, 409, 413, 415),
+        example={"flush": {"max_age_s": 60}},
+        shows=_SHOWN,
+    ),
+)
 async def change_topic(request: Request, topic: str) -> Response:
-    """Change flush, retention or scaling. Each that is named is replaced as a whole; the rest cannot change."""
+    """Change flush, retention or scaling: what is named changes, null brings its default back; scaling as a whole."""
     broker = broker_of(request)
     check_name(topic)
     wanted = await read_request(request, _CHANGE)
@@ -195,7 +250,7 @@ async def delete_topic(request: Request, topic: str) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/v1/topics/{topic}/flush", **described(None, {200: FlushAnswer}, (404, 409)))
+@router.post("/v1/topics/{topic}/flush", **described(None, {200: FlushAnswer}, (404, 409), shows={"flushed": True}))
 async def flush_topic(request: Request, topic: str) -> Response:
     """Bring everything acknowledged before the call into files."""
     broker = broker_of(request)
@@ -203,7 +258,9 @@ async def flush_topic(request: Request, topic: str) -> Response:
     return json_answer(FlushAnswer(True))
 
 
-@router.get("/v1/topics/{topic}/segments", **described(None, {200: SegmentMap}, (404, 409)))
+@router.get(
+    "/v1/topics/{topic}/segments", **described(None, {200: SegmentMap}, (404, 409), shows={"segments": [_SEGMENT]})
+)
 async def segment_map(request: Request, topic: str) -> Response:
     """The topic's segments: key ranges, lineage, owners, offsets."""
     broker = broker_of(request)
@@ -211,7 +268,18 @@ async def segment_map(request: Request, topic: str) -> Response:
     opened = {segment.id: segment for segment in await broker.open_segments(found)}
     answers = [
         SegmentAnswer(
-            number, r.low, r.high, r.state, r.predecessors, r.successors, r.owner, broker.url, 0, opened[number].end, {}
+            id=number,
+            low=r.low,
+            high=r.high,
+            state=r.state,
+            predecessors=r.predecessors,
+            successors=r.successors,
+            owner=r.owner,
+            owner_url=broker.url,
+            start_offset=0,
+            flushed_offset=opened[number].tail.start,
+            end_offset=opened[number].end,
+            rates={},
         )
         for number, r in broker.catalog.segments(found).items()
     ]
@@ -223,6 +291,9 @@ def _config(wanted: TopicRequest) -> TopicConfig:
     format = Format(wanted.format or Format.JSON)
     if (format is Format.TYPED) != bool(wanted.schema):
         raise InvalidRequest("a typed topic needs a schema, and no other has one", field="schema", value=format)
+    if wanted.schema and (size := len(msgspec.json.encode(wanted.schema))) > MAX_SCHEMA_BYTES:
+        detail = f"the schema takes {size} bytes, over {MAX_SCHEMA_BYTES}"
+        raise InvalidRequest(detail, field="schema", value=size, bound=MAX_SCHEMA_BYTES)
     columns = parse_schema(wanted.schema) if wanted.schema else None
     if wanted.key_field:
         check_key_field(Layout.of(format, columns), wanted.key_field)
@@ -237,14 +308,14 @@ def _config(wanted: TopicRequest) -> TopicConfig:
 
 
 def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
-    parts: dict[str, Any] = {}
-    if wanted.scaling is not UNSET:
-        parts["scaling"] = wanted.scaling
-    if wanted.flush is not UNSET:
-        parts["flush"] = msgspec.convert(msgspec.to_builtins(wanted.flush), FlushPolicy)
-    if wanted.retention is not UNSET:
-        parts["retention"] = msgspec.convert(msgspec.to_builtins(wanted.retention), RetentionPolicy)
-    return msgspec.structs.replace(config, **parts)
+    """The configuration with what the request names changed."""
+    replace = msgspec.structs.replace
+    return replace(
+        config,
+        scaling=config.scaling if wanted.scaling is UNSET else wanted.scaling,
+        flush=replace(config.flush, **msgspec.to_builtins(wanted.flush or FlushRequest())),
+        retention=replace(config.retention, **msgspec.to_builtins(wanted.retention or RetentionRequest())),
+    )
 
 
 def _compare(topic: Topic, wanted: TopicRequest) -> None:
@@ -253,8 +324,8 @@ def _compare(topic: Topic, wanted: TopicRequest) -> None:
     named = msgspec.to_builtins(wanted)
     differences = {}
     for field, value in named.items():
-        if isinstance(value, dict) and field in ("flush", "retention"):
-            value = {name: value.get(name) for name in current[field]}
+        if field in ("flush", "retention"):
+            value = current[field] | value
         if current[field] != value:
             differences[field] = {"current": current[field], "requested": value}
     if differences:
