@@ -16,6 +16,7 @@ from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.dispatch import Dispatcher
 from seaweedq.broker.entries import EntryWriter, Source
+from seaweedq.broker.failpoints import reach
 from seaweedq.broker.file_journal import FileJournal
 from seaweedq.broker.flush import Flusher, FlushLimits, TailFacts, due
 from seaweedq.broker.journal_files import remove_journal
@@ -349,4 +350,5 @@ class Broker:
         below = min(pins, default=self.commit.committed + 1)
         if below > self._released:
             self._released = below
+            reach("journal.release")
             self.journal.release(below)

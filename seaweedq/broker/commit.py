@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seaweedq.broker.failpoints import reach
 from seaweedq.broker.journal import Journal
 from seaweedq.broker.open_segment import OpenSegment, Sequences
 from seaweedq.broker.tail import Piece
@@ -183,6 +184,7 @@ class GroupCommit:
     async def _commit(self, requests: list[_Request], others: list[_Other]) -> None:
         now_us = self._clock.now_us()
         frames = self._assign(requests, now_us) + [other.frame for other in others]
+        reach("commit.append")
         try:
             number = await self._journal.append(frames)
         except JournalUnavailable as error:
@@ -191,6 +193,7 @@ class GroupCommit:
         except BaseException as error:
             self._fail(requests, others, error if isinstance(error, Exception) else NotReady("the broker is stopping"))
             raise
+        reach("commit.durable")
         self.commits += 1
         self._work_in(requests, frames, number, now_us)
         for other in others:

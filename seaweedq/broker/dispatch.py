@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.delivery import Judged
+from seaweedq.broker.failpoints import reach
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.read import Pieces, Reader
 from seaweedq.broker.runs import Run, runs_of
@@ -160,9 +161,11 @@ class Dispatcher:
         writes = [
             Put(keys.CURSORS.key(*prefix, segment), keys.CURSORS.encode(record)) for segment, _, record in changed
         ]
+        reach("checkpoint.write")
         revision = await self._coordination.commit([compare], writes)
         if revision is None:
             return False
+        reach("checkpoint.written")
         for (_, cursor, record), number in zip(changed, newest, strict=True):
             cursor.saved(record, number)
         return True
@@ -232,6 +235,7 @@ class Dispatcher:
             )
             if revision:
                 break
+        reach("dispatch.epoch")
         cursors = await self._read_cursors(topic, name)
         self._subscriptions[topic, name] = subscription = Subscription(topic, name, record, revision, cursors)
         return subscription

@@ -141,6 +141,7 @@ class Recovery:
             if one.epoch == epoch:
                 for low, high in one.runs:
                     delivery.pass_over(low, high)
+        reach("recover.acks")
         record = CursorRecord(
             epoch,
             delivery.acked_to,

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.dispatch import Dispatcher
+from seaweedq.broker.failpoints import reach
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.read import Reader
 from seaweedq.broker.subscription import Subscription
@@ -77,7 +78,9 @@ class SubscriptionAdmin:
             if (cursor := CursorRecord(record.epoch, await self._start(segment, record.start), delivered_to=0))
         ]
         for start in range(0, len(cursors), PAGE):
+            reach("subscribe.cursors")
             await self._coordination.commit([Compare(key, 0)], cursors[start : start + PAGE])
+        reach("subscribe.record")
         return (
             await self._coordination.commit([Compare(key, 0)], [Put(key, keys.SUBSCRIPTIONS.encode(record))])
             is not None
@@ -91,6 +94,7 @@ class SubscriptionAdmin:
                 f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
             )
         await self._coordination.commit([], [Delete(there.key)])
+        reach("unsubscribe.cursors")
         self._dispatcher.forget(topic, name)
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
         for start in range(0, len(entries), PAGE):

@@ -55,6 +55,7 @@ class Takeover:
         for broker in await self._dead():
             there = await self._coordination.get(keys.BROKERS.key(broker))
             if there:
+                reach("takeover.revoke")
                 await self._coordination.leases.revoke(there.lease)
 
     async def run(self) -> None:
@@ -69,6 +70,7 @@ class Takeover:
         for broker in dead:
             reach("takeover.remove")
             await asyncio.to_thread(remove_journal, self._journals / broker)
+            reach("takeover.removed")
             await self._coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
 
     async def _dead(self) -> list[str]:

@@ -17,6 +17,7 @@ import msgspec
 
 from seaweedq.broker.catalog import Catalog, Topic, layout_of
 from seaweedq.broker.entries import EntryWriter, Source
+from seaweedq.broker.failpoints import reach
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
@@ -66,6 +67,7 @@ class TopicAdmin:
         ranges = tile(config.initial_segments)
         source = Source(name, first, ranges[0], layout_of(record))
         chain = Chain(self._store, name, first)
+        reach("create.allocated")
         await self._entries.append(source, chain, [], ProducerTable(source.key_range), 0)
         segments = [
             (
@@ -75,8 +77,11 @@ class TopicAdmin:
             for at, r in enumerate(ranges)
         ]
         for start in range(0, len(segments), PAGE):
+            reach("create.segments")
             await self._put_new(segments[start : start + PAGE])
+        reach("create.record")
         if await self._put_new([(keys.TOPICS.key(name), keys.TOPICS.encode(record))], required=False):
+            reach("create.made")
             return True
         await self._look(name)
         await self._remove_records(keys.SEGMENTS.prefix(name, first))
@@ -96,10 +101,13 @@ class TopicAdmin:
 
     async def finish_delete(self, topic: Topic) -> None:
         """Steps 3 to 5; nothing of the topic may be open any more. Repeatable."""
+        reach("delete.files")
         await self.remove_files(f"topics/{topic.name}/")
         incarnation = topic.record.incarnation
         for kind in (keys.CURSORS, keys.SUBSCRIPTIONS, keys.SEGMENTS):
+            reach("delete.records")
             await self._remove_records(kind.prefix(topic.name, incarnation))
+        reach("delete.record")
         key = keys.TOPICS.key(topic.name)
         revision = await self._coordination.commit([Compare(key, topic.revision)], [Delete(key)])
         if revision:
@@ -111,6 +119,7 @@ class TopicAdmin:
         while page := await self._store.list(prefix, limit=DELETIONS):
             for name in page:
                 await self._store.delete(name)
+                reach("delete.file")
             removed += len(page)
         return removed
 
