@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import seaweedq
-from seaweedq.cli import bench, demo, publish, pull, topic
+from seaweedq.cli import bench, demo, publish, pull, topic, verify
 from seaweedq.cli.common import complain, one_line
 from seaweedq.errors import SeaweedqError
 
@@ -45,6 +45,7 @@ app.add_typer(topic.app, name="topic")
 app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.command(epilog=pull.EXAMPLES)(pull.pull)
 app.command(epilog=bench.EXAMPLES)(bench.bench)
+app.command(epilog=verify.EXAMPLES)(verify.verify)
 app.command(epilog=demo.EXAMPLES)(demo.demo)
 
 

@@ -1,0 +1,209 @@
+"""The audit of a chain: what is wrong with the files of a segment, and with what a broker says of its bounds.
+
+It judges and never mends. Entry by entry it collects findings, and after one it goes on with what the next entry says
+of itself, so that one damaged file is one finding and not a hundred. Where files come from is its caller's business.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from seaweedq.errors import ChainDamaged
+from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryMetadata, EntryName, open_entry, segment_folder
+from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, TIMESTAMP_FIELD
+from seaweedq.segments.producers import ProducerTable
+
+_QUEUE_FIELDS = (OFFSET_FIELD, TIMESTAMP_FIELD, *OPTIONAL_FIELDS)
+_OFFSET, _TIMESTAMP = 0, 1  # their places among a file's columns
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is not as it was written: the object or segment, and what is wrong with it."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A topic's objects, sorted: the entries of each segment in order, and what belongs to no chain."""
+
+    chains: dict[int, list[EntryName]]
+    findings: list[Finding]
+
+    @staticmethod
+    def of(topic: str, names: Sequence[str]) -> "Listing":
+        """Sort all names below a topic's folder."""
+        listing = Listing({}, [])
+        for name in sorted(names):
+            if found := _parse(topic, name):
+                listing.chains.setdefault(found[0], []).append(found[1])
+            else:
+                listing.findings.append(Finding(name, "is no entry of a chain, and nothing else belongs here"))
+        return listing
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A segment's bounds, as a broker states them.
+
+    For files that grow meanwhile: ask for `flushed_offset` before they are listed, and for `end_offset` afterwards.
+    """
+
+    low: int
+    high: int
+    start_offset: int
+    flushed_offset: int
+    end_offset: int
+
+
+@dataclass
+class SegmentAudit:
+    """The chain of one segment; feed its entries in order, then `finish`. `cluster` is the store's own id."""
+
+    topic: str
+    segment: int
+    cluster: str
+    findings: list[Finding] = field(default_factory=list)
+    entries: int = 0
+    start: int | None = None
+    end: int | None = None  # None: unknown, behind an unreadable entry
+    _sequence: int | None = None
+    _before: EntryMetadata | None = None
+    _schema: pa.Schema | None = None
+
+    @property
+    def folder(self) -> str:
+        """Where the entries are."""
+        return segment_folder(self.topic, self.segment)
+
+    def entry(
+        self, name: EntryName, file: BinaryIO, last: bool, wanted: Callable[[], bool] = lambda: True
+    ) -> Iterator[pa.Table]:
+        """Check an entry; gives those of its row groups, whole, that are sound and for which `wanted()` is true."""
+        self._check_name(name)
+        try:
+            parquet, metadata = open_entry(file, self.folder + str(name))
+        except ChainDamaged as error:
+            self.finding(error.detail, name)
+            return
+        with parquet:
+            self._check_metadata(name, metadata, last)
+            self._check_schema(name, parquet.schema_arrow)
+            self._before, self.end = metadata, metadata.next_offset
+            yield from self._groups(name, parquet, metadata, wanted)
+
+    def finish(self, bounds: Bounds | None = None) -> None:
+        """All entries were fed: hold them against what a broker states."""
+        if bounds is None:
+            return
+        if self.entries == 0 and bounds.flushed_offset:
+            self.finding(f"has no files, and the broker has {bounds.flushed_offset} rows of it in files")
+        if self.start is not None and self.start > bounds.start_offset:
+            self.finding(f"begins at {self.start} in files, and at {bounds.start_offset} by the broker")
+        if self._before and (self._before.low, self._before.high) != (bounds.low, bounds.high):
+            stated = f"[{bounds.low}, {bounds.high}) by the broker"
+            self.finding(f"has the keys [{self._before.low}, {self._before.high}) in files, and {stated}")
+        if self.entries and self.end is not None and not bounds.flushed_offset <= self.end <= bounds.end_offset:
+            between = f"between {bounds.flushed_offset} and {bounds.end_offset}"
+            self.finding(f"ends at {self.end} in files, and {between} by the broker")
+
+    def finding(self, what: str, name: EntryName | None = None) -> None:
+        """Something is wrong with an entry, or with the segment."""
+        self.findings.append(Finding(self.folder + str(name or ""), what))
+
+    def missing(self, name: EntryName, why: str) -> None:
+        """An entry that was listed cannot be opened."""
+        self._check_name(name)
+        self.finding(f"cannot be opened: {why}", name)
+
+    def _check_name(self, name: EntryName) -> None:
+        if self._sequence is None:
+            self.start = name.first_offset
+            if (name.sequence == 0) != (name.first_offset == 0):
+                self.finding("is not where a chain can begin", name)
+        elif name.sequence != self._sequence + 1:
+            self.finding(f"follows entry {self._sequence}", name)
+        elif self.end is not None and name.first_offset != self.end:
+            self.finding(f"begins at offset {name.first_offset}, and the entry before ends at {self.end}", name)
+        self.entries += 1
+        self._sequence, self.end = name.sequence, None
+
+    def _check_metadata(self, name: EntryName, metadata: EntryMetadata, last: bool) -> None:
+        mine = {"cluster": self.cluster, "topic": self.topic, "segment": self.segment}
+        if self._before:
+            mine |= {"low": self._before.low, "high": self._before.high}
+        for what, expected in mine.items():
+            if getattr(metadata, what) != expected:
+                self.finding(f"says {what} {getattr(metadata, what)!r}, not {expected!r}", name)
+        if metadata.seal and not last:
+            self.finding("is sealed, and is not the last", name)
+        if self._before and metadata.max_timestamp_us < self._before.max_timestamp_us:
+            self.finding("says a newest _timestamp below that of the entry before", name)
+        try:
+            ProducerTable.decode(metadata.producers)
+        except ValueError as error:
+            self.finding(str(error), name)
+
+    def _check_schema(self, name: EntryName, schema: pa.Schema) -> None:
+        if not pa.schema(list(schema)[: len(_QUEUE_FIELDS)]).equals(pa.schema(_QUEUE_FIELDS)):
+            self.finding(f"has other columns than the queue's own at its start: {schema.names}", name)
+        if self._schema is not None and not schema.equals(self._schema):
+            self.finding(f"has other columns than the entries before: {schema.names}", name)
+        self._schema = schema
+
+    def _groups(
+        self, name: EntryName, parquet: pq.ParquetFile, metadata: EntryMetadata, wanted: Callable[[], bool]
+    ) -> Iterator[pa.Table]:
+        first = metadata.first_offset
+        sizes = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
+        if any(size != ROW_GROUP_ROWS for size in sizes[:-1]) or not all(0 < size <= ROW_GROUP_ROWS for size in sizes):
+            self.finding(f"has row groups of {sizes} rows; all but the last have {ROW_GROUP_ROWS}", name)
+        for number, size in enumerate(sizes):
+            if size and wanted():
+                problem, table = _read(parquet, number, first, metadata.max_timestamp_us)
+                if problem:
+                    self.finding(f"row group {number}: {problem}", name)
+                elif table is not None:
+                    yield table
+            first += size
+
+
+def _parse(topic: str, name: str) -> tuple[int, EntryName] | None:
+    """Segment and name of an entry, if it is one and stands where it would be looked for."""
+    segment = name.removeprefix(f"topics/{topic}/segment=").partition("/")[0]
+    try:
+        entry = EntryName.parse(name)
+    except ChainDamaged:
+        return None
+    if not (segment.isascii() and segment.isdecimal()) or name != segment_folder(topic, int(segment)) + str(entry):
+        return None
+    return int(segment), entry
+
+
+def _read(parquet: pq.ParquetFile, number: int, first: int, newest_us: int) -> tuple[str, pa.Table | None]:
+    """What is wrong with a row group whose first offset should be `first` (empty: nothing), and its rows."""
+    try:
+        table = parquet.read_row_group(number, use_threads=False)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        return str(error), None
+    offsets = table.column(_OFFSET).to_numpy()
+    if not np.array_equal(offsets, np.arange(first, first + len(offsets))):
+        at = int(np.argmin(offsets == np.arange(first, first + len(offsets))))
+        return f"row {at} has the _offset {offsets[at]}, not {first + at}", None
+    times = table.column(_TIMESTAMP).cast(pa.int64())
+    least, most = pc.min_max(times).values()
+    if most.as_py() > newest_us:
+        return "has a _timestamp above the newest that the entry states", None
+    statistics = [parquet.metadata.row_group(number).column(at).statistics for at in (_OFFSET, _TIMESTAMP)]
+    stated = [(each.min_raw, each.max_raw) for each in statistics if each and each.has_min_max]
+    if stated != [(first, first + len(offsets) - 1), (least.as_py(), most.as_py())]:
+        return f"has statistics {stated} that are not those of its rows", None
+    return "", table
