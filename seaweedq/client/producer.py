@@ -78,7 +78,8 @@ class Producer:
     """Gathers messages and publishes them in batches, each exactly once. Threads may share it.
 
     What failed is known to its receipts, and the error is also raised once: by the next `send`, `flush` or `close`.
-    The producer goes on after it.
+    The producer goes on after it. Leaving a `with` flushes, but for an interrupt (KeyboardInterrupt, SystemExit): that
+    leaves at once, and what is not acknowledged by then may be lost.
     """
 
     def __init__(
@@ -167,12 +168,21 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and not isinstance(error, Exception):
+            return self._abandon()
         try:
             self.close()
         except SeaweedqError as failed:
             if error is None:
                 raise
             error.add_note(f"the producer failed too: {failed}")
+
+    def _abandon(self) -> None:
+        """Whoever interrupts a program wants out, broker or no broker: the thread is left to itself."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._on_close(self)
 
     def _wait_for_room(self, size: int) -> None:
         self._changed.wait_for(lambda: self._error or self._closing or self._batcher.has_room(size))

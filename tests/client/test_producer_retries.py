@@ -116,6 +116,20 @@ def _send_and_stumble(client):
         raise KeyError("mine")
 
 
+def test_an_interrupt_does_not_wait_for_a_broker_that_is_gone(cluster):
+    cluster.faults = [lambda _: problem(503, "overloaded", retry_after="0")] * 10_000
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Client("http://test", transport=httpx.MockTransport(cluster)) as client:
+        _send_and_be_interrupted(client)
+    assert time.monotonic() - began_s < 5
+
+
+def _send_and_be_interrupted(client):
+    with client.producer("t") as producer:
+        producer.send("a")
+        raise KeyboardInterrupt
+
+
 def test_patience_ends_with_the_last_failure(cluster, client):
     cluster.faults = [lambda _: problem(503, "overloaded", budget_bytes=7)] * 1000
     with client.producer("t", delivery_timeout_s=0.2) as producer:
