@@ -20,9 +20,10 @@ class BrokerAnswer(Struct):
 
 
 class ClusterAnswer(Struct):
-    """Who lives, and who leads."""
+    """Who lives, and who leads; `store` is the URL of the store that all of them share."""
 
     cluster: str
+    store: str
     leader: str | None
     brokers: list[BrokerAnswer]
 
@@ -35,6 +36,7 @@ class Health(Struct):
 
 _EXAMPLE = {
     "cluster": "9f86d081884c7d65",
+    "store": "file:///var/lib/seaweedq/store",
     "leader": "broker.1f2e",
     "brokers": [
         {
@@ -56,7 +58,7 @@ async def cluster(request: Request) -> Response:
     own = BrokerAnswer(
         broker.membership.broker, broker.url, leads, broker.budget.tails, broker.journal.unreleased_bytes
     )
-    return json_answer(ClusterAnswer(broker.cluster, own.id if leads else None, [own]))
+    return json_answer(ClusterAnswer(broker.cluster, broker.settings.store_path, own.id if leads else None, [own]))
 
 
 @router.get("/healthz", **described(None, {200: Health}, shows={"status": "ok"}))

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from seaweedq.cli.stores import open_store
-from seaweedq.client.calls import call, fetch_request, segments, topic_path
+from seaweedq.client.calls import call, fetch_request, segments
 from seaweedq.client.effects import ARROW, Reply, Request, Steps
 from seaweedq.client.problems import check
 from seaweedq.client.transport import SyncTransport
@@ -49,10 +49,10 @@ class Broker:
         self._topic = topic
         self._transport = SyncTransport(url, TIMEOUT_S, None)
 
-    def root(self) -> str:
-        """The store's URL."""
-        path: str = self._transport.run(call("GET", topic_path(self._topic)))["path"]
-        return path.removesuffix(f"/topics/{self._topic}")
+    def store(self) -> tuple[str, str]:
+        """The id of its cluster, and the URL of the cluster's store."""
+        facts = self._transport.run(call("GET", "/v1/cluster"))
+        return facts["cluster"], facts["store"]
 
     def bounds(self) -> dict[int, Bounds]:
         """Each segment's bounds, as they are now."""
@@ -97,8 +97,11 @@ class Audit:
         with ExitStack() as stack:
             broker = stack.enter_context(closing(Broker(self._url, self._topic))) if self._url else None
             before = broker.bounds() if broker else {}
-            store = open_store(self._root or (broker.root() if broker else ""), SystemIds())
+            expected, root = broker.store() if broker else (None, "")
+            store = open_store(self._root or root, SystemIds())
             cluster, names = asyncio.run(_look(store, self._topic))
+            if expected not in (None, cluster):
+                raise ClientError(f"the store is that of cluster {cluster}, the broker is of cluster {expected}")
             after = broker.bounds() if broker else {}
             listing = Listing.of(self._topic, names)
             if broker is None and not names:
@@ -109,7 +112,7 @@ class Audit:
                 verdict = Verdict(SegmentAudit(self._topic, number, cluster))
                 self.verdicts.append(verdict)
                 chain = listing.chains.get(number, [])
-                for _ in self._files(verdict, chain, store, broker):
+                for _ in self._files(verdict, chain, store, broker if number in after else None):
                     yield done + verdict.chain.entries - 1, total
                 done += len(chain)
                 flushed = before[number].flushed_offset if number in before else 0

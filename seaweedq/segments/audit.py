@@ -192,7 +192,7 @@ def _read(parquet: pq.ParquetFile, number: int, first: int, newest_us: int) -> t
     try:
         table = parquet.read_row_group(number, use_threads=False)
         table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
         return str(error), None
     offsets = table.column(_OFFSET).to_numpy()
     if not np.array_equal(offsets, np.arange(first, first + len(offsets))):

@@ -55,7 +55,10 @@ class Chain:
         self.last = await asyncio.to_thread(self.metadata, name) if name else None
 
     async def append(self, metadata: EntryMetadata, data: bytes | memoryview) -> None:
-        """Make `data` the next entry. Raises Fenced when another writer has its name. Cancelled: call again with the same bytes."""
+        """Make `data` the next entry. Raises Fenced when another writer has its name.
+
+        Where it is cancelled the entry may be there, or may yet come: only the same bytes may be put again.
+        """
         assert EntryName(metadata.sequence, metadata.first_offset) == self.next
         pause = FIRST_PAUSE_S
         while True:
@@ -87,9 +90,13 @@ class Chain:
         return self._names
 
     async def size(self, name: EntryName) -> int:
-        """An entry's size in bytes."""
+        """An entry's size in bytes. Raises ChainDamaged where it is gone."""
         if name not in self._sizes:
-            self._sizes[name] = await self._store.size(self.folder + str(name))
+            path = self.folder + str(name)
+            try:
+                self._sizes[name] = await self._store.size(path)
+            except FileNotFoundError as error:
+                raise _missing(path) from error
         return self._sizes[name]
 
     def metadata(self, name: EntryName) -> EntryMetadata:
@@ -105,7 +112,7 @@ class Chain:
         try:
             file = self._store.open(path)
         except FileNotFoundError as error:
-            raise ChainDamaged(f"{path} is not there", name=path) from error
+            raise _missing(path) from error
         try:
             return file, *open_entry(file, path)
         except BaseException:
@@ -148,3 +155,7 @@ class Chain:
         for before, after in itertools.pairwise(names):
             if after.sequence != before.sequence + 1 or after.first_offset < before.first_offset:
                 raise ChainDamaged(f"{self.folder}: {after} follows {before}", name=self.folder + str(after))
+
+
+def _missing(path: str) -> ChainDamaged:
+    return ChainDamaged(f"{path} is not there", name=path)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from seaweedq.errors import ChainDamaged
-from seaweedq.segments.layout import OPTIONAL_FIELDS, Format, Layout
+from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layout
 
 ROW_GROUP_ROWS = 65_536
 METADATA_KEY = b"seaweedq"
@@ -118,7 +118,9 @@ def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         raw = parquet.metadata.metadata or {}
         metadata = msgspec.json.decode(raw[METADATA_KEY], type=EntryMetadata)
-    except (pa.ArrowException, OSError, KeyError, msgspec.DecodeError) as error:
+        if parquet.schema_arrow.names[0] != OFFSET_FIELD.name:
+            raise KeyError(OFFSET_FIELD.name)
+    except (pa.ArrowException, OSError, LookupError, ValueError, msgspec.DecodeError) as error:
         raise ChainDamaged(f"{name} is not a readable entry: {error}", name=name) from error
     if EntryName.parse(name) != EntryName(metadata.sequence, metadata.first_offset):
         raise ChainDamaged(f"{name} holds entry {metadata.sequence} from offset {metadata.first_offset}", name=name)

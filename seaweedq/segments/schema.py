@@ -2,7 +2,7 @@
 
 It refuses nested types, names that Spark could not tell apart or that are the queue's own, and more than 1,000 fields.
 Field ids stand in the metadata `PARQUET:field_id`, the schema id in the schema's. A uuid is text, which every reader of
-Parquet shows alike; its field is marked.
+Parquet shows alike, and so is a time of day (`HH:MM:SS.ffffff`): Spark opens no file with a TIME column. Their fields are marked.
 """
 
 import base64
@@ -16,7 +16,8 @@ from seaweedq.segments.layout import PARTITION_COLUMN
 MAX_FIELDS = 1000
 FIELD_ID, SCHEMA_ID = b"PARQUET:field_id", b"schema-id"
 
-_UUID = {b"iceberg.type": b"uuid"}
+_MARK = b"iceberg.type"
+_AS_TEXT = {"time", "uuid"}
 _PRIMITIVES = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -24,7 +25,7 @@ _PRIMITIVES = {
     "float": pa.float32(),
     "double": pa.float64(),
     "date": pa.date32(),
-    "time": pa.time64("us"),
+    "time": pa.string(),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", tz="UTC"),
     "string": pa.string(),
@@ -60,9 +61,19 @@ def decode_fields(text: str) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
+def schema_id(fields: pa.Schema) -> int:
+    """The id of the schema that columns come from; 0 where it states none, as for `json` and `bytes`."""
+    return int((fields.metadata or {}).get(SCHEMA_ID, b"0"))
+
+
 def is_uuid(field: pa.Field) -> bool:
     """Whether a string column holds UUIDs."""
-    return (field.metadata or {}).get(b"iceberg.type") == b"uuid"
+    return (field.metadata or {}).get(_MARK) == b"uuid"
+
+
+def is_time(field: pa.Field) -> bool:
+    """Whether a string column holds times of day."""
+    return (field.metadata or {}).get(_MARK) == b"time"
 
 
 def _validated(model: Any, stated: Any, name: str) -> Any:
@@ -91,7 +102,7 @@ def _arrow_field(field: Any) -> pa.Field:
         arrow = _PRIMITIVES[str(kind)]
     else:
         raise _refused(name, f"the type {str(kind)[:200]} is not supported; fields are flat and of a primitive type")
-    marks = _UUID if str(kind) == "uuid" else {}
+    marks = {_MARK: str(kind).encode()} if str(kind) in _AS_TEXT else {}
     return pa.field(name, arrow, nullable=not field.required, metadata={FIELD_ID: str(field.field_id), **marks})
 
 
