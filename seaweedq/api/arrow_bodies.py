@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.api import json_texts, keys, typed_values
-from seaweedq.api.arrow_columns import Misfit, caster
+from seaweedq.api.arrow_columns import Misfit, caster, time_text
 from seaweedq.api.intake import (
     MAX_AHEAD_US,
     MAX_EXPIRES_S,
@@ -30,7 +30,7 @@ from seaweedq.api.ipc_bounds import check_bounds
 from seaweedq.errors import InvalidRequest, RequestTooLarge, UnreadableBody
 from seaweedq.segments.layout import OPTIONAL_FIELDS, TIMESTAMP_FIELD, Format, Layout
 from seaweedq.segments.rows import assemble, header_sizes
-from seaweedq.segments.schema import is_uuid
+from seaweedq.segments.schema import is_time, is_uuid
 
 _KEY, _HEADERS, _EXPIRES = OPTIONAL_FIELDS[:3]
 _QUEUE_FIELDS = {field.name: field for field in (TIMESTAMP_FIELD, _KEY, _HEADERS, _EXPIRES)}
@@ -47,6 +47,7 @@ _ARROW_ERRORS = (
 )
 
 _UUID = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
+_TIME = r"^([01][0-9]|2[0-3])(:[0-5][0-9]){2}\.[0-9]{6}$"
 _DAY_US = 86_400_000_000
 _FIRST_DAY, _LAST_DAY = MIN_US // _DAY_US, MAX_US // _DAY_US
 
@@ -109,7 +110,7 @@ def _casts(schema: pa.Schema, intake: Intake) -> "dict[str, _Cast]":
         if name in casts:
             raise _unfit(name, "is there twice")
         kind = wanted[name].type
-        cast = caster(field.type, kind)
+        cast = _caster(field.type, wanted[name])
         if cast is None:
             raise _unfit(name, f"is {str(field.type)[:200]}, which cannot be taken as {kind}")
         casts[name] = cast
@@ -120,6 +121,16 @@ def _casts(schema: pa.Schema, intake: Intake) -> "dict[str, _Cast]":
 
 
 _Cast = Callable[[pa.Array, int], pa.Array]
+
+
+def _caster(given: pa.DataType, wanted: pa.Field) -> _Cast | None:
+    """`caster` for a field: times of day become text, and a UUID has one spelling, whatever body it came in."""
+    if is_time(wanted) and pa.types.is_time(given):
+        return time_text
+    cast = caster(given, wanted.type)
+    if cast is None or not is_uuid(wanted):
+        return cast
+    return lambda column, budget: pc.ascii_lower(cast(column, budget))
 
 
 def _cast(name: str, cast: _Cast, chunks: list[pa.Array], intake: Intake) -> pa.Array:
@@ -167,12 +178,12 @@ def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
     kind = field.type
     if is_uuid(field):
         return _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name}: not a UUID")
+    if is_time(field):
+        return _rows(pc.invert(pc.match_substring_regex(column, _TIME)), f"{field.name}: not a time HH:MM:SS.ffffff")
     if pa.types.is_timestamp(kind):
         return _outside(field.name, column.cast(pa.int64()), MIN_US, MAX_US)
     if pa.types.is_date(kind):
         return _outside(field.name, column.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
-    if pa.types.is_time(kind):
-        return _outside(field.name, column.cast(pa.int64()), 0, _DAY_US - 1)
     return []
 
 

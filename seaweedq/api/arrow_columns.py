@@ -34,6 +34,11 @@ def caster(given: pa.DataType, wanted: pa.DataType) -> Cast | None:
     return lambda column, _: column.cast(options=pc.CastOptions(wanted, allow_time_truncate=True))
 
 
+def time_text(column: pa.Array, _: int) -> pa.Array:
+    """Times of day as text, to the microsecond."""
+    return column.cast(options=pc.CastOptions(pa.time64("us"), allow_time_truncate=True)).cast(pa.string())
+
+
 def _is_string(kind: pa.DataType) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
@@ -57,7 +62,7 @@ def _widens(given: pa.DataType, wanted: pa.DataType) -> bool:
         return bool(types.is_floating(given) and given.bit_width <= wanted.bit_width)
     if types.is_timestamp(wanted):
         return bool(types.is_timestamp(given) and (given.tz is None) == (wanted.tz is None))
-    return bool(types.is_time(wanted) and types.is_time(given))
+    return False
 
 
 def _text(wanted: pa.DataType) -> Cast:

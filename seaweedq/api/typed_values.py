@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from seaweedq.api.intake import MAX_US, MIN_US, Refused
 from seaweedq.api.json_texts import NOT_UTF8
-from seaweedq.segments.schema import is_uuid
+from seaweedq.segments.schema import is_time, is_uuid
 
 _FLOAT32_MAX = 3.4028235677973366e38
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -59,6 +59,8 @@ def column(values: list[Any], field: pa.Field) -> pa.Array:
     """A column of decoded values. Raises ValueError, OverflowError or pa.ArrowException where one does not fit."""
     if is_uuid(field):
         values = [None if value is None else str(value) for value in values]
+    if is_time(field):
+        values = [None if value is None else value.isoformat("microseconds") for value in values]
     if pa.types.is_decimal(field.type):
         values = [_decimal(value, field.nullable) for value in values]
     made = pa.array(values, field.type)
@@ -116,6 +118,8 @@ def _python_type(field: pa.Field) -> Any:
     kind = field.type
     if is_uuid(field):
         return uuid.UUID
+    if is_time(field):
+        return Annotated[dt.time, msgspec.Meta(tz=False)]
     if pa.types.is_integer(kind):
         bound = 1 << kind.bit_width - 1
         return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)]
@@ -133,5 +137,4 @@ def _python_type(field: pa.Field) -> Any:
         pa.string(): str,
         pa.binary(): bytes,
         pa.date32(): dt.date,
-        pa.time64("us"): Annotated[dt.time, msgspec.Meta(tz=False)],
     }[kind]

@@ -24,6 +24,7 @@ from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.segments.schema import schema_id
 
 COMMIT_BYTES = 32 * 1024 * 1024
 
@@ -269,7 +270,7 @@ def _frame(part: Part, now_us: int) -> Frame:
         first_offset=part.first,
         count=part.rows.num_rows,
         columns=mask_of(part.rows),
-        schema_id=0,
+        schema_id=schema_id(part.segment.layout.values),
         ranges=ranges,
         append_time_us=now_us,
         payload=part.payload,

@@ -16,6 +16,7 @@ from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import ProducerTable
+from seaweedq.segments.schema import schema_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class EntryWriter:
             next_offset=name.first_offset + sum(rows.num_rows for _, rows in pieces),
             broker=self._broker,
             nonce=self._ids.nonce(),
-            schema_id=0,
+            schema_id=schema_id(source.layout.values),
             appended_us=self._clock.now_us(),
             max_timestamp_us=max_timestamp_us,
             producers=producers.encode(),

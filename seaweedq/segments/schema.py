@@ -2,7 +2,8 @@
 
 It refuses nested types, names that Spark could not tell apart or that are the queue's own, and more than 1,000 fields.
 Field ids stand in the metadata `PARQUET:field_id`, the schema id in the schema's. A uuid is text, which every reader of
-Parquet shows alike, and so is a time of day (`HH:MM:SS.ffffff`): Spark opens no file with a TIME column. Their fields are marked.
+Parquet shows alike, and so is a time of day (`HH:MM:SS.ffffff`): Spark opens no
+file with a TIME column. Their fields are marked.
 """
 
 import base64

@@ -184,7 +184,7 @@ def test_typed_columns_widen() -> None:
     rows = decode_arrow(stream(table), intake("typed", "small"))
     assert rows.schema.equals(intake("typed").layout.rows(0b0001))
     assert rows.column("_key").to_pylist() == ["1", "2"]
-    assert rows.column("clock").to_pylist() == [dt.time(1), None]
+    assert rows.column("clock").to_pylist() == ["01:00:00.000000", None]
     assert rows.column("local").cast(pa.int64()).to_pylist() == [1, None]
     assert rows.column("flag").null_count == 2
 
@@ -206,6 +206,20 @@ def test_typed_rows_that_are_not_valid_are_named() -> None:
     with pytest.raises(InvalidMessages) as caught:
         decode_arrow(stream(table), intake("typed"))
     assert [why.split(":")[0] for why in reasons(caught.value).values()] == ["small", "token", "day", "local"]
+
+
+def test_times_and_uuids_have_one_spelling_whatever_they_come_as() -> None:
+    small = pa.array([1, 2], pa.int32())
+    clocks: list[Any] = [pa.array([1, None], pa.time32("s")), ["00:00:01.000000", None]]
+    token = "6BA7B810-9dad-11d1-80b4-00c04fd430c8"
+    for clock in clocks:
+        body = stream({"small": small, "clock": clock, "token": [token, None]})
+        rows = decode_arrow(body, intake("typed", "token"))
+        assert rows.column("clock").to_pylist() == ["00:00:01.000000", None]
+        assert rows.column("token").to_pylist() == rows.column("_key").to_pylist() == [token.lower(), None]
+    for bad in ("00:00:01", "24:00:00.000000", "00:60:00.000000", "00:00:60.000000", "00:00:01.000000\n", ""):
+        with pytest.raises(InvalidMessages, match="clock"):
+            decode_arrow(stream({"small": small, "clock": ["00:00:01.000000", bad]}), intake("typed"))
 
 
 def test_a_required_column_may_not_be_missing() -> None:
