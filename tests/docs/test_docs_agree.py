@@ -1,0 +1,119 @@
+"""The documentation and the code name the same routes, errors, settings, commands, metrics and fail points."""
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from prometheus_client.parser import text_string_to_metric_families
+
+from seaweedq.api.app import Application
+from seaweedq.api.metrics import render
+from seaweedq.api.problems import STATUS
+from seaweedq.broker.broker import Broker
+from seaweedq.cli import main
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.memory import MemoryCoordination
+from seaweedq.errors import ClientError, SeaweedqError, by_slug
+from seaweedq.settings import Settings
+from seaweedq.storage.memory import MemoryStore
+
+ROOT = Path(__file__).parent.parent.parent
+NEVER_SENT = {"bad-request", "unfit-store", "data-folder-in-use"}  # bases, and what ends a start
+
+
+@pytest.fixture
+async def broker(tmp_path):
+    clock, ids = SystemClock(), SystemIds()
+    made = Broker(Settings(data_dir=tmp_path), MemoryStore(), MemoryCoordination(clock), clock, ids, "http://x")
+    made.lock()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def test_routes(tmp_path):
+    clock = SystemClock()
+    broker = Broker(
+        Settings(data_dir=tmp_path), MemoryStore(), MemoryCoordination(clock), clock, SystemIds(), "http://x"
+    )
+    paths = Application(broker).fastapi.openapi()["paths"]
+    served = {f"{method.upper()} {path}" for path, operations in paths.items() for method in operations}
+    assert served == set(re.findall(r"^### `([A-Z]+ /\S*)`$", page("http.md"), re.MULTILINE))
+
+
+def test_errors_and_their_status():
+    rows = re.findall(r"^\| (\d{3}) \| (.+?) \|", page("http.md"), re.MULTILINE)
+    documented = {(slug, int(status)) for status, cell in rows for slug in re.findall(r"`([a-z-]+)`", cell)}
+    sent = {
+        (slug, STATUS[kind])
+        for slug, kind in by_slug().items()
+        if slug not in NEVER_SENT and not issubclass(kind, ClientError)
+    }
+    assert documented == sent
+
+
+def test_every_status_that_openapi_names_is_in_the_table_of_errors():
+    statuses = {status for kind, status in STATUS.items() if not issubclass(kind, ClientError)}
+    documented = {int(status) for status in re.findall(r"^\| (\d{3}) \|", page("http.md"), re.MULTILINE)}
+    assert documented == statuses
+    assert SeaweedqError in STATUS
+
+
+def test_settings():
+    documented = re.findall(r"^\| `(\w+)` \|", page("settings.md"), re.MULTILINE)
+    assert documented == list(Settings.model_fields)
+
+
+def test_settings_that_the_pages_mention_are_there():
+    names = set(Settings.model_fields)
+    table = page("operations.md").partition("## Settings that matter")[2].partition("\n## ")[0]
+    mentioned = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
+    assert mentioned
+    assert set(mentioned) <= names
+
+
+def commands():
+    """Every command with its options, as (words, options)."""
+    group = typer.main.get_command(main.app)
+    for name, command in group.commands.items():
+        for words, one in {f"{name} {sub}": c for sub, c in getattr(command, "commands", {}).items()}.items() or [
+            (name, command)
+        ]:
+            yield words, [option for p in one.params for option in p.opts if option.startswith("--")]
+
+
+def test_commands_and_their_options():
+    text = page("cli.md")
+    found = dict(commands())
+    assert "topic create" in found
+    for words, options in found.items():
+        section = re.search(rf"^## `seaweedq {words.split()[0]}`$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+        assert section, words
+        assert words.split()[-1] in section[1]
+        missing = {option for option in options if f"`{option}" not in section[1]} - {"--url", "--help", "--yes"}
+        assert not missing, words
+
+
+def test_no_section_of_a_command_that_is_not_there():
+    first = {words.split()[0] for words, _ in commands()}
+    assert set(re.findall(r"^## `seaweedq (\w+)`$", page("cli.md"), re.MULTILINE)) == first
+
+
+async def test_metrics(broker):
+    families = text_string_to_metric_families(render(broker).decode())
+    served = {sample.name for family in families for sample in family.samples}
+    assert served == set(re.findall(r"^\| `(seaweedq_\w+)` \|", page("operations.md"), re.MULTILINE))
+
+
+def test_fail_points():
+    sources = (ROOT / "seaweedq").rglob("*.py")
+    placed = {name for path in sources for name in re.findall(r'\breach\("([\w.]+)"\)', path.read_text())}
+    tables = "\n".join(line for line in page("protocol.md").splitlines() if line.startswith("|"))
+    named = set(re.findall(r"`([a-z]+\.[a-z]+)`", tables))
+    assert placed
+    assert named == placed
