@@ -129,6 +129,7 @@ class Broker:
         )
         await self.takeover.revoke()
         await self.membership.start()
+        await self._register()
         await self.election.campaign()
         self.election.start()
 
@@ -139,15 +140,17 @@ class Broker:
         await self.takeover.run()
         await self.admin.sweep()
 
-    async def _open_journal(self) -> None:
-        broker = self.membership.broker
+    async def _register(self) -> None:
+        """Name the journal, before there is one: if this broker dies starting, the next one knows whose lease to end."""
+        key = keys.JOURNALS.key(self.membership.broker)
         record = JournalRecord("file", self._place)
-        key = keys.JOURNALS.key(broker)
         if not await self._coordination.commit(
             [Compare(key, 0), self.membership.compare()], [Put(key, keys.JOURNALS.encode(record))]
         ):
             raise NotReady("this broker's lease ended while it was starting")
-        self.journal = FileJournal(self._journals / broker, self._ids, self.settings.journal_file_bytes)
+
+    async def _open_journal(self) -> None:
+        self.journal = FileJournal(self._journals / self.membership.broker, self._ids, self.settings.journal_file_bytes)
         self.commit = GroupCommit(self.journal, self.clock, self.membership.valid)
         self.publisher = Publisher(self.commit, self._ids, self.settings.publish_timeout_s)
         self.flusher = Flusher(self.entries)
