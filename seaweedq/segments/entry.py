@@ -4,11 +4,13 @@ The metadata stands in the Parquet footer under the key `seaweedq`, so a file ex
 holds beyond the rows (nonce, producer table, seal) is what makes the chain a log.
 """
 
+import mmap
 import re
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,6 +23,7 @@ METADATA_KEY = b"seaweedq"
 _NAME = re.compile(r"(\d{8})-(\d{16})\.parquet")
 _DELTA = {"_offset", "_timestamp", "_expires"}
 _SAMPLE_ROWS = 1_000
+_SPARE_BYTES = 1024 * 1024
 
 
 class Seal(msgspec.Struct, frozen=True):
@@ -77,14 +80,31 @@ def segment_folder(topic: str, segment: int) -> str:
 
 
 def encode_entry(pieces: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:
-    """The file's bytes. `pieces` are (first offset, rows), dense; none makes a file of no rows."""
+    """The file's bytes, aligned to a page. `pieces` are (first offset, rows), dense; none makes a file of no rows."""
     table = pa.Table.from_batches([layout.complete(rows, first) for first, rows in pieces], schema=layout.table)
-    sink = pa.BufferOutputStream()
+    space = page_aligned(table.nbytes + _SPARE_BYTES)
+    sink: pa.NativeFile = pa.FixedSizeBufferWriter(space)
+    try:
+        _write(sink, table, layout, metadata)
+    except OSError:  # few files are larger than their rows
+        sink = pa.BufferOutputStream()
+        _write(sink, table, layout, metadata)
+        return sink.getvalue()
+    return space.slice(0, sink.tell())
+
+
+def page_aligned(size: int) -> pa.Buffer:
+    """A mutable buffer that begins at a page of memory, as direct writes to a disk need it."""
+    memory = np.empty(size + mmap.PAGESIZE, np.uint8)
+    start = -memory.ctypes.data % mmap.PAGESIZE
+    return pa.py_buffer(memory[start : start + size])
+
+
+def _write(sink: pa.NativeFile, table: pa.Table, layout: Layout, metadata: EntryMetadata) -> None:
     with pq.ParquetWriter(sink, layout.table, **_writer_options(table, layout)) as writer:
         if table.num_rows:
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(metadata)})
-    return sink.getvalue()
 
 
 def _writer_options(table: pa.Table, layout: Layout) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from seaweedq.clock import Ids
 from seaweedq.errors import StoreUnavailable
+from seaweedq.storage.direct import write_all
 from seaweedq.storage.interface import Data
 from seaweedq.storage.names import TEMPORARY, check_name, check_prefix
 
@@ -201,9 +202,7 @@ def _written(path: str, data: Data) -> Iterator[None]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        rest = memoryview(data).cast("B")
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        write_all(descriptor, data)
         os.fsync(descriptor)
         yield
     finally:

@@ -1,0 +1,35 @@
+"""The bytes of an entry: aligned for direct writes, and the same where they need more room than their rows."""
+
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from seaweedq.segments import entry
+from seaweedq.segments.layout import TIMESTAMP, Format, Layout
+
+LAYOUT = Layout.of(Format.BYTES)
+METADATA = entry.EntryMetadata("c", "t", 0, 0, 1, 0, 0, 5000, "b", "n", 0, 0, 0, b"")
+
+
+def rows(count: int) -> pa.RecordBatch:
+    values = [os.urandom(300) for _ in range(count)]
+    return pa.RecordBatch.from_arrays([pa.array([1] * count, TIMESTAMP), pa.array(values)], schema=LAYOUT.rows(0))
+
+
+def test_an_entry_begins_at_a_page_of_memory_and_reads_back() -> None:
+    batch = rows(5000)
+    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA)
+    assert data.address % 4096 == 0
+    table = pq.read_table(pa.BufferReader(data))
+    assert table["value"].combine_chunks().equals(batch.column("value"))
+    assert table["_offset"].to_pylist() == list(range(5000))
+
+
+def test_an_entry_larger_than_its_room_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = rows(5000)
+    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA)
+    monkeypatch.setattr(entry, "_SPARE_BYTES", -batch.nbytes // 2)
+    again = entry.encode_entry([(0, batch)], LAYOUT, METADATA)
+    assert again.equals(data)
