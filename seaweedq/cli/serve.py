@@ -1,5 +1,9 @@
 """`seaweedq serve`: parse, build, run. The only place where backends are chosen for a broker."""
 
+import os
+
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # Arrow reads it once, when it is loaded
+
 import asyncio
 import ctypes
 import inspect
@@ -14,7 +18,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
-import pyarrow as pa
 import typer
 import uvicorn
 from pydantic import ValidationError
@@ -31,9 +34,9 @@ from seaweedq.storage.local import LocalStore
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MIB = 1024 * 1024
-# glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD: keep freed buffers rather than give them back to the kernel and
-# fault them in again; 1.6 times the speed of the Arrow path (docs/performance.md).
-MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -3: 32 * MIB}
+# glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX: keep freed buffers rather than give them back to the kernel and fault
+# them in again. The settings hold for all threads' arenas.
+MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -4: 0}
 DRAIN_S = 3
 logger = logging.getLogger("seaweedq")
 
@@ -235,7 +238,6 @@ class _NoPandas(MetaPathFinder):
 
 
 def _keep_freed_memory() -> None:
-    pa.set_memory_pool(pa.system_memory_pool())
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         for parameter, value in MALLOC.items() if hasattr(libc, "mallopt") else ():
