@@ -118,6 +118,7 @@ def _declare_hot(app: FastAPI, broker: Broker) -> None:
         refuses,
         example={"ids": ["0-17", "0-18"]},
         shows={"acked": 1, "unknown": ["0-18"]},
+        required=True,
     )
     publishes = described(
         publish.TAKES,
@@ -125,6 +126,7 @@ def _declare_hot(app: FastAPI, broker: Broker) -> None:
         refuses,
         publish.PARAMETERS,
         shows={"count": 1, "segments": [{"segment": 0, "first_offset": 17, "count": 1}], "ids": ["0-17"]},
+        required=True,
     )
     app.add_api_route(
         MESSAGES, messages, methods=["POST"], tags=["publish"], description=publish.publish.__doc__, **publishes

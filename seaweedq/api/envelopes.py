@@ -45,6 +45,7 @@ from seaweedq.segments.rows import (
 GIVEN_UP = (Doubt, Refused, msgspec.DecodeError, RecursionError, ValueError, OverflowError, pa.ArrowException)
 
 Expiry = Annotated[float, msgspec.Meta(gt=0, le=MAX_EXPIRES_S)]
+_BASE64 = msgspec.Meta(extra_json_schema={"pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"})
 Moment = Annotated[dt.datetime, msgspec.Meta(tz=True)]
 
 
@@ -61,7 +62,7 @@ class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 class BytesEnvelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """A message of a bytes topic."""
 
-    value: bytes = msgspec.field(name="value_base64")
+    value: Annotated[bytes, _BASE64] = msgspec.field(name="value_base64")
     key: str | None = None
     headers: dict[str, str] | None = None
     timestamp: Moment | None = None
@@ -71,13 +72,13 @@ class BytesEnvelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 class Envelopes(msgspec.Struct, forbid_unknown_fields=True):
     """Several messages of a json or typed topic."""
 
-    messages: list[Envelope]
+    messages: Annotated[list[Envelope], msgspec.Meta(min_length=1)]
 
 
 class BytesEnvelopes(msgspec.Struct, forbid_unknown_fields=True):
     """Several messages of a bytes topic."""
 
-    messages: list[BytesEnvelope]
+    messages: Annotated[list[BytesEnvelope], msgspec.Meta(min_length=1)]
 
 
 Message = Envelope | BytesEnvelope

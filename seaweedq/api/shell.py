@@ -63,10 +63,11 @@ def described(
     parameters: Sequence[Mapping[str, Any]] = (),
     example: Any = None,
     shows: Any = None,
+    required: bool = False,
 ) -> dict[str, Any]:
     """What OpenAPI says of a route: arguments for `add_api_route`. Types are structs, or contents by media type.
 
-    `example` is one of the request's body, `shows` one of the answer's.
+    `example` is one of the request's body, `shows` one of the answer's; a body that is not `required` may be empty.
     """
     answers = responses(*sorted({422, 503, *refuses}))
     for status, content in (gives or {200: None}).items():
@@ -75,7 +76,7 @@ def described(
             answers[status]["content"] = _content(content, shows)
     extra: dict[str, Any] = {}
     if takes:
-        extra["requestBody"] = {"content": _content(takes, example)}
+        extra["requestBody"] = {"content": _content(takes, example), "required": required}
     if parameters:
         extra["parameters"] = list(parameters)
     return {"responses": answers, "openapi_extra": extra, "response_class": Response}

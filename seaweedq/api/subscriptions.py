@@ -137,9 +137,9 @@ def _record(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
     if wanted.mode == "shared":
         raise InvalidRequest("mode 'shared' is not supported yet; use 'ordered'", field="mode", value="shared")
     if wanted.max_attempts or wanted.dead_letter_topic:
-        raise InvalidRequest(
-            "dead letters are not supported yet; leave max_attempts 0 and dead_letter_topic null", field="max_attempts"
-        )
+        given = f"max_attempts is {wanted.max_attempts or 0}, dead_letter_topic {wanted.dead_letter_topic or None!r}"
+        detail = f"{given[:300]}: dead letters are not supported yet; leave them 0 and null"
+        raise InvalidRequest(detail, field="max_attempts" if wanted.max_attempts else "dead_letter_topic")
     start = "latest" if wanted.start is UNSET else wanted.start
     if isinstance(start, StartAt):
         start = {"timestamp": _in_utc(start.timestamp).isoformat()}  # type: ignore[assignment]

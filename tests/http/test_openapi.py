@@ -1,0 +1,158 @@
+"""The OpenAPI document against a real broker: complete, true, and good enough to make valid requests from."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+import requests
+import schemathesis
+from broker_process import BrokerProcess
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+TOPIC, SUBSCRIPTION = "/v1/topics/{topic}", "/v1/topics/{topic}/subscriptions/{subscription}"
+SURFACE = {
+    ("GET", "/v1/topics"),
+    ("PUT", TOPIC),
+    ("GET", TOPIC),
+    ("PATCH", TOPIC),
+    ("DELETE", TOPIC),
+    ("POST", f"{TOPIC}/flush"),
+    ("GET", f"{TOPIC}/segments"),
+    ("POST", f"{TOPIC}/messages"),
+    ("GET", f"{TOPIC}/segments/{{segment}}/messages"),
+    ("GET", f"{TOPIC}/subscriptions"),
+    ("PUT", SUBSCRIPTION),
+    ("GET", SUBSCRIPTION),
+    ("DELETE", SUBSCRIPTION),
+    ("POST", f"{SUBSCRIPTION}/pull"),
+    ("POST", f"{SUBSCRIPTION}/ack"),
+    ("GET", "/v1/cluster"),
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/metrics"),
+}
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES = 20
+
+
+@pytest.fixture(scope="module")
+def http(broker_processes: Callable[..., BrokerProcess]) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=broker_processes().url, trust_env=False, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def document(http: httpx.Client) -> dict[str, Any]:
+    found: dict[str, Any] = http.get("/openapi.json").json()
+    return found
+
+
+def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (method.upper(), path): operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+def test_it_lists_the_whole_surface_and_nothing_else(document: dict[str, Any]) -> None:
+    assert set(operations(document)) == SURFACE
+
+
+def test_everything_has_words_a_schema_and_an_example(document: dict[str, Any]) -> None:
+    for route, operation in operations(document).items():
+        assert operation["description"], route
+        answers = {s: a for s, a in operation["responses"].items() if s.startswith("2") and s != "204"}
+        contents = [c for a in answers.values() for c in a["content"].items()]
+        contents += operation.get("requestBody", {"content": {}})["content"].items()
+        for media, content in contents:
+            assert content["schema"], route
+            assert "example" in content or "json" not in media, route
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400:
+                assert list(answer["content"]) == ["application/problem+json"], route
+
+
+def test_references_lead_somewhere(document: dict[str, Any]) -> None:
+    names = set(re.findall(r"'#/components/schemas/(\w+)'", str(document)))
+    assert names == set(document["components"]["schemas"])
+
+
+def test_the_documentation_needs_no_other_host(http: httpx.Client) -> None:
+    page = http.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert not re.findall(r"""(?:src|href|url)\s*[=:]\s*["'](?:https?:)?//""", page.text)
+    parts = re.findall(r"""(?:src|href)=["']([^"']+)""", page.text)
+    assert len(parts) >= 3
+    for part in parts:
+        assert http.get(part).status_code == 200, part
+
+
+def prepare(http: httpx.Client) -> dict[str, Any]:
+    """The topic and the subscription that the examples speak of, with a few messages: path parameters to reach them."""
+    http.put("/v1/topics/flights", json={})
+    http.put("/v1/topics/flights/subscriptions/billing", json={"start": "earliest"})
+    http.post("/v1/topics/flights/messages", json={"messages": [{"value": n} for n in range(20)]})
+    segment = http.get("/v1/topics/flights/segments").json()["segments"][0]["id"]
+    return {"topic": "flights", "subscription": "billing", "segment": segment}
+
+
+def impatient(case: Case) -> Case:
+    """The same case without long waits and large topics."""
+    for place in (case.query, case.body):
+        if isinstance(place, dict):
+            for name, most in (("wait_s", 0.02), ("initial_segments", 4)):
+                if isinstance(place.get(name), int | float) and place[name] > most:
+                    place[name] = most
+    return case
+
+
+def run(session: requests.Session, base: str, operation: Any, mode: GenerationMode, path: Any) -> Counter[int]:
+    """Send what is made of an operation's description, and check each answer: the statuses seen."""
+    seen: Counter[int] = Counter()
+
+    @settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(mode, path_parameters=path))
+    def each(case: Case) -> None:
+        answer = impatient(case).call_and_validate(base, session, checks=CHECKS)
+        seen[answer.status_code] += 1
+
+    with suppress(Unsatisfiable):  # there is nothing to be wrong in
+        each()
+    return seen
+
+
+@pytest.mark.slow
+def test_answers_are_as_documented_whatever_is_sent(http: httpx.Client, document: dict[str, Any]) -> None:
+    base = str(http.base_url)
+    with requests.Session() as session:
+        session.trust_env = False
+        for found in schemathesis.openapi.from_dict(document).get_all_operations():
+            operation = found.ok()
+            seen: dict[GenerationMode, Counter[int]] = {}
+            for mode in GenerationMode:
+                there = {name: value for name, value in prepare(http).items() if f"{{{name}}}" in operation.path}
+                seen[mode] = run(session, base, operation, mode, there)
+                seen[mode] += run(session, base, operation, mode, None)
+            valid = seen[GenerationMode.POSITIVE]
+            assert any(200 <= status < 300 for status in valid), f"{operation.label}: nothing valid, {valid}"
+    assert http.get("/readyz").status_code == 200
