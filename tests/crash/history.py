@@ -48,12 +48,12 @@ class Row(NamedTuple):
 
 
 class History:
-    """Lines from many threads, in the order in which they were added."""
+    """Lines from many threads, in the order in which they came; `before` are those of a run that this one goes on."""
 
-    def __init__(self, path: Path) -> None:
-        self.events: list[Event] = []
+    def __init__(self, path: Path, before: Sequence[Event] = ()) -> None:
+        self.events = [*before]
         self._lock = threading.Lock()
-        self._calls = 0
+        self._calls = max((event.call for event in before), default=0)
         self._file = path.open("w")
 
     def invoke(self, proc: str, op: Op, fields: Sequence[dict[str, Any]]) -> int:

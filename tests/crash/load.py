@@ -42,11 +42,20 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         try:
-            with self.http:
-                while not self.finished():
-                    self.step()
+            while not self.finished():
+                self.step()
         except BaseException as error:
             self.error = error
+        finally:
+            self.http.close()
+
+    def steps(self, count: int) -> None:
+        """In place of the thread: so many steps, here, and no more."""
+        try:
+            for _ in range(count):
+                self.step()
+        finally:
+            self.http.close()
 
     def finished(self) -> bool:
         """Whether to stop before the next step."""
@@ -88,21 +97,30 @@ class Publisher(Client):
         super().__init__(name, url, history, seed)
         self.idempotent = idempotent
         self.next = 0
-        self.acknowledged = 0
         self.given_up = False  # what waits may stay without an answer
         self._waiting: tuple[int, list[Message]] | None = None
+        self._answered: tuple[int, list[Message]] | None = None
 
     def finished(self) -> bool:
         return self.stopped.is_set() and (self._waiting is None or self.given_up)
 
     def step(self) -> None:
         if self._waiting is None:
+            if self.idempotent and self._answered and self.rng.random() < 0.1:
+                self._publish(*self._answered)  # as if its answer had been lost
             self._waiting = self.next, self._draw()
             self.next += len(self._waiting[1])
-        first, messages = self._waiting
-        if self._publish(first, messages) or not self.idempotent:
+        if answered := self._publish(*self._waiting):
+            self._answered = self._waiting
+        if answered or not self.idempotent:
             self._waiting = None
             self.stopped.wait(PAUSE_S * self.rng.random())
+
+    def go_on(self, before: "Publisher") -> None:
+        """Go on where another one has stopped; if idempotent, by repeating what it was answered last."""
+        self.next, self._waiting, self._answered = before.next, before._waiting, before._answered
+        if self.idempotent and self._answered:
+            assert self._publish(*self._answered)
 
     def _draw(self) -> list[Message]:
         count = self.rng.choice([1, 1, 5, 20, 40])
@@ -125,7 +143,6 @@ class Publisher(Client):
         for line, id in zip(lines, answer.json()["ids"], strict=True):
             line["segment"], line["offset"] = map(int, id.split("-"))
         self.history.told(self.name, "publish", "ok", call, lines)
-        self.acknowledged += len(lines)
         return True
 
     def _request(self, first: int, messages: Sequence[Message]) -> dict[str, Any]:
@@ -191,15 +208,20 @@ class Observer(Client):
 
 
 class Load:
-    """All of them at once: an idempotent and a plain publisher, a subscriber and an observer."""
+    """All of them at once: an idempotent and a plain publisher, a subscriber and an observer.
 
-    def __init__(self, url: str, history: History, seed: int) -> None:
+    With `before`, the publishers go on where those of another run have stopped.
+    """
+
+    def __init__(self, url: str, history: History, seed: int, before: "Load | None" = None) -> None:
         self.publishers = [
             Publisher("sure", url, history, seed, idempotent=True),
             Publisher("plain", url, history, seed, idempotent=False),
         ]
         self.subscriber = Subscriber("subscriber", url, history, seed)
         self.observer = Observer("observer", url, history, seed)
+        for publisher, other in zip(self.publishers, before.publishers if before else (), strict=False):
+            publisher.go_on(other)
         self.clients: list[Client] = [*self.publishers, self.subscriber, self.observer]
 
     def __enter__(self) -> "Load":
@@ -208,12 +230,17 @@ class Load:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        for publisher in self.publishers:
-            publisher.given_up = kind is not None
+        if kind:
+            self.give_up()
         with ExitStack() as stack:
             for client in self.clients:
                 client.stopped.set()
                 stack.callback(client.wait)
+
+    def give_up(self) -> None:
+        """Publishers no longer insist on an answer."""
+        for publisher in self.publishers:
+            publisher.given_up = True
 
     def check(self) -> None:
         """Raises what one has died of."""
