@@ -139,7 +139,7 @@ def _cast(name: str, cast: _Cast, chunks: list[pa.Array], intake: Intake) -> pa.
         for chunk in chunks:
             made.append(cast(chunk, budget))
             budget -= made[-1].nbytes
-        column = pa.concat_arrays(made)
+        column = made[0] if len(made) == 1 else pa.concat_arrays(made)
     except Misfit:
         detail = (
             f"the column {name!r} is over {intake.max_request_bytes} bytes when its dictionary or views are expanded"

@@ -1,14 +1,17 @@
 """The calls by which bytes become durable on a local disk, in one place so that tests can make each of them fail."""
 
+import mmap
 import os
 import sys
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from seaweedq.segments.frames import Buffer
 
+_LARGE_BYTES = 256 * 1024
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 
 if sys.platform == "darwin":
@@ -34,6 +37,13 @@ class Disk:
     def sync(self, fd: int) -> None:
         """Make the file's content durable."""
         _data_sync(fd)
+
+    def forget(self, fd: int, start: int, size: int) -> None:
+        """Let the page cache go of large synced content that is read only after a crash; pages come back warm."""
+        end = (start + size) // mmap.PAGESIZE * mmap.PAGESIZE  # the last page is not full, and will be written again
+        if size >= _LARGE_BYTES and hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names in a folder durable."""

@@ -115,6 +115,7 @@ class FileJournal:
     def _write_commit(self, file: _File, frames: Sequence[Frame]) -> int:
         size = self._disk.write_all(file.fd, encode_commit(file.header.file_id, self._commit, frames))
         self._disk.sync(file.fd)
+        self._disk.forget(file.fd, file.end, size)
         file.end += size
         return size
 
