@@ -33,7 +33,8 @@ class Settings(BaseSettings):
     )
     host: str = Field(
         "127.0.0.1",
-        description="Address to listen on. There is no authentication yet: any other than a loopback address is open to whoever reaches it.",
+        description="Address to listen on. There is no authentication yet: any other than a loopback address is "
+        "open to whoever reaches it.",
     )
     port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -42,7 +43,8 @@ class Settings(BaseSettings):
 
     auto_create_topics: bool = Field(
         True,
-        description="Publishing to an unknown topic creates it with the defaults. Handy on a laptop; a typing error makes a topic.",
+        description="Publishing to an unknown topic creates it with the defaults. Handy on a laptop; a typing "
+        "error makes a topic.",
     )
     max_message_bytes: int = Field(
         MIB, ge=KIB, le=16 * MIB, description="Largest value of one message, and largest key with its headers."
@@ -62,7 +64,7 @@ class Settings(BaseSettings):
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,
-        description="For tails, requests in flight and decoded row groups. At half of it tails are flushed early; over it publishes get 503.",
+        description="For tails and requests in flight. At half of it tails are flushed early; over it publishes get 503.",
     )
 
     flush_max_bytes: int = Field(
@@ -75,7 +77,8 @@ class Settings(BaseSettings):
         300,
         ge=1,
         le=86_400,
-        description="A tail this old becomes a file, without new messages too. Shorter makes tables fresher and files smaller.",
+        description="A tail this old becomes a file, without new messages too. Shorter makes tables fresher and "
+        "files smaller.",
     )
     flush_min_bytes: int = Field(
         MIB,
@@ -91,17 +94,19 @@ class Settings(BaseSettings):
     journal_max_unreleased_bytes: int = Field(
         256 * MIB,
         ge=MIB,
-        description="Over it the oldest tails are flushed. More of it makes larger Parquet files and longer recoveries.",
+        description="Over it the oldest tails are flushed. More of it makes larger Parquet files and longer "
+        "recoveries.",
     )
     cache_bytes: int = Field(
-        128 * MIB, ge=0, description="Decoded row groups kept for readers, within the memory budget."
+        128 * MIB, ge=0, description="Decoded row groups kept for readers, on top of the memory budget."
     )
 
     lease_s: float = Field(
         5,
         ge=1,
         le=60,
-        description="A broker that does not renew for this long is dead. Shorter fails over faster and forgives fewer pauses.",
+        description="A broker that does not renew for this long is dead. Shorter fails over faster and forgives "
+        "fewer pauses.",
     )
     checkpoint_s: float = Field(
         10, ge=1, le=600, description="How often cursors are copied from the journal to coordination."
