@@ -1,0 +1,141 @@
+"""A broker is killed between two writes of an administrative call: what it makes or deletes is there, or it is not."""
+
+import signal
+
+import httpx
+import pytest
+from checker import Run, check
+from final_read import flush, in_files, over_http
+from load import SUBSCRIPTION, TOPIC, Publisher, Subscriber, until
+
+SEGMENTS = 70  # their records take two transactions
+NOT_MADE = [
+    "create.allocated",
+    "entry.append",
+    "entry.appended",
+    "create.segments:1",
+    "create.segments:2",
+    "create.record",
+]
+DELETION = ["delete.files", "delete.file:1", "delete.file:3", "delete.records:1", "delete.records:3", "delete.record"]
+
+
+@pytest.fixture
+def fragile(broker_process):
+    """Makes a broker that dies at a place, and the means to ask it."""
+
+    def make(place):
+        broker = broker_process(env={"SEAWEEDQ_FAIL_AT": place})
+        return broker, Asking(broker)
+
+    return make
+
+
+class Asking:
+    """Requests to a topic; one that the broker dies of, after which it starts again."""
+
+    def __init__(self, broker):
+        self.broker = broker
+
+    def __call__(self, method, path="", **more):
+        url = f"{self.broker.url}/v1/topics/{TOPIC}{path}"
+        return httpx.request(method, url, timeout=30, trust_env=False, **more)
+
+    def to_death(self, method, path="", **more):
+        with pytest.raises(httpx.TransportError):
+            self(method, path, **more)
+        assert self.broker.wait_gone() == -signal.SIGKILL
+        self.broker.start(env={"SEAWEEDQ_FAIL_AT": ""})
+
+    def ids(self):
+        return {segment["id"] for segment in self("GET", "/segments").json()["segments"]}
+
+    def pull(self):
+        return [m["value"] for m in self("POST", f"/subscriptions/{SUBSCRIPTION}/pull", json={}).json()["messages"]]
+
+
+def assert_works(broker, history):
+    """A topic that was just made: it takes messages and gives them back, and its directory holds nothing else."""
+    Publisher("new", broker.url, history, 0, idempotent=True).steps(8)
+    before = in_files(broker.store)
+    flush(broker.url)
+    assert check(Run(history.events, over_http(broker.url), in_files(broker.store), [before])) == []
+
+
+@pytest.mark.parametrize("place", NOT_MADE)
+def test_a_topic_whose_creation_was_cut_off_is_not_there_and_can_be_made(fragile, history, place):
+    broker, ask = fragile(place)
+    ask.to_death("PUT", json={"initial_segments": SEGMENTS})
+    assert ask("GET").status_code == 404
+    assert not (broker.store / "topics" / TOPIC).exists()
+    assert ask("PUT", json={"initial_segments": 3}).status_code == 201
+    assert ask.ids() == {SEGMENTS, SEGMENTS + 1, SEGMENTS + 2}  # ids are never used again
+    assert_works(broker, history)
+
+
+def test_a_topic_whose_creation_was_not_answered_is_there(fragile, history):
+    broker, ask = fragile("create.made")
+    ask.to_death("PUT", json={"initial_segments": SEGMENTS})
+    assert ask("PUT", json={"initial_segments": SEGMENTS}).status_code == 200
+    assert ask.ids() == set(range(SEGMENTS))
+    assert_works(broker, history)
+
+
+@pytest.mark.parametrize("place", DELETION)
+def test_a_deletion_that_was_cut_off_is_finished_and_nothing_comes_back(fragile, history, place):
+    broker, ask = fragile(place)
+    ask("PUT", json={"initial_segments": 3})
+    subscription = f"/subscriptions/{SUBSCRIPTION}"
+    assert ask("PUT", subscription, json={"start": "earliest"}).status_code == 201
+    Publisher("old", broker.url, history, 0, idempotent=True).steps(8)
+    Subscriber("subscriber", broker.url, history, 0).steps(3)
+    flush(broker.url)
+    Publisher("old-tail", broker.url, history, 1, idempotent=True).steps(8)  # these are in the journal alone
+    ask.to_death("DELETE")
+    until(lambda: ask("GET").status_code == 404, what="the end of the deletion")
+    assert not (broker.store / "topics" / TOPIC).exists()
+    history.events.clear()
+    assert ask("PUT", json={"initial_segments": 2}).status_code == 201
+    assert ask.ids() == {3, 4}
+    assert ask("GET", subscription).status_code == 404
+    broker.kill()  # the journal of old holds frames of the dead ids
+    broker.start()
+    assert_works(broker, history)
+
+
+@pytest.mark.parametrize("place", ["subscribe.cursors:1", "subscribe.cursors:2", "subscribe.record"])
+def test_a_subscription_whose_creation_was_cut_off_is_not_there_and_can_be_made(fragile, place):
+    _, ask = fragile(place)
+    ask("PUT", json={"initial_segments": SEGMENTS})
+    ask("POST", "/messages", json={"value": 1, "key": "k"})
+    ask.to_death("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"})
+    assert ask("GET", f"/subscriptions/{SUBSCRIPTION}").status_code == 404
+    ask("POST", "/messages", json={"value": 2, "key": "k"})
+    assert ask("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "latest"}).status_code == 201
+    ask("POST", "/messages", json={"value": 3, "key": "k"})
+    assert ask.pull() == [3]
+
+
+def test_a_subscription_that_was_made_and_not_yet_opened_is_there(fragile):
+    _, ask = fragile("dispatch.epoch")
+    ask("PUT")
+    ask("POST", "/messages", json={"value": 1})
+    ask.to_death("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"})
+    assert ask("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"}).status_code == 200
+    assert ask.pull() == [1]
+
+
+def test_cursors_of_a_deleted_subscription_mean_nothing_to_the_next_of_its_name(fragile):
+    broker, ask = fragile("unsubscribe.cursors")
+    ask("PUT")
+    for value in range(3):
+        ask("POST", "/messages", json={"value": value})
+    ask("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"})
+    assert ask.pull() == [0, 1, 2]
+    ask("POST", f"/subscriptions/{SUBSCRIPTION}/ack", json={"ids": ["0-0", "0-1"]})
+    ask.to_death("DELETE", f"/subscriptions/{SUBSCRIPTION}")
+    assert ask("GET", f"/subscriptions/{SUBSCRIPTION}").status_code == 404
+    assert ask("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"}).status_code == 201
+    broker.kill()  # ack frames of the deleted one may not count now
+    broker.start()
+    assert ask.pull() == [0, 1, 2]

@@ -1,0 +1,62 @@
+"""SIGTERM under load: in time, without an error that a retry does not mend, and nothing is left to recover."""
+
+import socket
+from contextlib import contextmanager
+
+import httpx
+import pytest
+from checker import Run, check
+from final_read import flush, in_files, over_http
+from load import SUBSCRIPTION, TOPIC, Load, create, until
+
+STOP_S = 10
+MESSAGES = f"/v1/topics/{TOPIC}/messages"
+PULL = f"/v1/topics/{TOPIC}/subscriptions/{SUBSCRIPTION}/pull"
+PATIENT = {"max_age_s": 86_400, "max_bytes": 64 * 1024 * 1024}  # only the stop itself flushes
+
+
+def test_a_stop_under_load_loses_nothing_and_leaves_no_journal(broker_process, history):
+    broker = broker_process("--checkpoint-s", "600")
+    create(broker.url, flush=PATIENT)
+    with Load(broker.url, history, seed=0) as load:
+        for _ in range(2):
+            acks = count(history, "ack")
+            until(lambda before=acks: count(history, "ack") > before + 50, what="acks")
+            assert broker.terminate() < STOP_S
+            assert not list((broker.data_dir / "journals").glob("*/*"))
+            stored = {e.hash for e in history.events if e.op == "publish" and e.type == "ok"}
+            assert stored <= {row.hash for row in in_files(broker.store)}
+            broker.start()
+        load.settle()
+    flush(broker.url)
+    assert check(Run(history.events, over_http(broker.url), in_files(broker.store))) == []
+    assert "recovered the journal" not in broker.log
+    assert "Traceback" not in broker.log
+
+
+def count(history, op):
+    return sum(event.op == op and event.type == "ok" for event in history.events)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_stop_sends_long_polls_home_and_waits_for_no_slow_body(broker_process, signals):
+    broker = broker_process()
+    create(broker.url, segments=1)
+    with asked(broker, PULL, b'{"wait_s": 30}') as polling, asked(broker, MESSAGES, b"[" * 500, missing=1):
+        for _ in range(3):  # answered behind those two, so both are known to the broker
+            httpx.get(f"{broker.url}/healthz", trust_env=False).raise_for_status()
+        for _ in range(signals - 1):
+            broker.process.terminate()
+        assert broker.terminate() < STOP_S
+        answer = polling.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b'{"messages":[]}')
+
+
+@contextmanager
+def asked(broker, path, body, missing=0):
+    """A request that is sent but for the last bytes of its body."""
+    with socket.create_connection(("127.0.0.1", broker.port)) as connection:
+        head = f"POST {path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
+        connection.sendall(f"{head}Content-Length: {len(body) + missing}\r\n\r\n".encode() + body)
+        yield connection
