@@ -18,6 +18,7 @@ MAX_FIELDS = 1000
 FIELD_ID, SCHEMA_ID = b"PARQUET:field_id", b"schema-id"
 
 _MARK = b"iceberg.type"
+_QUOTING = frozenset('"\\')  # what would have to be escaped in JSON; the decoder of values takes no such names
 _AS_TEXT = {"time", "uuid"}
 _PRIMITIVES = {
     "boolean": pa.bool_(),
@@ -110,8 +111,8 @@ def _arrow_field(field: Any) -> pa.Field:
 def _check_names(names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
-        if not name or len(name) > 255 or not name.isprintable():
-            raise _refused(name, "a name has 1 to 255 printable characters")
+        if not name or len(name) > 255 or not name.isprintable() or not _QUOTING.isdisjoint(name):
+            raise _refused(name, 'a name has 1 to 255 printable characters, none of them " or \\')
         if name.startswith("_") or name.casefold() == PARTITION_COLUMN:
             raise _refused(name, f"names that begin with _, and {PARTITION_COLUMN}, are the queue's own")
         if name.casefold() in seen:

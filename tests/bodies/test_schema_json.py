@@ -65,6 +65,8 @@ def nested(kind: Any) -> dict[str, Any]:
         (iceberg({"": "int"}), ""),
         (iceberg({"a\nb": "int"}), "a\nb"),
         (iceberg({"a" * 256: "int"}), "a" * 256),
+        (iceberg({'a"': "int"}), 'a"'),
+        (iceberg({"a\\b": "int"}), "a\\b"),
         (nested({"type": "list", "element-id": 9, "element-required": False, "element": "int"}), "deep"),
         (nested({"type": "struct", "fields": []}), "deep"),
         (nested("decimal(39,2)"), "deep"),
