@@ -30,12 +30,17 @@ QUEUE_COLUMNS = [
 
 @dataclass(frozen=True)
 class Reader:
-    """`open` reads a directory; `types` are its columns as the reader names their types, `arrow` its rows in a schema."""
+    """`open` reads a directory; `types` are its columns in the reader's own names, `arrow` its rows in a schema."""
 
     name: str
     open: Callable[[str], Any]
     types: Callable[[Any], Mapping[str, str]]
     arrow: Callable[[Any, pa.Schema], pa.Table]
+
+    @property
+    def library(self) -> str:
+        """What the reader is of: one library has one name for a type."""
+        return self.name.split()[0]
 
     def rows(self, path: str, *values: pa.Field) -> pa.Table:
         """All columns of the directory, of which there must be no others, in the order of segment and offset."""
@@ -64,13 +69,6 @@ def spark_reader(session: Any) -> Reader:
     )
 
 
-def _duckdb(path: str) -> Any:
-    with duckdb.connect() as database:
-        return database.sql(
-            f"select * from read_parquet('{path}/**/*.parquet', hive_partitioning=true)"
-        ).to_arrow_table()
-
-
 def _polars(open: Callable[[str], Any], name: str) -> Reader:
     return Reader(
         name,
@@ -91,7 +89,12 @@ def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
 READERS = {
     reader.name: reader
     for reader in (
-        _arrow(_duckdb, "duckdb"),
+        Reader(
+            "duckdb",
+            lambda path: duckdb.sql(f"select * from read_parquet('{path}/**/*.parquet', hive_partitioning=true)"),
+            lambda relation: dict(zip(relation.columns, map(str, relation.types), strict=True)),
+            lambda relation, schema: _cast(relation.to_arrow_table(), schema),
+        ),
         _polars(pl.read_parquet, "polars"),
         _polars(lambda path: pl.scan_parquet(path).collect(), "polars scan"),
         Reader(
