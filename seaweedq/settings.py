@@ -64,7 +64,8 @@ class Settings(BaseSettings):
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,
-        description="For tails and requests in flight. At half of it tails are flushed early; over it, 503 for publishes.",
+        description="For tails and requests in flight. At half of it tails are flushed early; "
+        "over it publishes get 503.",
     )
 
     flush_max_bytes: int = Field(

@@ -1,7 +1,9 @@
 """The demo's readers: Spark and DuckDB over a topic's bare directory. Neither knows of the queue."""
 
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,9 @@ _LOCAL = {
 }
 
 
+_LEAST_JAVA = 17
+
+
 @dataclass(frozen=True)
 class Reading:
     """What a reader found: rows, and the mean arr_delay by carrier."""
@@ -27,13 +32,25 @@ class Reading:
 
 def missing_for_spark() -> str:
     """What Spark lacks here; empty if it can run."""
-    if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
-        return "there is no Java (17 or newer) on this machine"
+    java = _java_version()
+    if java < _LEAST_JAVA:
+        return f"it needs Java {_LEAST_JAVA} or newer, and {f'this is {java}' if java else 'there is no Java here'}"
     try:
         import pyspark  # noqa: F401
     except ImportError:
         return "pyspark is not installed (pip install 'seaweedq[spark]')"
     return ""
+
+
+def _java_version() -> int:
+    """The major version of the Java that pyspark would take; 0 for none."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        return 0
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else 0
 
 
 def with_spark(directory: str, scratch: Path) -> Reading:
