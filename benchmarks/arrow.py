@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import messages, server
-from benchmarks.http import Connection, ask_all, run
+from benchmarks.http import Connections, ask_all, run
 from benchmarks.result import Result
 
 ROUNDS, BATCHES, CONNECTIONS = 3, 400, 6
@@ -46,7 +46,7 @@ def measure(folder: Path) -> Iterator[Result]:
 
 
 async def _rounds(
-    opened: Sequence[Connection], broker: server.Server, batches: Sequence[pa.RecordBatch]
+    opened: Connections, broker: server.Server, batches: Sequence[pa.RecordBatch]
 ) -> list[tuple[float, float, float]]:
     """For each round: seconds until all is flushed, until all is published, and the broker's CPU seconds."""
     rounds = []

@@ -1,12 +1,13 @@
 """A lean HTTP client: prepared bytes out, status and body back, over keep-alive connections of one event loop."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 import uvloop
 
+Connections = Sequence["Connection"]
 NDJSON, ARROW = "application/x-ndjson", "application/vnd.apache.arrow.stream"
 
 
@@ -67,14 +68,13 @@ class Connection(asyncio.Protocol):
             self._done.set_exception(Failed(f"the connection was lost: {error}"))
 
 
-def request(path: str, body: bytes, content_type: str, method: str = "POST", headers: Mapping[str, str] = {}) -> bytes:  # noqa: B006
+def request(path: str, body: bytes, content_type: str, method: str = "POST") -> bytes:
     """A request's bytes."""
     lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-type: {content_type}", f"content-length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-async def ask_all(connections: Sequence[Connection], prepared: Iterable[bytes]) -> int:
+async def ask_all(connections: Connections, prepared: Iterable[bytes]) -> int:
     """Send all requests, each connection one after the other: how many there were."""
     left = iter(prepared)
 
@@ -88,7 +88,7 @@ async def ask_all(connections: Sequence[Connection], prepared: Iterable[bytes]) 
     return sum(await asyncio.gather(*map(work, connections)))
 
 
-def run(port: int, connections: int, work: Callable[[Sequence[Connection]], Awaitable[Any]]) -> Any:
+def run(port: int, connections: int, work: Callable[[Connections], Awaitable[Any]]) -> Any:
     """Run `work` on open connections."""
 
     async def connected() -> Any:
