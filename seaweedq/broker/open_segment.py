@@ -83,9 +83,10 @@ class OpenSegment:
 
     def judge(self, sequences: Sequences, count: int) -> Verdict:
         """What becomes of `count` rows of this request: pending ones count as if they were recorded."""
+        verdict = self.producers.judge(sequences.producer, sequences.low, sequences.high, count)
         pending = self._pending.get(sequences.producer)
-        if not pending:
-            return self.producers.judge(sequences.producer, sequences.low, sequences.high, count)
+        if not pending or not isinstance(verdict, New):
+            return verdict
         for known in pending:
             if (known.low, known.high, known.count) == (sequences.low, sequences.high, count):
                 return Waiting(known.done)

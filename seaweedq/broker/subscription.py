@@ -42,9 +42,9 @@ class SegmentCursor:
         return CursorRecord(epoch, delivery.acked_to, tuple(delivery.acked), attempts, delivery.delivered_to)
 
     def changed(self, epoch: int) -> CursorRecord | None:
-        """The checkpoint to write, or None where the last one still says it all."""
+        """The checkpoint to write, or None where the last one still says it all and no commit waits for one."""
         record = self.record(epoch)
-        return record if record != self._saved else None
+        return record if record != self._saved or self.pin is not None else None
 
     def pin_at(self, commit: int) -> None:
         """This commit holds an ack."""
