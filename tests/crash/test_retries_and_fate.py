@@ -1,0 +1,225 @@
+"""Idempotent publishing over a journal that fails and halts: a 200 is stored, a repeat shares the fate of the first."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from seaweedq.broker.commit import GroupCommit
+from seaweedq.broker.entries import Source
+from seaweedq.broker.memory import Budget
+from seaweedq.broker.memory_journal import MemoryJournal
+from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.publish import Producer, Publisher
+from seaweedq.broker.signal import Signal
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.errors import JournalUnavailable, NotReady, SequenceOutOfOrder
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import tile
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.storage.memory import MemoryStore
+
+LAYOUT = Layout.of(Format.JSON)
+
+
+class Parts:
+    """A topic of some segments on a journal in memory. `gate` holds its appends up, `fault` makes them fail."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.begun = asyncio.Event()
+        self.fault = False
+        self.leased = True
+        self.commit = GroupCommit(MemoryJournal(self._hook), SystemClock(), lambda: self.leased)
+        self.publisher = Publisher(self.commit, SystemIds(), timeout_s=10)
+        self.segments: list[OpenSegment] = []
+        self.bounds = np.array([0], np.int32)
+
+    async def _hook(self, frames):
+        fault = self.fault
+        self.begun.set()
+        await self.gate.wait()
+        if fault:
+            raise JournalUnavailable("a full disk")
+
+    async def open(self, count):
+        store, ranges = MemoryStore(), tile(count)
+        for number, key_range in enumerate(ranges):
+            chain = Chain(store, "t", number)
+            await chain.open()
+            source = Source("t", number, key_range, LAYOUT)
+            self.segments.append(OpenSegment(source, chain, Budget(2**30), Signal(), lambda segment: None))
+        self.bounds = np.array([each.low for each in ranges], np.int32)
+
+    def batch(self, sequence, keys):
+        rows = rows_of_singles([single(key, sequence + n) for n, key in enumerate(keys)], LAYOUT)
+        return self.publisher.batch(self.segments, self.bounds, rows, Producer("p", sequence))
+
+    def single(self, sequence, key=None):
+        message = single(key, sequence)
+        return self.publisher.single(self.segments, self.bounds, message, Producer("p", sequence))
+
+    def stored(self, segment=0):
+        """The values in a segment, in order: sequence numbers."""
+        pieces = self.segments[segment].tail.since(0)
+        return [int(text) for piece in pieces for text in piece.rows.column("value").to_pylist()]
+
+    def key_of(self, segment):
+        """A key that belongs to a segment."""
+        key_range = self.segments[segment].source.key_range
+        return next(key for key in map(str, range(10_000)) if hash_key(key) in key_range)
+
+    async def lose(self, publish):
+        """A publish that fails in the journal."""
+        self.fault = True
+        with pytest.raises(JournalUnavailable):
+            await publish
+        self.fault = False
+
+
+def single(key, n):
+    return Single(key, str(n).encode(), None, 1_700_000_000_000_000, None)
+
+
+@pytest.fixture
+async def parts():
+    parts = Parts()
+    await parts.open(2)
+    running = asyncio.create_task(parts.commit.run())
+    yield parts
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_lost_batch_followed_by_a_later_one_is_never_answered_as_stored(parts):
+    key = parts.key_of(0)
+    await parts.lose(parts.batch(0, [key] * 3))
+    assert not (await parts.batch(3, [key] * 2)).duplicate
+    with pytest.raises(SequenceOutOfOrder):
+        await parts.batch(0, [key] * 3)
+    with pytest.raises(SequenceOutOfOrder):
+        await parts.single(1, key)
+    assert parts.stored() == [3, 4]
+
+
+async def test_a_lost_batch_that_is_repeated_at_once_is_taken_as_new(parts):
+    key = parts.key_of(0)
+    await parts.lose(parts.batch(0, [key] * 3))
+    assert not (await parts.batch(0, [key] * 3)).duplicate
+    assert (await parts.batch(0, [key] * 3)).duplicate
+    assert parts.stored() == [0, 1, 2]
+
+
+async def test_of_a_lost_batch_over_two_segments_nothing_is_taken_when_one_refuses(parts):
+    zero, one = parts.key_of(0), parts.key_of(1)
+    await parts.lose(parts.batch(0, [zero, one]))
+    await parts.batch(2, [one])
+    with pytest.raises(SequenceOutOfOrder):
+        await parts.batch(0, [zero, one])
+    assert (parts.stored(0), parts.stored(1)) == ([], [2])
+
+
+async def test_a_lost_batch_is_taken_when_the_later_one_went_to_another_segment(parts):
+    await parts.lose(parts.batch(0, [parts.key_of(0)]))
+    await parts.batch(1, [parts.key_of(1)])
+    assert not (await parts.batch(0, [parts.key_of(0)])).duplicate
+    assert (parts.stored(0), parts.stored(1)) == ([0], [1])
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_repeat_shares_the_fate_of_the_first_while_that_is_not_durable(parts, lost):
+    key = parts.key_of(0)
+    parts.fault = lost
+    parts.gate.clear()
+    first = asyncio.create_task(parts.batch(0, [key] * 2))
+    await parts.begun.wait()
+    repeats = [asyncio.create_task(parts.batch(0, [key] * 2)) for _ in range(2)]
+    _, waiting = await asyncio.wait(repeats, timeout=0.1)
+    assert len(waiting) == 2  # not a word before the first is durable
+    parts.gate.set()
+    outcomes = await asyncio.gather(first, *repeats, return_exceptions=True)
+    if lost:
+        assert [type(outcome) for outcome in outcomes] == [JournalUnavailable] * 3
+        assert parts.stored() == []
+    else:
+        assert [[p.first for p in outcome.placed] for outcome in outcomes] == [[0]] * 3
+        assert [outcome.duplicate for outcome in outcomes] == [False, True, True]
+        assert parts.stored() == [0, 1]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_repeated_single_shares_the_fate_of_the_first(parts, lost):
+    parts.fault = lost
+    parts.gate.clear()
+    first = asyncio.create_task(parts.single(0))
+    await parts.begun.wait()
+    repeat = asyncio.create_task(parts.single(0))
+    _, waiting = await asyncio.wait([repeat], timeout=0.1)
+    assert waiting
+    parts.gate.set()
+    outcomes = await asyncio.gather(first, repeat, return_exceptions=True)
+    if lost:
+        assert [type(outcome) for outcome in outcomes] == [JournalUnavailable] * 2
+    else:
+        assert outcomes == [(*outcomes[0][:2], False), (*outcomes[0][:2], True)]
+    assert len(parts.stored(0) + parts.stored(1)) == (0 if lost else 1)
+
+
+async def test_a_later_one_that_was_on_its_way_does_not_turn_a_lost_one_into_a_stored_one(parts):
+    key = parts.key_of(0)
+    parts.fault = True
+    parts.gate.clear()
+    first = asyncio.create_task(parts.batch(0, [key]))
+    await parts.begun.wait()
+    later = asyncio.create_task(parts.single(1, key))
+    await asyncio.sleep(0)  # it has been judged, and waits for the next commit
+    parts.fault = False
+    parts.gate.set()
+    with pytest.raises(JournalUnavailable):
+        await first
+    await later
+    with pytest.raises(SequenceOutOfOrder):
+        await parts.batch(0, [key])
+    assert parts.stored() == [1]
+
+
+async def test_a_remembered_request_is_a_duplicate_while_a_later_one_is_on_its_way(parts):
+    key = parts.key_of(0)
+    await parts.batch(0, [key])
+    parts.gate.clear()
+    parts.begun.clear()
+    later = asyncio.create_task(parts.batch(1, [key]))
+    await parts.begun.wait()
+    assert (await parts.batch(0, [key])).duplicate
+    parts.gate.set()
+    assert not (await later).duplicate
+
+
+async def test_without_a_lease_nothing_is_acknowledged_and_a_retry_finds_what_became_durable(parts):
+    key = parts.key_of(0)
+    parts.leased = False
+    with pytest.raises(NotReady):
+        await parts.batch(0, [key] * 2)
+    parts.leased = True
+    again = await parts.batch(0, [key] * 2)
+    assert again.duplicate
+    assert [p.first for p in again.placed] == [0]
+    assert parts.stored() == [0, 1]
+
+
+async def test_keyless_messages_come_to_the_same_segments_alone_and_together(parts):
+    rows = [None] * 40
+    placed = (await parts.batch(0, rows)).placed
+    assert {p.segment for p in placed} == {0, 1}
+    where = {int(index): (p.segment, p.first + n) for p in placed for n, index in enumerate(p.indexes)}
+    assert all(parts.stored(segment)[offset] == sequence for sequence, (segment, offset) in where.items())
+    again = await parts.batch(0, rows)
+    assert again.duplicate
+    assert [(p.segment, p.first, p.indexes.tolist()) for p in again.placed] == [
+        (p.segment, p.first, p.indexes.tolist()) for p in placed
+    ]
+    segment, offset, _ = await parts.single(40)
+    assert [(p.segment, p.first) for p in (await parts.batch(40, [None])).placed] == [(segment, offset)]
