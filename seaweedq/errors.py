@@ -2,7 +2,7 @@
 
     SeaweedqError
     ├── BadRequest                what a client sent cannot be taken
-    │   ├── UnreadableBody, UnsupportedContentType, UnsupportedEncoding
+    │   ├── UnreadableRequest, UnreadableBody, UnsupportedContentType, UnsupportedEncoding
     │   ├── InvalidRequest, InvalidName, InvalidMessages
     │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
     │   ├── RouteNotFound, MethodNotAllowed
@@ -42,6 +42,12 @@ class BadRequest(SeaweedqError):
     """What a client sent cannot be taken as it is."""
 
     slug, title = "bad-request", "Bad request"
+
+
+class UnreadableRequest(BadRequest):
+    """What came is not HTTP, or its head is too large."""
+
+    slug, title = "unreadable-request", "The request cannot be read"
 
 
 class UnreadableBody(BadRequest):

@@ -13,6 +13,7 @@ CONTENT_TYPE = "application/problem+json"
 logger = logging.getLogger(__name__)
 
 STATUS: dict[type[SeaweedqError], int] = {
+    errors.UnreadableRequest: 400,
     errors.UnreadableBody: 400,
     errors.RouteNotFound: 404,
     errors.TopicNotFound: 404,

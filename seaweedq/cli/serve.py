@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from seaweedq.api.app import Application
+from seaweedq.api.protocol import BoundedProtocol
 from seaweedq.broker.broker import Broker
 from seaweedq.cli import paste
 from seaweedq.clock import SystemClock, SystemIds
@@ -157,6 +159,7 @@ class _Server(uvicorn.Server):
     """uvicorn with the broker's own beginning of the end: long polls are sent home as soon as a signal comes."""
 
     def __init__(self, broker: Broker) -> None:
+        protocol = partial(BoundedProtocol, head_timeout_s=broker.settings.request_timeout_s)
         super().__init__(
             uvicorn.Config(
                 Application(broker),
@@ -165,7 +168,7 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 timeout_graceful_shutdown=DRAIN_S,
                 timeout_keep_alive=75,
-                http="httptools",
+                http=protocol,  # type: ignore[arg-type]
                 ws="none",
                 server_header=False,
             )
