@@ -56,7 +56,11 @@ class Settings(BaseSettings):
         description="Largest request body, decoded. Each request in flight may hold this much memory.",
     )
     request_timeout_s: float = Field(
-        60, gt=0, le=3600, description="How long a request body may take to arrive before 408."
+        60,
+        gt=0,
+        le=3600,
+        description="How long the headers of a request may take to arrive before the connection is closed, and then its "
+        "body before 408.",
     )
     publish_timeout_s: float = Field(
         15, gt=0, le=600, description="How long a publish waits for its durability before 503."
