@@ -59,7 +59,7 @@ class Settings(BaseSettings):
         60,
         gt=0,
         le=3600,
-        description="How long the headers of a request may take to arrive before the connection is closed, and then its "
+        description="How long the headers of a request may take to arrive before the connection is closed, then its "
         "body before 408.",
     )
     publish_timeout_s: float = Field(

@@ -36,14 +36,45 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text()
 
 
-def test_routes(tmp_path):
-    clock = SystemClock()
-    broker = Broker(
-        Settings(data_dir=tmp_path), MemoryStore(), MemoryCoordination(clock), clock, SystemIds(), "http://x"
-    )
+@pytest.fixture
+def operations(tmp_path):
+    """What OpenAPI says of each route, by method and path."""
+    clock, ids = SystemClock(), SystemIds()
+    broker = Broker(Settings(data_dir=tmp_path), MemoryStore(), MemoryCoordination(clock), clock, ids, "http://x")
     paths = Application(broker).fastapi.openapi()["paths"]
-    served = {f"{method.upper()} {path}" for path, operations in paths.items() for method in operations}
-    assert served == set(re.findall(r"^### `([A-Z]+ /\S*)`$", page("http.md"), re.MULTILINE))
+    return {f"{method.upper()} {path}": said for path, methods in paths.items() for method, said in methods.items()}
+
+
+def sections():
+    """The text of each route's section, by method and path."""
+    parts = re.split(r"^(#{2,3} .*)$", page("http.md"), flags=re.MULTILINE)[1:]
+    routes = (
+        (re.fullmatch(r"### `([A-Z]+ /\S*)`", head), text) for head, text in zip(parts[::2], parts[1::2], strict=True)
+    )
+    return {found[1]: text for found, text in routes if found}
+
+
+def test_routes(operations):
+    assert sections().keys() == operations.keys()
+
+
+def test_errors_of_each_route(operations):
+    stated = {
+        route: set(re.findall(r"\d{3}", "".join(re.findall(r"^Errors:.*$", text, re.MULTILINE))))
+        for route, text in sections().items()
+    }
+    declared = {
+        route: {status for status in said["responses"] if status >= "400"} - {"422", "503"}
+        for route, said in operations.items()
+    }
+    assert stated == declared
+
+
+def test_query_parameters_and_headers(operations):
+    text = page("http.md")
+    for said in operations.values():
+        for parameter in said.get("parameters", []):
+            assert parameter["in"] == "path" or re.search(rf"`\??{parameter['name']}[=`:]", text), parameter["name"]
 
 
 def test_errors_and_their_status():
