@@ -72,6 +72,7 @@ class Broker:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dirty: set[OpenSegment] = set()
         self._released = 0
+        self._stop_by_s: float | None = None  # monotonic, since the first word of stopping
 
     def lock(self) -> None:
         """Make the data folder this process's own. Raises DataFolderInUse."""
@@ -171,19 +172,22 @@ class Broker:
     def begin_stop(self) -> None:
         """Take nothing more, and send everybody who waits home."""
         self.stopping = True
+        if self._stop_by_s is None:
+            self._stop_by_s = self.clock.monotonic_s() + self.settings.shutdown_s - STOP_MARGIN_S
         if self.ready:
             self.dispatcher.closing = True
         for topic in filter(None, map(self.catalog.find, self.catalog.names())):
             topic.signal.wake()
 
     async def stop(self) -> None:
-        """Flush, checkpoint, leave; within `shutdown_s`."""
+        """Flush, checkpoint, leave; within `shutdown_s` of `begin_stop`."""
         self.begin_stop()
+        assert self._stop_by_s is not None
         if self.ready:
             self.ready = False
             clean = False
             try:
-                async with asyncio.timeout(max(0.5, self.settings.shutdown_s - STOP_MARGIN_S)):
+                async with asyncio.timeout(max(0.5, self._stop_by_s - self.clock.monotonic_s())):
                     clean = not self.lost.is_set() and await self._put_away()
             except TimeoutError:
                 logger.warning(
