@@ -1,5 +1,6 @@
 """SIGTERM under load: in time, without an error that a retry does not mend, and nothing is left to recover."""
 
+import shutil
 import socket
 from contextlib import contextmanager
 
@@ -7,7 +8,7 @@ import httpx
 import pytest
 from checker import Run, check
 from final_read import flush, in_files, over_http
-from load import SUBSCRIPTION, TOPIC, Load, create, until
+from load import SUBSCRIPTION, TOPIC, Load, Publisher, create, until
 
 STOP_S = 10
 MESSAGES = f"/v1/topics/{TOPIC}/messages"
@@ -43,8 +44,6 @@ def test_a_stop_sends_long_polls_home_and_waits_for_no_slow_body(broker_process,
     broker = broker_process()
     create(broker.url, segments=1)
     with asked(broker, PULL, b'{"wait_s": 30}') as polling, asked(broker, MESSAGES, b"[" * 500, missing=1):
-        for _ in range(3):  # answered behind those two, so both are known to the broker
-            httpx.get(f"{broker.url}/healthz", trust_env=False).raise_for_status()
         for _ in range(signals - 1):
             broker.process.terminate()
         assert broker.terminate() < STOP_S
@@ -53,10 +52,28 @@ def test_a_stop_sends_long_polls_home_and_waits_for_no_slow_body(broker_process,
     assert answer.endswith(b'{"messages":[]}')
 
 
+def test_a_stop_without_a_store_ends_in_time_and_the_rest_is_recovered(broker_process, history):
+    broker = broker_process("--shutdown-s", "5")
+    create(broker.url, flush=PATIENT)
+    Publisher("sure", broker.url, history, 0, idempotent=True).steps(5)
+    temporary = broker.store / "_tmp"
+    shutil.rmtree(temporary)
+    temporary.touch()  # a file in the place of the folder: nothing can be written
+    with asked(broker, MESSAGES, b"[", missing=1):  # whoever is slow takes from the same 5 s
+        assert broker.terminate() < 5.5
+    temporary.unlink()
+    broker.start()
+    assert "recovered the journal" in broker.log
+    flush(broker.url)
+    assert check(Run(history.events, over_http(broker.url), in_files(broker.store))) == []
+
+
 @contextmanager
 def asked(broker, path, body, missing=0):
-    """A request that is sent but for the last bytes of its body."""
+    """A request that the broker has begun to read, and that lacks the last bytes of its body."""
     with socket.create_connection(("127.0.0.1", broker.port)) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: {len(body) + missing}\r\n\r\n".encode() + body)
+        for _ in range(3):  # answered behind it
+            httpx.get(f"{broker.url}/healthz", trust_env=False).raise_for_status()
         yield connection
