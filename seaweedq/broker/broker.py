@@ -117,7 +117,9 @@ class Broker:
         )
         self.election = Election(self._coordination, self.membership)
         self.entries = EntryWriter(self.cluster, self.membership.broker, self.clock, self._ids)
-        self.admin = TopicAdmin(self.catalog, self._coordination, self.store, self.entries, self.clock)
+        self.admin = TopicAdmin(
+            self.catalog, self._coordination, self.store, self.entries, self.clock, self.settings.publish_timeout_s
+        )
         recovery = Recovery(self.catalog, self._coordination, self.store, self.entries)
         self.takeover = Takeover(
             self.catalog,
@@ -244,8 +246,9 @@ class Broker:
         return topic.opened[segment]
 
     async def flush(self, topic: Topic) -> None:
-        """Everything acknowledged before the call is in files after it."""
-        await asyncio.gather(*(self.flusher.flush(segment) for segment in await self.open_segments(topic)))
+        """Everything acknowledged before the call is in files after it. Raises StoreUnavailable; goes on without us then."""
+        patience_s = self.settings.publish_timeout_s
+        await asyncio.gather(*(self.flusher.flush(segment, patience_s) for segment in await self.open_segments(topic)))
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic with its data. Repeatable."""
@@ -268,7 +271,7 @@ class Broker:
         records = self.catalog.segments(topic)
         await asyncio.gather(*(open_one(number) for number in records))
         order = sorted(records, key=lambda number: records[number].low)
-        return [topic.opened[n] for n in order], np.array([records[n].low for n in order], dtype=np.int64)
+        return [topic.opened[n] for n in order], np.array([records[n].low for n in order], dtype=np.int32)
 
     async def _open(self, topic: Topic, number: int) -> OpenSegment:
         record, _ = self.catalog.segment(topic, number)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from seaweedq.broker.entries import EntryWriter
 from seaweedq.broker.failpoints import reach
 from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.errors import Fenced
+from seaweedq.errors import Fenced, NotReady
 
 ENTRY_BYTES = 64 * 1024 * 1024
 SMALL_TAIL_AGE_S = 900.0
@@ -82,10 +82,11 @@ class Flusher:
         self._places = asyncio.Semaphore(workers)
         self._running: dict[OpenSegment, asyncio.Task[None]] = {}
 
-    async def flush(self, segment: OpenSegment) -> None:
+    async def flush(self, segment: OpenSegment, patience_s: float | None = None) -> None:
         """Bring everything that is durable now into the chain. Raises Fenced; the segment is closed then.
 
         The work is a task of its own: whoever asked may go away, but bytes whose put is in doubt must be put again.
+        Each time that an entry takes longer than `patience_s` because the store refuses it: StoreUnavailable.
         """
         goal = segment.end
         while segment.tail.start < min(goal, segment.end):
@@ -93,7 +94,14 @@ class Flusher:
             if task is None:
                 task = self._running[segment] = asyncio.create_task(self._flush(segment))
                 task.add_done_callback(lambda _: self._running.pop(segment))
-            await asyncio.shield(task)
+            await asyncio.wait([task], timeout=patience_s)
+            if task.cancelled():
+                segment.check_open()
+                raise NotReady("the broker is stopping")
+            elif task.done():
+                task.result()
+            elif segment.chain.failing:
+                raise segment.chain.failing
 
     def busy(self, segment: OpenSegment) -> bool:
         """Whether a flush of this segment is under way."""

@@ -23,7 +23,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import Counter, SegmentRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.transactions import read_all
-from seaweedq.errors import CoordinationUnavailable, TopicBeingDeleted
+from seaweedq.errors import CoordinationUnavailable, StoreUnavailable, TopicBeingDeleted
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import segment_folder
 from seaweedq.segments.keyrange import tile
@@ -38,13 +38,20 @@ class TopicAdmin:
     """Applies changes of topics to coordination, the store and this broker's catalog."""
 
     def __init__(
-        self, catalog: Catalog, coordination: Coordination, store: ObjectStore, entries: EntryWriter, clock: Clock
+        self,
+        catalog: Catalog,
+        coordination: Coordination,
+        store: ObjectStore,
+        entries: EntryWriter,
+        clock: Clock,
+        patience_s: float,
     ) -> None:
         self._catalog = catalog
         self._coordination = coordination
         self._store = store
         self._entries = entries
         self._clock = clock
+        self._patience_s = patience_s  # with a store that refuses a new topic's first entry
         self._creating = asyncio.Lock()
 
     async def create(self, name: str, config: TopicConfig, owner: str) -> bool:
@@ -68,7 +75,11 @@ class TopicAdmin:
         source = Source(name, first, ranges[0], layout_of(record))
         chain = Chain(self._store, name, first)
         reach("create.allocated")
-        await self._entries.append(source, chain, [], ProducerTable(source.key_range), 0)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._entries.append(source, chain, [], ProducerTable(source.key_range), 0)
+        except TimeoutError:
+            raise chain.failing or StoreUnavailable(f"no answer to the first entry of {chain.folder}") from None
         segments = [
             (
                 keys.SEGMENTS.key(name, first, first + at),

@@ -11,6 +11,7 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,18 +29,20 @@ from seaweedq.api.app import Application
 from seaweedq.api.protocol import BoundedProtocol
 from seaweedq.broker.broker import Broker
 from seaweedq.cli import paste
+from seaweedq.cli.stores import open_store
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.embedded import EmbeddedCoordination
-from seaweedq.errors import InvalidRequest
+from seaweedq.errors import InvalidRequest, Unavailable
 from seaweedq.settings import Settings
-from seaweedq.storage.local import LocalStore
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MIB = 1024 * 1024
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX: keep freed buffers rather than give them back to the kernel and fault
 # them in again. The settings hold for all threads' arenas.
 MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -4: 0}
 DRAIN_S = 3
+AGAIN_S = 1.0
 logger = logging.getLogger("seaweedq")
 
 EXAMPLES = """Examples:
@@ -113,14 +116,30 @@ def serve(
             "listening on %s WITHOUT AUTHENTICATION: whoever reaches it can read, write and delete everything",
             settings.host,
         )
-    while _run(settings):
+    again = _run(settings)
+    while again:
         logger.warning("beginning again under a new broker id")
+        again = _run_again(settings)
 
 
 def _run(settings: Settings) -> bool:
     """One life of a broker; whether it has lost its lease and has to begin again."""
-    with uvicorn_loop() as runner:
-        return runner.run(_life(settings))
+    try:
+        with uvicorn_loop() as runner:
+            return runner.run(_life(settings))
+    finally:
+        for sig in SIGNALS:
+            signal.signal(sig, signal.SIG_DFL)  # a closed loop leaves handlers that do nothing
+
+
+def _run_again(settings: Settings) -> bool:
+    """As `_run`, but what kept it from starting may pass, as a full disk does: then it has to begin again as well."""
+    try:
+        return _run(settings)
+    except Unavailable as error:
+        logger.warning("cannot begin again yet: %s", error)
+        time.sleep(AGAIN_S)
+        return True
 
 
 def uvicorn_loop() -> asyncio.Runner:
@@ -137,13 +156,14 @@ async def _life(settings: Settings) -> bool:
     url = _url(settings.host, listener)
     clock, ids = SystemClock(), SystemIds()
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    store = _store(settings, ids)
+    store = open_store(settings.store_path, ids)
     coordination = EmbeddedCoordination(settings.data_dir / "coordination.db", clock)
     broker = Broker(settings, store, coordination, clock, ids, url)
     try:
         broker.lock()
         await store.sweep_temporary()
-        await broker.start()
+        if not await _started(broker):
+            return False
         server = _Server(broker)
         listener.listen(2048)  # whoever reads the greeting may connect
         _greet(settings, broker)
@@ -153,6 +173,20 @@ async def _life(settings: Settings) -> bool:
         await coordination.close()
         listener.close()
     return broker.lost.is_set()
+
+
+async def _started(broker: Broker) -> bool:
+    """Start it; a signal ends the start, which may wait long for a store: False."""
+    starting = asyncio.create_task(broker.start())
+    loop = asyncio.get_running_loop()
+    for sig in SIGNALS:
+        loop.add_signal_handler(sig, starting.cancel)
+    await asyncio.wait([starting])
+    if starting.cancelled():
+        logger.warning("stopped before it was ready")
+        return False
+    starting.result()
+    return True
 
 
 class _Server(uvicorn.Server):
@@ -185,7 +219,7 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Signals end the serving, in order. uvicorn would raise them once more, and the process would die unflushed."""
         loop = asyncio.get_running_loop()
-        for sig in (signal.SIGINT, signal.SIGTERM):
+        for sig in SIGNALS:
             loop.add_signal_handler(sig, self.handle_exit, sig, None)
         yield
 
@@ -197,13 +231,6 @@ class _Server(uvicorn.Server):
     async def _until_lost(self) -> None:
         await self._broker.lost.wait()
         self.should_exit = True
-
-
-def _store(settings: Settings, ids: SystemIds) -> LocalStore:
-    scheme, separator, _ = settings.store_path.partition("://")
-    if separator and scheme != "file":
-        raise InvalidRequest(f"store={settings.store_path!r}: only file:// stores are supported yet", field="store")
-    return LocalStore(settings.store_path, ids)
 
 
 def _listen(settings: Settings) -> socket.socket:

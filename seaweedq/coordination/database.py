@@ -19,6 +19,8 @@ from seaweedq.errors import CoordinationUnavailable, Damaged, UnfitStore
 
 FORMAT_VERSION = 1
 WATCHED_AT_ONCE = 256  # revisions; bounds what a watch holds in memory
+LOG_PAGES = 32
+ROOM_BYTES = 256 * 1024
 AFTER_ALL = "\U0010ffff"
 
 SCHEMA = f"""
@@ -183,8 +185,18 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
         raise UnfitStore(f"{path} has format {found}, this program knows {FORMAT_VERSION} alone", found=found)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
+    db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     if not found:
         db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} COMMIT;")
+    _make_room(db)
+
+
+def _make_room(db: sqlite3.Connection) -> None:
+    """Let file and log have more pages than they need, so that leases can be renewed while the disk is full."""
+    db.execute("CREATE TABLE IF NOT EXISTS room (filler BLOB)")
+    db.execute("INSERT INTO room VALUES (zeroblob(?))", (ROOM_BYTES,))
+    db.execute("DELETE FROM room")
+    db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
 
 
 @contextmanager

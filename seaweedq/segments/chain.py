@@ -10,6 +10,7 @@ A chain refuses rows that a journal did not hold durably first: its callers see 
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Awaitable, Callable
 from typing import BinaryIO
 
@@ -23,14 +24,19 @@ PAGE = 1_000
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 5.0
 
 Sleep = Callable[[float], Awaitable[None]]
+logger = logging.getLogger(__name__)
 
 
 class Chain:
-    """The entries of a segment, as far as this process knows them. `end` is the offset of the next row."""
+    """The entries of a segment, as far as this process knows them. `end` is the offset of the next row.
+
+    `failing` is why the put under way has not succeeded yet, None where nothing stands against it.
+    """
 
     def __init__(self, store: ObjectStore, topic: str, segment: int, sleep: Sleep = asyncio.sleep) -> None:
         self.folder = segment_folder(topic, segment)
         self.last: EntryMetadata | None = None
+        self.failing: StoreUnavailable | None = None
         self._store = store
         self._sleep = sleep
         self._names: list[EntryName] | None = None
@@ -67,9 +73,12 @@ class Chain:
                     break
                 await self._check_mine(metadata)
                 break
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                self.failing = error
+                logger.warning("%s%s is not stored yet, trying again: %s", self.folder, self.next, error)
                 await self._sleep(pause)
                 pause = min(2 * pause, LAST_PAUSE_S)
+        self.failing = None
         if self._names is not None:
             self._names.append(self.next)
         self.last = metadata

@@ -182,7 +182,7 @@ async def test_a_full_disk_is_unavailable_and_changes_nothing(
 
     await coordination._run(limit, 1)
     with pytest.raises(CoordinationUnavailable, match="full"):
-        await coordination.commit([], [Put("a", b"after"), Put("big", bytes(100_000))])
+        await coordination.commit([], [Put("a", b"after"), Put("big", bytes(600_000))])
     entry = await coordination.get("a")
     assert entry is not None
     assert (entry.value, (await coordination.range("")).revision) == (b"before", 1)
