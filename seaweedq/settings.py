@@ -63,7 +63,10 @@ class Settings(BaseSettings):
         "body before 408.",
     )
     publish_timeout_s: float = Field(
-        15, gt=0, le=600, description="How long a publish waits for its durability before 503."
+        15,
+        gt=0,
+        le=600,
+        description="How long a publish waits for its durability, a flush or a new topic for the store, before 503.",
     )
     memory_budget_bytes: int = Field(
         512 * MIB,
