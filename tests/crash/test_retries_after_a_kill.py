@@ -35,11 +35,11 @@ class Retrying:
         with pytest.raises(httpx.TransportError):
             self.publish(sequence, keys)
         self.broker.wait_gone()
-        self.broker.start(env={"SEAWEEDQ_FAIL_AT": ""})
+        self.restart()
 
     def restart(self):
         self.broker.kill()
-        self.broker.start()
+        self.broker.start(env={"SEAWEEDQ_FAIL_AT": ""})
 
     def stored(self):
         return {row.seq: f"{row.segment}-{row.offset}" for row in over_http(self.broker.url)}
