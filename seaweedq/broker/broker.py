@@ -95,7 +95,8 @@ class Broker:
         )
 
     async def _identify(self) -> None:
-        """The store and this coordination must belong together: two coordinations over one store would both own its segments."""
+        """The store and this coordination must belong together: two coordinations over one store would both own its
+        segments."""
         key = keys.CLUSTER.key()
         if not await self._coordination.get(key):
             await self._coordination.commit(
@@ -107,7 +108,8 @@ class Broker:
         self.cluster = (await cluster_identity(self.store, expected, self.clock)).cluster
         if self.cluster != expected:
             raise UnfitStore(
-                f"the store {self.settings.store_path} belongs to cluster {self.cluster}, the data folder {self.settings.data_dir} to {expected}; "
+                f"the store {self.settings.store_path} belongs to cluster {self.cluster}, "
+                f"the data folder {self.settings.data_dir} to {expected}; "
                 "start with the data folder that the store was made with, or with a fresh store"
             )
 
@@ -144,7 +146,8 @@ class Broker:
         await self.admin.sweep()
 
     async def _register(self) -> None:
-        """Name the journal, before there is one: if this broker dies starting, the next one knows whose lease to end."""
+        """Name the journal, before there is one: if this broker dies starting, the next one knows whose lease to
+        end."""
         key = keys.JOURNALS.key(self.membership.broker)
         record = JournalRecord("file", self._place)
         if not await self._coordination.commit(
@@ -192,9 +195,7 @@ class Broker:
                 async with asyncio.timeout(max(0.5, self._stop_by_s - self.clock.monotonic_s())):
                     clean = not self.lost.is_set() and await self._put_away()
             except TimeoutError:
-                logger.warning(
-                    "not everything could be flushed in time; the rest is in the journal and recovered at the next start"
-                )
+                logger.warning("not everything could be flushed in time; the next start recovers it from the journal")
             await self._leave(clean)
         self._lock.release()
 
@@ -246,7 +247,8 @@ class Broker:
         return topic.opened[segment]
 
     async def flush(self, topic: Topic) -> None:
-        """Everything acknowledged before the call is in files after it. Raises StoreUnavailable; goes on without us then."""
+        """Everything acknowledged before the call is in files after it. Raises StoreUnavailable; goes on without us
+        then."""
         patience_s = self.settings.publish_timeout_s
         await asyncio.gather(*(self.flusher.flush(segment, patience_s) for segment in await self.open_segments(topic)))
 

@@ -1,7 +1,8 @@
 """This broker's view of the topics: records of coordination, kept current by watches, and the segments it has open.
 
-A view, never the truth: whatever decides goes through a transaction that compares revisions. Own changes are applied at once
-(`apply`), so that whoever made them sees them; the watch brings them again, and an older revision never overwrites a newer one.
+A view, never the truth: whatever decides goes through a transaction that compares revisions. Own changes are applied at
+once (`apply`), so that whoever made them sees them; the watch brings them again, and an older revision never overwrites
+a newer one.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ PREFIXES = ("topics/", "segments/")
 
 @dataclass(eq=False)
 class Topic:
-    """A topic as of some revision. `routing` is made when first needed: the open segments by their sorted lower ends."""
+    """A topic as of some revision. `routing` is made when first needed: the open segments by their sorted lower
+    ends."""
 
     name: str
     record: TopicRecord

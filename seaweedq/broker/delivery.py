@@ -1,8 +1,9 @@
 """Delivery of one segment to one subscription, mode `ordered`: what is acked, what is leased, what comes next.
 
-Pure: the clock's reading is an argument, nothing is read or written. One consumer at a time has the segment. When a lease ends
-without an ack, those of all later offsets end with it, and delivery begins again at the first unacked offset and skips
-what is acked. An ack counts when the journal has it: until then its offsets are `acking`, neither due nor acked.
+Pure: the clock's reading is an argument, nothing is read or written. One consumer at a time has the segment. When a
+lease ends without an ack, those of all later offsets end with it, and delivery begins again at the first unacked offset
+and skips what is acked. An ack counts when the journal has it: until then its offsets are `acking`, neither due nor
+acked.
 """
 
 from collections.abc import Iterable
@@ -25,7 +26,8 @@ class Lease:
 
 @dataclass(slots=True)
 class Judged:
-    """What an ack of some offsets means: `runs` must be made durable, `known` counts the acked ones, `unknown` are neither."""
+    """What an ack of some offsets means: `runs` must be made durable, `known` counts the acked ones, `unknown` are
+    neither."""
 
     runs: list[Run] = field(default_factory=list)
     known: int = 0

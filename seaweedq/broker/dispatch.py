@@ -1,8 +1,9 @@
 """The dispatcher: hands a subscription's messages out, takes acks, keeps cursors durable.
 
-Opening a subscription raises its epoch in coordination, so that acks of a dispatcher before this one, and its checkpoints, count
-no more. An ack is a frame in the journal; a checkpoint compares the epoch, comes before the release of those frames, and is
-written every `checkpoint_s` for what has changed. A crash in between leaves the frames, and recovery works them in.
+Opening a subscription raises its epoch in coordination, so that acks of a dispatcher before this one, and its
+checkpoints, count no more. An ack is a frame in the journal; a checkpoint compares the epoch, comes before the release
+of those frames, and is written every `checkpoint_s` for what has changed. A crash in between leaves the frames, and
+recovery works them in.
 """
 
 import asyncio
@@ -37,7 +38,8 @@ ANYBODY = ""  # pulls without a consumer count as one
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Messages of one segment that a pull gives: rows, and how often each offset was delivered where that is not once."""
+    """Messages of one segment that a pull gives: rows, and how often each offset was delivered where that is not
+    once."""
 
     segment: OpenSegment
     pieces: Pieces

@@ -4,9 +4,6 @@ A count, not an allocator: whoever holds bytes says so. At half of the budget th
 it new publishes are refused until something was let go.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from seaweedq.errors import Overloaded
 
 
@@ -29,16 +26,16 @@ class Budget:
         held = self.tails + self.requests
         if held + size > self.limit_bytes:
             raise Overloaded(
-                f"{held} bytes are held in memory and {size} more would pass the budget of {self.limit_bytes} bytes; flushing, try again",
+                f"{held} bytes are held in memory and {size} more would pass memory_budget_bytes={self.limit_bytes}; "
+                "tails are being flushed, try again",
                 budget_bytes=self.limit_bytes,
             )
 
-    @contextmanager
-    def request(self, size: int) -> Iterator[None]:
+    def hold(self, size: int) -> None:
         """Hold `size` bytes for a request in flight. Raises Overloaded."""
         self.check(size)
         self.requests += size
-        try:
-            yield
-        finally:
-            self.requests -= size
+
+    def release(self, size: int) -> None:
+        """Let go of what a request held."""
+        self.requests -= size

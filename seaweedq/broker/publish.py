@@ -6,7 +6,7 @@ All parts of a request are judged before any is taken, with no await in between;
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -81,7 +81,7 @@ class Publisher:
             done = self._commit.add_single(segment, message, sequences)
             if sequences:
                 segment.expect(sequences, 1, done)
-        return segment.id, await self._durable(done), duplicate
+        return segment.id, await (self._durable(done) if producer else self._own(done)), duplicate
 
     async def batch(
         self, segments: Sequence[OpenSegment], bounds: np.ndarray, rows: pa.RecordBatch, producer: Producer | None
@@ -133,16 +133,29 @@ class Publisher:
             return await self._durable(one.known.done)
         return one.part.first
 
+    async def _own(self, done: asyncio.Future[T]) -> T:
+        """As `_durable`, of a future for which nobody else waits."""
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, done)
+        try:
+            return await done
+        finally:
+            timer.cancel()
+
     async def _durable(self, done: asyncio.Future[T]) -> T:
         """Wait, but not for ever; others may wait for the same future, so it is not cancelled with us."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await asyncio.shield(done)
         except TimeoutError as error:
-            raise Unavailable(
-                f"not durable within publish_timeout_s={self._timeout_s:g}; whether it was taken is unknown",
-                retry_after_s=1,
-            ) from error
+            raise self._timed_out() from error
+
+    def _give_up(self, done: asyncio.Future[Any]) -> None:
+        if not done.done():
+            done.set_exception(self._timed_out())
+
+    def _timed_out(self) -> Unavailable:
+        detail = f"not durable within publish_timeout_s={self._timeout_s:g}; whether it was taken is unknown"
+        return Unavailable(detail, retry_after_s=1)
 
 
 def _cut(
@@ -175,8 +188,8 @@ def _claim(part: Part, sequences: Sequences) -> None:
 
 def _out_of_order(sequences: Sequences, verdict: OutOfOrder) -> SequenceOutOfOrder:
     return SequenceOutOfOrder(
-        f"producer {sequences.producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is {verdict.newest}, "
-        "and this is none of the last remembered requests",
+        f"producer {sequences.producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is "
+        f"{verdict.newest}, and this is none of the last remembered requests",
         producer=sequences.producer,
         sequence=sequences.low,
         newest=verdict.newest,

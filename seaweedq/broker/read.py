@@ -1,7 +1,7 @@
 """Reading a segment by offset: decoded row groups of its chain first, then its tail, in one order.
 
-What is read is durable, and stays readable: offsets below the tail's start are in the chain. Between two awaits the tail may be
-flushed, so each step looks anew where its offset stands now.
+What is read is durable, and stays readable: offsets below the tail's start are in the chain. Between two awaits the
+tail may be flushed, so each step looks anew where its offset stands now.
 """
 
 import asyncio
@@ -106,7 +106,8 @@ class Reader:
         return pieces
 
     async def find(self, segment: OpenSegment, timestamp_us: int) -> int:
-        """The first offset whose `_timestamp` reaches this, or the end: the first entry whose running maximum does is scanned from its start."""
+        """The first offset whose `_timestamp` reaches this, or the end: the first entry whose running maximum does is
+        scanned from its start."""
         names = await segment.chain.names()
         low, high = 0, len(names)
         while low < high:
@@ -124,7 +125,8 @@ class Reader:
         return offset
 
     async def size_since(self, segment: OpenSegment, offset: int) -> int:
-        """About how many bytes the rows from `offset` on take: files by their share of rows, the tail as it is in memory."""
+        """About how many bytes the rows from `offset` on take: files by their share of rows, the tail as it is in
+        memory."""
         size = 0.0
         names = await segment.chain.names()
         for at, name in enumerate(names):

@@ -1,10 +1,12 @@
-"""Recovery of a broker that is gone: what its journal holds beyond the chains goes into the chains, its acks into the cursors.
+"""Recovery of a broker that is gone: what its journal holds beyond the chains goes into the chains, its acks into the
+cursors.
 
-Every step can be repeated: 1. The journal cannot grow any more (its lock is ours). 2. For each segment with frames, rows beyond the chain's
-end are appended; a crash in between leaves a longer chain, and the next try begins at its new end. An entry that the dead broker's
-own late put, or another recoverer, got in first holds the same rows: read the end again and go on from there. 3. Acks of the
-subscription's present epoch are added to its cursors, in one transaction a segment; adding twice changes nothing. Only after
-all of it may the segments change hands and the journal go (broker/takeover).
+Every step can be repeated: 1. The journal cannot grow any more (its lock is ours). 2. For each segment with frames,
+rows beyond the chain's end are appended; a crash in between leaves a longer chain, and the next try begins at its new
+end. An entry that the dead broker's own late put, or another recoverer, got in first holds the same rows: read the end
+again and go on from there. 3. Acks of the subscription's present epoch are added to its cursors, in one transaction a
+segment; adding twice changes nothing. Only after all of it may the segments change hands and the journal go
+(broker/takeover).
 """
 
 import logging

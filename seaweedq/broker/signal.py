@@ -17,7 +17,8 @@ class Signal:
                 waiter.set_result(None)
 
     async def wait(self, timeout_s: float) -> None:
-        """Until the next wake, at most `timeout_s`. What happened before the call does not count: look, then wait, without an await between."""
+        """Until the next wake, at most `timeout_s`. What happened before the call does not count: look, then wait,
+        without an await between."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:

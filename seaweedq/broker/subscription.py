@@ -1,7 +1,7 @@
 """A subscription as its dispatcher holds it: the delivery of each segment, and the cursors' way to durability.
 
-An ack is a frame in the journal. Coordination gets a checkpoint of the cursors now and then, and only after that may the frames go:
-`pin` is the oldest commit that still holds acks beyond the last checkpoint.
+An ack is a frame in the journal. Coordination gets a checkpoint of the cursors now and then, and only after that may
+the frames go: `pin` is the oldest commit that still holds acks beyond the last checkpoint.
 """
 
 import asyncio

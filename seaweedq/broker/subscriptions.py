@@ -1,8 +1,8 @@
 """Creating, listing and deleting subscriptions, and their lag.
 
-Create: 1. cursors, one a segment; 2. the subscription's record, which makes it. A crash in between leaves cursors of nothing,
-which the next creation of that name overwrites. Delete: the record first, then the cursors: a cursor without its
-subscription means nothing.
+Create: 1. cursors, one a segment; 2. the subscription's record, which makes it. A crash in between leaves cursors of
+nothing, which the next creation of that name overwrites. Delete: the record first, then the cursors: a cursor without
+its subscription means nothing.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,9 +1,10 @@
 """Taking over from brokers that are gone, and keeping every segment in the hands of a living one.
 
-Order of writes for a dead broker X, by the leader: 1. X's lease is revoked (its journal's lock is ours, so it is dead: no need
-to wait). 2. X's journal is worked in (broker/recover), nothing changes hands before. 3. Its segments get a living owner, in
-transactions that compare the leader, the new owner and each segment. 4. X's journal files go, then its key. A crash between any
-two leaves X's journal key, and the next leader begins again at 1; each step does nothing where it was done before.
+Order of writes for a dead broker X, by the leader: 1. X's lease is revoked (its journal's lock is ours, so it is dead:
+no need to wait). 2. X's journal is worked in (broker/recover), nothing changes hands before. 3. Its segments get a
+living owner, in transactions that compare the leader, the new owner and each segment. 4. X's journal files go, then its
+key. A crash between any two leaves X's journal key, and the next leader begins again at 1; each step does nothing where
+it was done before.
 """
 
 import asyncio
@@ -30,7 +31,8 @@ logger = logging.getLogger(__name__)
 
 
 class Takeover:
-    """The leader's work for brokers that are gone. `place` is this data folder's id, whose file journals it can reach."""
+    """The leader's work for brokers that are gone. `place` is this data folder's id, whose file journals it can
+    reach."""
 
     def __init__(
         self,

@@ -1,13 +1,14 @@
 """Creating, changing and deleting topics: the order of writes, and what a crash between any two of them leaves.
 
-Create: 1. ids are allocated (the counter of the name rises, for good). 2. The first segment gets its zero-row entry, so that an
-empty topic reads as an empty table. 3. The segments' records, under a prefix of this incarnation, in as many transactions as they
-need. 4. The topic's record. Only the last one makes the topic: a crash before it, or a lost race, leaves files and records of
-dead ids, which the sweep at the next start removes; a repeated creation takes new ids.
+Create: 1. ids are allocated (the counter of the name rises, for good). 2. The first segment gets its zero-row entry, so
+that an empty topic reads as an empty table. 3. The segments' records, under a prefix of this incarnation, in as many
+transactions as they need. 4. The topic's record. Only the last one makes the topic: a crash before it, or a lost race,
+leaves files and records of dead ids, which the sweep at the next start removes; a repeated creation takes new ids.
 
-Delete: 1. The record says `deleting`: nothing is taken or read any more, PUT answers 409. 2. Segments are closed. 3. Files go. 4.
-Records of segments, subscriptions, cursors. 5. The topic's record. A crash leaves `deleting`, and the next start goes on at 2.
-The counter stays, so ids are never used again, and journal frames of dead ids mean nothing to a recovery.
+Delete: 1. The record says `deleting`: nothing is taken or read any more, PUT answers 409. 2. Segments are closed. 3.
+Files go. 4. Records of segments, subscriptions, cursors. 5. The topic's record. A crash leaves `deleting`, and the next
+start goes on at 2. The counter stays, so ids are never used again, and journal frames of dead ids mean nothing to a
+recovery.
 """
 
 import asyncio
@@ -55,7 +56,8 @@ class TopicAdmin:
         self._creating = asyncio.Lock()
 
     async def create(self, name: str, config: TopicConfig, owner: str) -> bool:
-        """Create a topic whose segments belong to `owner`. False: somebody else was faster. Raises TopicBeingDeleted."""
+        """Create a topic whose segments belong to `owner`. False: somebody else was faster. Raises
+        TopicBeingDeleted."""
         async with self._creating:
             if await self._look(name):
                 self._catalog.topic(name)

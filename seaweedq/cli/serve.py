@@ -58,7 +58,8 @@ seaweedq serve --config broker.toml
 
 
 def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
-    """The settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest naming the setting."""
+    """The settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest naming the
+    setting."""
     if config is not None and not config.is_file():
         raise InvalidRequest(f"--config {config}: no such file", field="config")
 
@@ -205,6 +206,7 @@ class _Server(uvicorn.Server):
                 http=protocol,  # type: ignore[arg-type]
                 ws="none",
                 server_header=False,
+                proxy_headers=False,
             )
         )
         self._broker = broker
@@ -217,7 +219,8 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals end the serving, in order. uvicorn would raise them once more, and the process would die unflushed."""
+        """Signals end the serving, in order. uvicorn would raise them once more, and the process would die
+        unflushed."""
         loop = asyncio.get_running_loop()
         for sig in SIGNALS:
             loop.add_signal_handler(sig, self.handle_exit, sig, None)

@@ -85,17 +85,12 @@ class Chain:
 
     async def names(self) -> list[EntryName]:
         """All entries in order; listed page by page once, then kept. Raises ChainDamaged for a gap."""
-        if self._names is None:
-            found: list[EntryName] = []
-            while True:
-                page = await self._store.list(
-                    self.folder, after=self.folder + str(found[-1]) if found else "", limit=PAGE
-                )
-                found += [EntryName.parse(name) for name in page]
-                if len(page) < PAGE:
-                    break
-            self._names = [name for name in found if name < self.next]
-            self._check_dense(self._names)
+        while self._names is None:
+            last = self.last
+            found = [name for name in await self._list() if name < self.next]
+            if self.last is last:  # else an entry was appended meanwhile, which the listing may or may not have
+                self._check_dense(found)
+                self._names = found
         return self._names
 
     async def size(self, name: EntryName) -> int:
@@ -156,6 +151,15 @@ class Chain:
                 high = middle
         return last
 
+    async def _list(self) -> list[EntryName]:
+        found: list[EntryName] = []
+        while True:
+            after = self.folder + str(found[-1]) if found else ""
+            page = await self._store.list(self.folder, after=after, limit=PAGE)
+            found += [EntryName.parse(name) for name in page]
+            if len(page) < PAGE:
+                return found
+
     async def _first_from(self, sequence: int) -> EntryName | None:
         page = await self._store.list(self.folder, after=f"{self.folder}{sequence:08d}", limit=1)
         return EntryName.parse(page[0]) if page else None
@@ -164,6 +168,8 @@ class Chain:
         for before, after in itertools.pairwise(names):
             if after.sequence != before.sequence + 1 or after.first_offset < before.first_offset:
                 raise ChainDamaged(f"{self.folder}: {after} follows {before}", name=self.folder + str(after))
+        if self.last and (not names or names[-1].sequence != self.last.sequence):
+            raise _missing(f"{self.folder}{EntryName(self.last.sequence, self.last.first_offset)}")
 
 
 def _missing(path: str) -> ChainDamaged:

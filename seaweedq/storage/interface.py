@@ -26,7 +26,8 @@ class ObjectStore(Protocol):
         """Size in bytes. Raises FileNotFoundError, StoreUnavailable."""
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        """Names that begin with `prefix` (any depth) and sort behind `after`, in byte order, at most `limit`; never a cached answer."""
+        """Names that begin with `prefix` (any depth) and sort behind `after`, in byte order, at most `limit`; never a
+        cached answer."""
 
     async def delete(self, name: str) -> None:
         """Remove an object; one that is not there is no error."""
