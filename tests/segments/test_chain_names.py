@@ -1,0 +1,90 @@
+"""The names of a chain: listed once, never with a gap, and read again once a missing file is back."""
+
+from collections.abc import Awaitable, Callable
+
+import pyarrow as pa
+import pytest
+
+from seaweedq.broker.entries import EntryWriter, Source
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.errors import ChainDamaged
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.producers import ProducerTable
+from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.storage.memory import MemoryStore
+
+WRITER = EntryWriter("cluster", "broker.1", SystemClock(), SystemIds())
+LAYOUT = Layout.of(Format.JSON)
+SOURCE = Source("flights", 0, KeyRange(0, KEY_SPACE), LAYOUT)
+
+
+class Busy(MemoryStore):
+    """A store where `meanwhile` happens, once, while a listing is on its way back."""
+
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        found = await super().list(prefix, after, limit)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile:
+            await meanwhile()
+        return found
+
+
+async def append(chain: Chain) -> None:
+    await WRITER.append(SOURCE, chain, [(chain.end, rows(2))], ProducerTable(SOURCE.key_range), 0)
+
+
+def rows(count: int) -> pa.RecordBatch:
+    return rows_of_singles([Single(None, b"1", None, 0, None)] * count, LAYOUT)
+
+
+@pytest.fixture
+async def store() -> Busy:
+    """A store with a chain of four entries, of two rows each."""
+    store = Busy()
+    chain = Chain(store, SOURCE.topic, SOURCE.segment)
+    for _ in range(4):
+        await append(chain)
+    return store
+
+
+async def opened(store: Busy) -> Chain:
+    chain = Chain(store, SOURCE.topic, SOURCE.segment)
+    await chain.open()
+    return chain
+
+
+async def test_names_are_those_of_the_chain_as_it_was_opened(store: Busy) -> None:
+    chain = await opened(store)
+    assert [(name.sequence, name.first_offset) for name in await chain.names()] == [(0, 0), (1, 2), (2, 4), (3, 6)]
+    assert chain.end == 8
+
+
+async def test_a_gap_is_damage_each_time_until_the_file_is_back(store: Busy) -> None:
+    chain = await opened(store)
+    name = f"{chain.folder}00000001-0000000000000002.parquet"
+    content = await store.read(name)
+    await store.delete(name)
+    for _ in range(2):
+        with pytest.raises(ChainDamaged, match="follows"):
+            await chain.names()
+    await store.create(name, content)
+    assert len(await chain.names()) == 4
+
+
+async def test_a_last_entry_that_is_gone_is_damage(store: Busy) -> None:
+    chain = await opened(store)
+    await store.delete(f"{chain.folder}00000003-0000000000000006.parquet")
+    with pytest.raises(ChainDamaged, match="00000003-0000000000000006"):
+        await chain.names()
+
+
+async def test_an_entry_that_is_appended_during_the_listing_is_among_the_names(store: Busy) -> None:
+    chain = await opened(store)
+    store.meanwhile = lambda: append(chain)
+    assert [name.sequence for name in await chain.names()] == [0, 1, 2, 3, 4]
+    await append(chain)
+    assert [name.sequence for name in await chain.names()] == [0, 1, 2, 3, 4, 5]
