@@ -92,6 +92,7 @@ class Dispatcher:
         """Lease up to `max_messages`; waits up to `wait_s` for the first one."""
         end_s = self._clock.monotonic_s() + wait_s
         while True:
+            seen = topic.signal.count
             subscription = await self.open(topic, name)
             async with subscription.delivering:
                 found = await self._lease(topic, subscription, consumer or ANYBODY, max_messages)
@@ -99,7 +100,8 @@ class Dispatcher:
             if found or self.closing or now_s >= end_s:
                 return found
             deadline_s = min([end_s, *(d for c in subscription.cursors.values() if (d := c.delivery.next_deadline()))])
-            await topic.signal.wait(max(0.001, deadline_s - now_s))
+            if topic.signal.count == seen:  # else something came to a segment that had been looked at already
+                await topic.signal.wait(max(0.001, deadline_s - now_s))
 
     async def ack(
         self, topic: Topic, name: str, offsets: dict[int, list[int]], consumer: str | None

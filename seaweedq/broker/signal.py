@@ -4,13 +4,15 @@ import asyncio
 
 
 class Signal:
-    """Wakes everybody who waits."""
+    """Wakes everybody who waits; `count` says how often, for those whose look takes its time."""
 
     def __init__(self) -> None:
+        self.count = 0
         self._waiters: set[asyncio.Future[None]] = set()
 
     def wake(self) -> None:
         """Let everybody who waits look again."""
+        self.count += 1
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():

@@ -1,0 +1,35 @@
+"""A pull that looks through segments does not sleep over what came to one that it had looked at already."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from seaweedq.broker.dispatch import Dispatcher
+from seaweedq.broker.signal import Signal
+from seaweedq.clock import SystemClock
+
+
+class Looking(Dispatcher):
+    """Finds nothing at first; a message comes while it looks."""
+
+    def __init__(self) -> None:
+        none: Any = None
+        super().__init__(none, none, none, none, SystemClock(), none)
+        self.looks = 0
+
+    async def open(self, topic: Any, name: str) -> Any:
+        return SimpleNamespace(delivering=asyncio.Lock(), cursors={})
+
+    async def _lease(self, topic: Any, subscription: Any, consumer: str, wanted: int) -> Any:
+        self.looks += 1
+        if self.looks > 1:
+            return ["a message"]
+        topic.signal.wake()
+        await asyncio.sleep(0)
+        return []
+
+
+async def test_what_comes_during_the_look_is_looked_for() -> None:
+    topic: Any = SimpleNamespace(signal=Signal())
+    async with asyncio.timeout(5):
+        assert await Looking().pull(topic, "s", None, 1, wait_s=60) == ["a message"]
