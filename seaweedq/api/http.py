@@ -5,8 +5,7 @@ bounded in size, in decoded size and in time. (uvicorn has no deadline for recei
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -62,52 +61,72 @@ async def send(answer: Answer, out: Send) -> None:
     await out({"type": "http.response.body", "body": answer.body})
 
 
-@asynccontextmanager
-async def body(scope: Scope, receive: Receive, settings: Settings, budget: Budget) -> AsyncIterator[bytes]:
+class body:
     """The decoded body, held in the memory budget for as long as the block runs.
 
     Raises RequestTooLarge, RequestTimeout, UnsupportedEncoding, UnreadableBody, Overloaded, ClientGone.
     """
-    limit, stated = settings.max_request_bytes, content_length(scope) or 0
-    if stated > limit:
-        raise _too_large(limit)
-    encoding = header(scope, b"content-encoding")
-    with ExitStack() as held:
-        held.enter_context(budget.request(stated))
+
+    __slots__ = ("_budget", "_held", "_limit", "_receive", "_scope", "_timeout_s")
+
+    def __init__(self, scope: Scope, receive: Receive, settings: Settings, budget: Budget) -> None:
+        self._scope, self._receive, self._budget = scope, receive, budget
+        self._limit, self._timeout_s = settings.max_request_bytes, settings.request_timeout_s
+        self._held = 0
+
+    async def __aenter__(self) -> bytes:
         try:
-            async with asyncio.timeout(settings.request_timeout_s):
-                raw = await _receive(receive, limit, stated, lambda size: held.enter_context(budget.request(size)))
+            return await self._read()
+        except BaseException:
+            self._budget.release(self._held)
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        self._budget.release(self._held)
+
+    async def _read(self) -> bytes:
+        stated = content_length(self._scope) or 0
+        if stated > self._limit:
+            raise _too_large(self._limit)
+        self._hold(stated)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                raw = await self._chunks(stated)
         except TimeoutError:
-            raise _too_slow(settings.request_timeout_s) from None
-        if encoding is not None:
-            held.enter_context(budget.request(limit))
-            raw = await asyncio.to_thread(decode_body, raw, encoding, limit)
-        yield raw
+            raise _too_slow(self._timeout_s) from None
+        encoding = header(self._scope, b"content-encoding")
+        if encoding is None:
+            return raw
+        self._hold(self._limit)
+        return await asyncio.to_thread(decode_body, raw, encoding, self._limit)
+
+    async def _chunks(self, reserved: int) -> bytes:
+        """The body as it comes; what is over the `reserved` bytes is reserved step by step."""
+        chunks: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunks.append(message.get("body", b""))
+            more = message.get("more_body", False)
+            size += len(chunks[-1])
+            if size > self._limit:
+                raise _too_large(self._limit)
+            while size > reserved:
+                self._hold(_STEP_BYTES)
+                reserved += _STEP_BYTES
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _hold(self, size: int) -> None:
+        self._budget.hold(size)
+        self._held += size
 
 
 def content_length(scope: Scope) -> int | None:
     """The stated length, if there is one (the server has checked that it is a number)."""
     text = header(scope, b"content-length")
     return int(text) if text is not None and text.isascii() and text.isdigit() else None
-
-
-async def _receive(receive: Receive, limit: int, reserved: int, reserve: Callable[[int], Any]) -> bytes:
-    """The body as it comes; what is over the `reserved` bytes is reserved step by step."""
-    chunks: list[bytes] = []
-    size, more = 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunks.append(message.get("body", b""))
-        more = message.get("more_body", False)
-        size += len(chunks[-1])
-        if size > limit:
-            raise _too_large(limit)
-        while size > reserved:
-            reserve(_STEP_BYTES)
-            reserved += _STEP_BYTES
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def _too_large(limit: int) -> BadRequest:
