@@ -34,6 +34,12 @@ class Disk:
         """Write some of at most IOV_MAX buffers: how many bytes were taken."""
         return os.writev(fd, buffers)
 
+    def allocate(self, fd: int, start: int, size: int) -> None:
+        """Lengthen a file by zeros, for syncs that need not write its length; where that cannot be, nothing happens."""
+        if hasattr(os, "posix_fallocate"):
+            with suppress(OSError):
+                os.posix_fallocate(fd, start, size)
+
     def sync(self, fd: int) -> None:
         """Make the file's content durable."""
         _data_sync(fd)
