@@ -1,4 +1,5 @@
-"""Arrow batches at full speed into four segments, and what a message costs the broker there, each beside `write_table` alone."""
+"""Arrow batches at full speed into four segments, and what a message costs the broker there, each beside `write_table`
+alone."""
 
 import os
 import time
@@ -40,9 +41,16 @@ def measure(folder: Path) -> Iterator[Result]:
     )
     yield Result(name="arrow, last flush not counted", figure=COUNT / published, unit="msg/s", limit=COUNT / wall_s)
     yield Result(
-        name="cpu", figure=cpu / COUNT * 1e6, unit="µs/msg", limit=cpu_s / COUNT * 1e6, limit_is=f"CPU of {alone}", target=2.5,
-        target_of="ratio", better="lower", note="user and system time of the broker, last flush and children included",
-    )  # fmt: skip
+        name="cpu",
+        figure=cpu / COUNT * 1e6,
+        unit="µs/msg",
+        limit=cpu_s / COUNT * 1e6,
+        limit_is=f"CPU of {alone}",
+        target=2.5,
+        target_of="ratio",
+        better="lower",
+        note="user and system time of the broker, last flush and children included",
+    )
 
 
 async def _rounds(

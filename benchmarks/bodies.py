@@ -1,24 +1,22 @@
-"""Microseconds a message for each way through the bodies, beside a limit measured in the same run.
+"""Each way through the bodies, in this process, beside bare decoding or reading of the same bytes."""
 
-    python benchmarks/bodies.py [--messages 10000]
-
-The limits: msgspec's bare `decode_lines` into the envelope, and a bare Arrow IPC read, each over the same bytes.
-"""
-
-import argparse
 import base64
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from benchmarks.result import Result
 from seaweedq.api import answers, bodies, envelopes
 from seaweedq.api.intake import Intake
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import rows_of_singles
 
+LINES, READ, TEXT = "bare decode_lines", "bare IPC read", "json.dumps of the values"
 NOW_US = 1_790_000_000_000_000
 FIELDS = pa.schema([pa.field("carrier", pa.string()), pa.field("delay", pa.int64()), pa.field("pad", pa.string())])
 
@@ -33,11 +31,9 @@ def best_us(work: Callable[[], object], messages: int, repeats: int = 15) -> flo
     return min(times) / messages * 1e6
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=10_000)
-    count = parser.parse_args().messages
+def measure(folder: Path) -> Iterator[Result]:
+    """Each way, the best of several runs. Nothing is written."""
+    count = 10_000
     layouts = {format: Layout.of(format, FIELDS) for format in Format}
     intake = {format: Intake(layout, None, 1 << 20, NOW_US, 1 << 30) for format, layout in layouts.items()}
     keyed = Intake(layouts[Format.JSON], "carrier", 1 << 20, NOW_US)
@@ -53,36 +49,48 @@ def main() -> None:
     raw_rows = bodies.decode_ndjson(encoded, intake[Format.BYTES])
     typed_rows = bodies.decode_ndjson(body, intake[Format.TYPED])
     streams = {name: stream_of(each) for name, each in (("json", rows), ("bytes", raw_rows), ("typed", typed_rows))}
+    unkeyed, bare = b"\n".join(b'{"value":%b}' % value for value in values), b"\n".join(values)
     singles = [bodies.decode_single(line, intake[Format.JSON]) for line in lines]
     bare_lines = msgspec.json.Decoder(envelopes.Envelope)
 
-    print(f"{count} messages of {len(body) // count} bytes a line; µs a message, best of several runs\n")
-    for name, work in {
-        "limit: bare decode_lines": lambda: bare_lines.decode_lines(body),
-        "NDJSON to json rows": lambda: bodies.decode_ndjson(body, intake[Format.JSON]),
-        "  with key_field": lambda: bodies.decode_ndjson(b"\n".join(b'{"value":%b}' % v for v in values), keyed),
-        "  bare": lambda: bodies.decode_ndjson(b"\n".join(values), intake[Format.JSON], bare=True),
-        "  the slow path": lambda: bodies.decode_ndjson(spoiled, intake[Format.JSON]),
-        "NDJSON to bytes rows": lambda: bodies.decode_ndjson(encoded, intake[Format.BYTES]),
-        "NDJSON to typed rows": lambda: bodies.decode_ndjson(body, intake[Format.TYPED]),
-        "JSON batch to json rows": lambda: bodies.decode_json(batch, intake[Format.JSON]),
-        "decode_single": lambda: [bodies.decode_single(line, intake[Format.JSON]) for line in lines],
-        "rows_of_singles": lambda: rows_of_singles(singles, layouts[Format.JSON]),  # type: ignore[arg-type]
-        "rows_of_singles, 64 a batch": lambda: [
-            rows_of_singles(singles[at : at + 64], layouts[Format.JSON])  # type: ignore[arg-type]
-            for at in range(0, count, 64)
-        ],
-        "limit: bare IPC read (json)": lambda: pa.ipc.open_stream(streams["json"]).read_all(),
-        "Arrow to json rows": lambda: bodies.decode_arrow(streams["json"], intake[Format.JSON]),
-        "Arrow to bytes rows": lambda: bodies.decode_arrow(streams["bytes"], intake[Format.BYTES]),
-        "Arrow to typed rows": lambda: bodies.decode_arrow(streams["typed"], intake[Format.TYPED]),
-        "limit: json.dumps of the values": lambda: json.dumps(values and [v.decode() for v in values]),
-        "answer of json rows": lambda: answers.encode_messages([(0, rows)], 3, layouts[Format.JSON], None),
-        "answer of json rows, attempts": lambda: answers.encode_messages([(0, rows)], 3, layouts[Format.JSON], {7: 2}),
-        "answer of bytes rows": lambda: answers.encode_messages([(0, raw_rows)], 3, layouts[Format.BYTES], None),
-        "answer of typed rows": lambda: answers.encode_messages([(0, typed_rows)], 3, layouts[Format.TYPED], None),
-    }.items():
-        print(f"{name:34s}{best_us(work, count):8.3f}")
+    lines_us = best_us(lambda: bare_lines.decode_lines(body), count)
+    read_us = best_us(lambda: pa.ipc.open_stream(streams["json"]).read_all(), count)
+    text_us = best_us(lambda: json.dumps([value.decode() for value in values]), count)
+    ways: dict[str, tuple[Callable[[], object], float, str]] = {
+        "NDJSON to json": (lambda: bodies.decode_ndjson(body, intake[Format.JSON]), lines_us, LINES),
+        "NDJSON to json, key_field": (lambda: bodies.decode_ndjson(unkeyed, keyed), lines_us, LINES),
+        "NDJSON to json, bare": (lambda: bodies.decode_ndjson(bare, intake[Format.JSON], bare=True), lines_us, LINES),
+        "NDJSON to json, slow path": (lambda: bodies.decode_ndjson(spoiled, intake[Format.JSON]), lines_us, LINES),
+        "NDJSON to bytes": (lambda: bodies.decode_ndjson(encoded, intake[Format.BYTES]), lines_us, LINES),
+        "NDJSON to typed": (lambda: bodies.decode_ndjson(body, intake[Format.TYPED]), lines_us, LINES),
+        "JSON batch to json": (lambda: bodies.decode_json(batch, intake[Format.JSON]), lines_us, LINES),
+        "singles decoded": (
+            lambda: [bodies.decode_single(line, intake[Format.JSON]) for line in lines],
+            lines_us,
+            LINES,
+        ),
+        "singles to rows, 64 a batch": (lambda: in_batches(singles, layouts[Format.JSON]), lines_us, LINES),
+        "Arrow to json": (lambda: bodies.decode_arrow(streams["json"], intake[Format.JSON]), read_us, READ),
+        "Arrow to bytes": (lambda: bodies.decode_arrow(streams["bytes"], intake[Format.BYTES]), read_us, READ),
+        "Arrow to typed": (lambda: bodies.decode_arrow(streams["typed"], intake[Format.TYPED]), read_us, READ),
+        "answer, json": (lambda: answer(rows, layouts[Format.JSON]), text_us, TEXT),
+        "answer, bytes": (lambda: answer(raw_rows, layouts[Format.BYTES]), text_us, TEXT),
+        "answer, typed": (lambda: answer(typed_rows, layouts[Format.TYPED]), text_us, TEXT),
+    }
+    for name, (work, limit, limit_is) in ways.items():
+        figure = best_us(work, count)
+        yield Result(name=name, figure=figure, unit="µs/msg", limit=limit, limit_is=limit_is, better="lower")
+
+
+def in_batches(singles: list[Any], layout: Layout) -> None:
+    """As the group commit puts singles together."""
+    for at in range(0, len(singles), 64):
+        rows_of_singles(singles[at : at + 64], layout)
+
+
+def answer(rows: pa.RecordBatch, layout: Layout) -> bytes:
+    """A fetch's array."""
+    return answers.encode_messages([(0, rows)], 3, layout, None)
 
 
 def stream_of(rows: pa.RecordBatch) -> bytes:
@@ -91,7 +99,3 @@ def stream_of(rows: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
     return bytes(sink.getvalue())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,5 @@
-"""The limit of everything that speaks HTTP here: an ASGI app that reads the body and answers, under the broker's own server settings.
+"""The limit of everything that speaks HTTP here: an ASGI app that reads the body and answers, under the broker's own
+server settings.
 
 `POST /{n}` answers n bytes.
 """
@@ -34,6 +35,7 @@ def main() -> None:
         http="httptools",
         ws="none",
         server_header=False,
+        proxy_headers=False,
     )
     with uvicorn_loop() as runner:
         runner.run(uvicorn.Server(config).serve(sockets=[listener]))

@@ -1,16 +1,14 @@
-"""The file journal beside its limit: commits a second against bare write and fdatasync of as many bytes, in one run.
-
-python benchmarks/journal.py [FOLDER]        FOLDER (default: here) says which disk
-"""
+"""The file journal, commits a second, beside bare write and fdatasync of as many bytes."""
 
 import os
-import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from time import perf_counter
 
 import uvloop
 
+from benchmarks.result import Result
 from seaweedq.broker.file_journal import FileJournal
 from seaweedq.clock import SystemIds
 from seaweedq.segments.frames import Frame, FrameKind
@@ -50,18 +48,18 @@ async def journal(folder: Path, payload: bytes, parts: int) -> float:
     return done / took
 
 
-def main(where: str) -> None:
-    """Alternate the two, print the best round of each."""
-    print(f"{'commit':<22}{'journal/s':>12}{'bare/s':>12}{'of limit':>10}")
+def measure(where: Path) -> Iterator[Result]:
+    """Journal and bare disk take turns; the best round of each."""
     for name, (size, parts) in SIZES.items():
         payload, figures, limits = os.urandom(size), [], []
         for _ in range(ROUNDS):
             with tempfile.TemporaryDirectory(dir=where) as folder:
                 limits.append(bare(Path(folder), payload))
                 figures.append(uvloop.run(journal(Path(folder) / "journal", payload, parts)))
-        figure, limit = max(figures), max(limits)
-        print(f"{name:<22}{figure:>12,.0f}{limit:>12,.0f}{figure / limit:>10.2f}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else ".")
+        yield Result(
+            name=f"journal, {name}",
+            figure=max(figures),
+            unit="commits/s",
+            limit=max(limits),
+            limit_is="bare write and fdatasync",
+        )

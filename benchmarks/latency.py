@@ -44,7 +44,7 @@ def measure(folder: Path) -> Iterator[Result]:
             limit_is="round trips to an empty uvicorn app at the same rate",
             target=target,
             better="lower",
-            note=f"{RATE} messages/s on a fixed schedule for {SECONDS:g} s, one long-polling consumer that acks, file journal",
+            note=f"{RATE} messages/s on a schedule for {SECONDS:g} s, one long-polling consumer that acks",
         )
 
 
@@ -90,7 +90,7 @@ async def _consume(puller: Connection, acker: Connection, times: list[float]) ->
 
 
 async def _on_schedule(connections: Connections, send: Any) -> None:
-    """`send(connection, due)` at RATE, on whichever connection is free; a late one still counts from when it was due."""
+    """`send(connection, due)` at RATE, on whichever connection is free; late ones count from when they were due."""
     free: asyncio.Queue[Connection] = asyncio.Queue()
     for connection in connections:
         free.put_nowait(connection)

@@ -25,7 +25,7 @@ def measure(folder: Path) -> Iterator[Result]:
         limit_is="the broker's budget",
         target=1024,
         better="lower",
-        note=f"{COUNT:,} messages, half Arrow into 4 segments, half NDJSON, read meanwhile; {refused} requests were sent again after a 503",
+        note=f"{COUNT:,} messages, half Arrow, half NDJSON, read meanwhile; {refused} times a 503 came first",
     )
 
 

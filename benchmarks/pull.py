@@ -40,7 +40,7 @@ def measure(folder: Path) -> Iterator[Result]:
         limit=limit,
         limit_is="an empty uvicorn app that answers as many bytes, ids read and sent back all the same",
         target=150_000,
-        note=f"pull and ack of {COUNT:,} messages in batches of {SIZE} on {CONNECTIONS} connections, acks fsynced; the better of two rounds",
+        note=f"{COUNT:,} messages in batches of {SIZE} on {CONNECTIONS} connections, acks fsynced; better of two",
     )
 
 

@@ -1,4 +1,5 @@
-"""SIGKILL of a broker with a small tail, and how long until the next one is ready, beside importing what it is made of."""
+"""SIGKILL of a broker with a small tail, and how long until the next one is ready, beside importing what it is made
+of."""
 
 import subprocess
 import sys
@@ -30,6 +31,12 @@ def measure(folder: Path) -> Iterator[Result]:
         subprocess.run([sys.executable, "-c", IMPORTS], check=True)
         imports.append(time.perf_counter() - begun)
     yield Result(
-        name="restart", figure=min(times), unit="s", limit=min(imports), limit_is=f"python -c '{IMPORTS}'", target=1.5, better="lower",
-        note=f"from the start of the process to a 200 of /readyz, after a SIGKILL with 10,000 messages in the tail; best of {ROUNDS}",
-    )  # fmt: skip
+        name="restart",
+        figure=min(times),
+        unit="s",
+        limit=min(imports),
+        limit_is=f"python -c '{IMPORTS}'",
+        target=1.5,
+        better="lower",
+        note=f"from process start to a 200 of /readyz, 10,000 messages in the tail; best of {ROUNDS}",
+    )

@@ -7,7 +7,8 @@ import msgspec
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure. `limit` is what the machine gave in the same run for `limit_is`; `target` holds for the figure or its ratio to the limit."""
+    """One figure. `limit` is what the machine gave in the same run for `limit_is`; `target` holds for the figure or its
+    ratio to the limit."""
 
     name: str
     figure: float
@@ -45,12 +46,12 @@ def table(results: Iterable[Result]) -> str:
         "  ".join(_align(cell, width, at) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows
     ]
-    notes = [
-        f"{r.name}: {'; '.join(filter(None, (r.limit_is and f'limit: {r.limit_is}', r.note)))}"
-        for r in results
-        if r.limit_is or r.note
-    ]
-    return "\n".join([*(line.rstrip() for line in lines), "", *notes])
+    notes: dict[str, list[str]] = {}
+    for result in results:
+        if text := "; ".join(filter(None, (result.limit_is and f"limit: {result.limit_is}", result.note))):
+            notes.setdefault(text, []).append(result.name)
+    below = [f"{', '.join(names)}: {text}" for text, names in notes.items()]
+    return "\n".join([*(line.rstrip() for line in lines), "", *below])
 
 
 def _row(result: Result) -> tuple[str, ...]:

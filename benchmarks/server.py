@@ -1,4 +1,5 @@
-"""Server processes under measurement: the broker, and the empty uvicorn app that is its limit; what they cost in CPU and memory."""
+"""Server processes under measurement: the broker, and the empty uvicorn app that is its limit; what they cost in CPU
+and memory."""
 
 import os
 import signal

@@ -30,9 +30,15 @@ def measure(folder: Path) -> Iterator[Result]:
         ]
     figure, limit = (max(column) for column in zip(*turns, strict=True))
     yield Result(
-        name="singles", figure=figure, unit="msg/s", limit=limit, limit_is="the same requests to an empty uvicorn app",
-        target=0.5, target_of="ratio", note=f"{CONNECTIONS} connections, each with one request at a time, fsynced; best of {ROUNDS} rounds",
-    )  # fmt: skip
+        name="singles",
+        figure=figure,
+        unit="msg/s",
+        limit=limit,
+        limit_is="the same requests to an empty uvicorn app",
+        target=0.5,
+        target_of="ratio",
+        note=f"{CONNECTIONS} connections, one request at a time each, fsynced; best of {ROUNDS}",
+    )
 
 
 def requests_per_s(port: int, path: str, bodies: list[bytes]) -> float:
