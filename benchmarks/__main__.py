@@ -11,7 +11,9 @@ import msgspec
 
 from benchmarks.result import Result, table
 
-NAMES = ("arrow", "ndjson", "singles", "latency", "pull", "memory", "restart", "topics", "bodies", "journal")
+NAMES = (
+    "arrow", "ndjson", "singles", "latency", "pull", "memory", "restart", "topics", "bodies", "journal", "spark_read",
+)  # fmt: skip
 
 
 def main() -> None:
