@@ -193,10 +193,12 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
 
 def _make_room(db: sqlite3.Connection) -> None:
     """Let file and log have more pages than they need, so that leases can be renewed while the disk is full."""
+    restart_log = "PRAGMA wal_checkpoint(RESTART)"
+    db.execute(restart_log).fetchall()  # a log that a crash has left is room already
     db.execute("CREATE TABLE IF NOT EXISTS room (filler BLOB)")
     db.execute("INSERT INTO room VALUES (zeroblob(?))", (ROOM_BYTES,))
     db.execute("DELETE FROM room")
-    db.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+    db.execute(restart_log).fetchall()
 
 
 @contextmanager

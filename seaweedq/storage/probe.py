@@ -47,6 +47,8 @@ def _verdict(racers: int, winners: int) -> str:
 async def _create(store: ObjectStore, name: str, content: bytes) -> bool:
     """Whether this content won; after an unknown answer 'taken' may mean 'by this very content'."""
     for attempt in range(ATTEMPTS):
-        with suppress(StoreUnavailable):
+        try:
             return await store.create(name, content) or (attempt > 0 and await store.read(name) == content)
-    raise StoreUnavailable(f"no answer to {ATTEMPTS} creates of the probe")
+        except StoreUnavailable as error:
+            last = error
+    raise StoreUnavailable(f"{ATTEMPTS} creates of the probe failed, the last one with: {last}")

@@ -1,4 +1,5 @@
-"""Verify against a running broker: sound while a producer runs, and what the broker and the files disagree on is found."""
+"""Verify against a running broker: sound while a producer runs, and what the broker and the files disagree on is
+found."""
 
 import json
 import shutil
