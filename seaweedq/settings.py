@@ -106,7 +106,9 @@ class Settings(BaseSettings):
         "recoveries.",
     )
     cache_bytes: int = Field(
-        128 * MIB, ge=0, description="Decoded row groups kept for readers, on top of the memory budget."
+        128 * MIB,
+        ge=0,
+        description="Decoded row groups kept for readers. All of them go when the memory budget is used up.",
     )
 
     lease_s: float = Field(

@@ -16,9 +16,8 @@ from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.dispatch import Dispatcher
 from seaweedq.broker.entries import EntryWriter, Source
-from seaweedq.broker.failpoints import reach
 from seaweedq.broker.file_journal import FileJournal
-from seaweedq.broker.flush import Flusher, FlushLimits, TailFacts, due
+from seaweedq.broker.flush import Flusher
 from seaweedq.broker.journal_files import remove_journal
 from seaweedq.broker.lock import FolderLock, folder_identity
 from seaweedq.broker.memory import Budget
@@ -29,13 +28,14 @@ from seaweedq.broker.recover import Recovery
 from seaweedq.broker.subscriptions import SubscriptionAdmin
 from seaweedq.broker.takeover import Takeover
 from seaweedq.broker.topics import TopicAdmin
+from seaweedq.broker.upkeep import Upkeep
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import ClusterRecord, FlushPolicy, JournalRecord
-from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted, UnfitStore
+from seaweedq.coordination.records import ClusterRecord, JournalRecord
+from seaweedq.errors import Fenced, NotReady, TopicBeingDeleted, UnfitStore
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.settings import Settings
@@ -43,7 +43,6 @@ from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.probe import probe
 
-TICK_S = 0.2
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,6 @@ class Broker:
         self._journals = settings.data_dir / "journals"
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dirty: set[OpenSegment] = set()
-        self._released = 0
         self._stop_by_s: float | None = None  # monotonic, since the first word of stopping
 
     def lock(self) -> None:
@@ -167,8 +165,11 @@ class Broker:
             self._coordination, self.dispatcher, self.reader, self.clock, self.open_segments
         )
         self._spawn(self.commit.run(), "group commit")
-        self._spawn(self._tick_often(), "ticks")
-        self._spawn(self._checkpoint_often(), "checkpoints")
+        upkeep = Upkeep(
+            self.settings, self.clock, self.catalog, self.budget, self.cache, self.flusher, self.dispatcher, self.commit
+        )
+        self._spawn(upkeep.tick_often(self._dirty, self.journal), "ticks")
+        self._spawn(upkeep.checkpoint_often(), "checkpoints")
         for name in self.catalog.names():
             topic = self.catalog.find(name)
             if topic and topic.record.state == "deleting":
@@ -311,56 +312,3 @@ class Broker:
         logger.error("%s ended", task.get_name(), exc_info=task.exception())
         if isinstance(task.exception(), Fenced) or task.get_name() in ("group commit", "catalog"):
             self._lose()
-
-    async def _tick_often(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            try:
-                self.flush_due()
-                self.release()
-            except Exception:
-                logger.exception("a tick failed, going on")
-
-    async def _checkpoint_often(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.checkpoint_s)
-            try:
-                await self.dispatcher.checkpoint()
-            except SeaweedqError as error:
-                logger.warning("cursors could not be written to coordination, trying again: %s", error)
-
-    def flush_due(self) -> None:
-        """Begin the flushes that are due."""
-        for segment in [s for s in self._dirty if not s.tail]:
-            self._dirty.discard(segment)
-        facts = {
-            s: TailFacts(s.tail.size_bytes, s.tail.oldest().at_s, s.tail.oldest().commit, self.limits(s))
-            for s in self._dirty
-        }
-        excess = self.budget.tails + self.budget.requests - self.budget.limit_bytes // 2
-        unreleased = self.journal.unreleased_bytes - self.settings.journal_max_unreleased_bytes
-        for segment in due(facts, self.clock.monotonic_s(), excess, unreleased):
-            if not self.flusher.busy(segment):
-                self._spawn(self.flusher.flush(segment), f"flush of segment {segment.id} of {segment.topic}")
-
-    def limits(self, segment: OpenSegment) -> FlushLimits:
-        """The flush policy of a segment's topic, defaults filled in."""
-        topic, settings = self.catalog.find(segment.topic), self.settings
-        policy = topic.record.config.flush if topic else FlushPolicy()
-        return FlushLimits(
-            max_bytes=policy.max_bytes or settings.flush_max_bytes,
-            min_bytes=settings.flush_min_bytes if policy.min_bytes is None else policy.min_bytes,
-            max_age_s=policy.max_age_s or settings.flush_max_age_s,
-            patient=policy.max_age_s is None and "flush_max_age_s" not in settings.model_fields_set,
-        )
-
-    def release(self) -> None:
-        """Let the journal forget what is in files and in coordination."""
-        pins = [segment.tail.oldest().commit for segment in self._dirty if segment.tail]
-        if self.dispatcher.pin is not None:
-            pins.append(self.dispatcher.pin)
-        below = min(pins, default=self.commit.committed + 1)
-        if below > self._released:
-            self._released = below
-            reach("journal.release")
-            self.journal.release(below)

@@ -98,7 +98,7 @@ class Flusher:
             if task.cancelled():
                 segment.check_open()
                 raise NotReady("the broker is stopping")
-            elif task.done():
+            if task.done():
                 task.result()
             elif segment.chain.failing:
                 raise segment.chain.failing

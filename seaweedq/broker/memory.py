@@ -17,9 +17,14 @@ class Budget:
         self.cached = 0
 
     @property
-    def pressed(self) -> bool:
-        """Tails should be flushed early."""
-        return 2 * (self.tails + self.requests) > self.limit_bytes
+    def excess(self) -> int:
+        """How many bytes of tails should be flushed early: what is over half of the budget."""
+        return self.tails + self.requests - self.limit_bytes // 2
+
+    @property
+    def over(self) -> bool:
+        """The cache has to give way."""
+        return self.tails + self.requests + self.cached > self.limit_bytes
 
     def check(self, size: int) -> None:
         """Raises Overloaded unless `size` more bytes fit. The cache does not count: it gives way."""
