@@ -9,6 +9,7 @@ import logging
 from seaweedq.broker.catalog import Catalog
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.dispatch import Dispatcher
+from seaweedq.broker.failpoints import reach
 from seaweedq.broker.flush import Flusher, FlushLimits, TailFacts, due
 from seaweedq.broker.journal import Journal
 from seaweedq.broker.memory import Budget
@@ -110,4 +111,5 @@ class Upkeep:
         below = min(pins, default=self._commit.committed + 1)
         if below > self._released:
             self._released = below
+            reach("journal.release")
             journal.release(below)
