@@ -6,6 +6,7 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # Arrow reads it once, when 
 
 import asyncio
 import ctypes
+import gc
 import inspect
 import logging
 import signal
@@ -112,6 +113,7 @@ def serve(
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     sys.meta_path.insert(0, _NoPandas())
     _keep_freed_memory()
+    gc.freeze()  # what was imported stays: a full collection that looks at it again takes 24 ms
     if settings.host not in LOOPBACK:
         logger.warning(
             "listening on %s WITHOUT AUTHENTICATION: whoever reaches it can read, write and delete everything",
