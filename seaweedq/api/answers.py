@@ -6,7 +6,7 @@ fields, which have no zone.
 """
 
 from binascii import b2a_base64
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,25 @@ def encode_messages(
     pieces: Iterable[tuple[int, pa.RecordBatch]], segment: int, layout: Layout, attempts: Mapping[int, int] | None
 ) -> bytes:
     """The JSON array of the messages of one segment; arguments as those of `message_texts`."""
-    return json_array([message_texts(first, rows, segment, layout, attempts) for first, rows in pieces])
+    return json_array([message_texts(first, rows, segment, layout, attempts) for first, rows in dense(pieces)])
+
+
+def dense(pieces: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The pieces with neighbours of one schema put together: texts take 0.2 ms a piece, however small that is."""
+    waiting: list[pa.RecordBatch] = []
+    first = end = 0
+    for at, rows in pieces:
+        if waiting and not (at == end and rows.schema == waiting[0].schema):
+            yield first, _together(waiting)
+            waiting = []
+        first, end = first if waiting else at, at + rows.num_rows
+        waiting.append(rows)
+    if waiting:
+        yield first, _together(waiting)
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def json_array(columns: Sequence[pa.StringArray]) -> bytes:

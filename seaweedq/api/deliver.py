@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
-from seaweedq.api.answers import json_array, message_texts
+from seaweedq.api.answers import dense, json_array, message_texts
 from seaweedq.api.http import Answer, ClientGone, Receive, Scope, body
 from seaweedq.api.json_bodies import decode_request
 from seaweedq.api.names import check_name
@@ -68,7 +68,7 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
     texts = [
         message_texts(first, rows, one.segment.id, one.segment.layout, one.attempts)
         for one in found
-        for first, rows in one.pieces
+        for first, rows in dense(one.pieces)
     ]
     return Answer(200, b'{"messages":%b}' % json_array(texts))
 

@@ -55,7 +55,7 @@ class Part:
         """Serialise once; the rows then stand on those bytes, so that the request's own buffers can go."""
         payload = rows.serialize()
         rows = pa.ipc.read_record_batch(payload, rows.schema)
-        return Part(segment, rows, payload, pc.max(rows.column(0)).cast(pa.int64()).as_py())
+        return Part(segment, rows, payload, pc.max(rows.column(0)).value)
 
 
 @dataclass(slots=True)

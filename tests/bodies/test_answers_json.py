@@ -8,7 +8,7 @@ from body_samples import FIELDS, NOW_US, intake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.api.answers import encode_messages, json_array, message_texts
+from seaweedq.api.answers import dense, encode_messages, json_array, message_texts
 from seaweedq.api.bodies import decode_ndjson
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Single, rows_of_singles
@@ -37,6 +37,19 @@ def test_pieces_follow_each_other_and_none_are_an_empty_array() -> None:
     assert [(m["id"], m["key"], m["value"]) for m in found] == [("0-0", None, 1), ("0-1", None, 2), ("0-10", "k", 3)]
     assert encode_messages([], 0, JSON, None) == b"[]"
     assert json_array([]) == b"[]"
+
+
+def test_neighbours_of_one_schema_are_put_together() -> None:
+    plain = pa.record_batch({"value": ["a", "b"]})
+    keyed = pa.record_batch({"_key": ["k"], "value": ["c"]})
+    pieces = [(3, plain), (5, plain), (7, keyed), (8, keyed), (10, keyed), (11, plain)]
+    together = [(first, rows.num_rows, rows.schema.names) for first, rows in dense(pieces)]
+    names = [["value"], ["_key", "value"], ["_key", "value"], ["value"]]
+    assert together == [
+        (first, count, n) for (first, count), n in zip([(3, 4), (7, 2), (10, 1), (11, 2)], names, strict=True)
+    ]
+    assert next(dense(pieces))[1].column("value").to_pylist() == ["a", "b", "a", "b"]
+    assert list(dense([])) == []
 
 
 @pytest.mark.parametrize(("attempts", "told"), [(None, [None] * 3), ({}, [1, 1, 1]), ({6: 4}, [1, 4, 1])])
