@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seaweedq.broker.disk import Disk
-from seaweedq.broker.journal_files import file_path, journal_files
+from seaweedq.broker.journal_files import draft_path, file_path, journal_files
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalUnavailable
 from seaweedq.segments.commits import FILE_HEADER_BYTES, FileHeader, encode_commit
@@ -133,7 +133,7 @@ class FileJournal:
     def _open_file(self) -> _File:
         """Rules 1 and 4. Under its name the file is complete; a failure before leaves at most the draft."""
         header = replace(self._next, file_id=bytes.fromhex(self._ids.nonce()))
-        draft = self._folder / "next"
+        draft = draft_path(self._folder)
         self._disk.make_folder(self._folder)
         self._disk.remove(draft)
         fd = self._disk.create(draft)

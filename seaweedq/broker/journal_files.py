@@ -6,8 +6,8 @@ Reads what commits.read_file can judge file by file, and refuses a folder whose 
 import mmap
 import os
 import re
-import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from seaweedq.broker.disk import Disk
@@ -20,6 +20,11 @@ _NAME = re.compile(r"([0-9]{8})\.journal")
 def file_path(folder: Path, number: int) -> Path:
     """The path of a journal's file, counted from 0."""
     return folder / f"{number:08d}.journal"
+
+
+def draft_path(folder: Path) -> Path:
+    """The path of a file that has no name of its own yet."""
+    return folder / "next"
 
 
 def journal_files(folder: Path) -> list[int]:
@@ -52,7 +57,9 @@ def remove_journal(folder: Path) -> None:
     for number in journal_files(folder):
         disk.remove(file_path(folder, number))
         disk.sync_folder(folder)
-    shutil.rmtree(folder, ignore_errors=True)  # at most the draft of a file that was never begun
+    disk.remove(draft_path(folder))
+    with suppress(OSError):  # not empty: what else is in there is not ours
+        folder.rmdir()
 
 
 def _headers(folder: Path) -> list[FileHeader]:

@@ -50,6 +50,11 @@ class SimDisk(Disk):
         self.watch: Callable[[], None] = lambda: None
         self._contents: dict[int, bytes] = {}  # durable, by inode
         self._names: dict[str, int] = {}  # durable
+        self._held: list[int] = []  # keeps the inode of a removed file, whose name may still be durable, its own
+
+    def __del__(self) -> None:
+        for fd in self._held:
+            os.close(fd)
 
     def crashes(self) -> Iterator[dict[str, bytes]]:
         """Folders that a power loss may leave now: each file's unsynced part is there, cut, zeros or missing."""
@@ -80,6 +85,7 @@ class SimDisk(Disk):
     def create(self, path: Path) -> int:
         def call() -> int:
             fd = Disk.create(self, path)
+            self._held.append(os.dup(fd))
             self._contents[os.fstat(fd).st_ino] = b""
             return fd
 
