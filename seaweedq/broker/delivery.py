@@ -75,8 +75,7 @@ class Delivery:
         high = min(end, low + limit, self.delivered_to if ragged else self.acked_to + WINDOW)
         if low >= high:
             return None
-        gap = self.acked.gaps(low, high)[0]
-        return self._acking.gaps(*gap)[0]
+        return low, self._acking.gap_end(low, self.acked.gap_end(low, high))
 
     def lease(self, run: Run, consumer: str, deadline_s: float) -> None:
         """Give a run to a consumer; counts another attempt where it was delivered before."""
@@ -84,7 +83,11 @@ class Delivery:
         for offset in range(low, min(high, self.delivered_to)):
             self.attempts[offset] = self.attempts.get(offset, 1) + 1
         self._consumer = consumer
-        self._leases.append(Lease(low, high, deadline_s))
+        last = self._leases[-1] if self._leases else None
+        if last and last.high == self.position and last.deadline_s == deadline_s:
+            last.high = high  # what lies between is acked, or is about to be
+        else:
+            self._leases.append(Lease(low, high, deadline_s))
         self.position = high
         self.delivered_to = max(self.delivered_to, high)
 
@@ -123,8 +126,9 @@ class Delivery:
         self.acked.add(max(low, self.acked_to), high)
         before, self.acked_to = self.acked_to, self.acked.end_of(self.acked_to)
         self.acked.discard(before, self.acked_to)
-        for offset in [o for o in self.attempts if low <= o < high]:
-            del self.attempts[offset]
+        for offset in range(low, high) if high - low < len(self.attempts) else [*self.attempts]:
+            if low <= offset < high:
+                self.attempts.pop(offset, None)
 
     def _rewind(self, offset: int) -> None:
         self.position = min(self.position, offset)

@@ -145,7 +145,9 @@ class Dispatcher:
         """Write the cursors that have changed, and let go of the commits that held their acks."""
         for (topic, name), subscription in list(self._subscriptions.items()):
             changed = [
-                (s, c, r) for s, c in subscription.cursors.items() if (r := c.changed(subscription.record.epoch))
+                (s, c, r, c.newest)
+                for s, c in subscription.cursors.items()
+                if (r := c.changed(subscription.record.epoch))
             ]
             for start in range(0, len(changed), PAGE):
                 if not await self._write(topic, name, subscription, changed[start : start + PAGE]):
@@ -157,21 +159,21 @@ class Dispatcher:
         topic: Topic,
         name: str,
         subscription: Subscription,
-        changed: Sequence[tuple[int, SegmentCursor, CursorRecord]],
+        changed: Sequence[tuple[int, SegmentCursor, CursorRecord, int]],
     ) -> bool:
-        newest = [cursor.newest for _, cursor, _ in changed]
+        """Write some cursors, each with the newest commit that its record holds. False: of another epoch now."""
         compare = Compare(keys.SUBSCRIPTIONS.key(topic.name, topic.record.incarnation, name), subscription.revision)
         prefix = (topic.name, topic.record.incarnation, name)
         writes = [
-            Put(keys.CURSORS.key(*prefix, segment), keys.CURSORS.encode(record)) for segment, _, record in changed
+            Put(keys.CURSORS.key(*prefix, segment), keys.CURSORS.encode(record)) for segment, _, record, _ in changed
         ]
         reach("checkpoint.write")
         revision = await self._coordination.commit([compare], writes)
         if revision is None:
             return False
         reach("checkpoint.written")
-        for (_, cursor, record), number in zip(changed, newest, strict=True):
-            cursor.saved(record, number)
+        for _, cursor, record, newest in changed:
+            cursor.saved(record, newest)
         return True
 
     async def _lease(self, topic: Topic, subscription: Subscription, consumer: str, wanted: int) -> list[Delivered]:
@@ -185,12 +187,15 @@ class Dispatcher:
             delivery.expire(now_s)
             while wanted > 0 and left_bytes > 0 and (run := delivery.available(consumer, segment.end, wanted)):
                 pieces = await self._reader.read(segment, run[0], run[1] - run[0], left_bytes)
+                now = delivery.available(consumer, segment.end, wanted)
+                if now is None or now[0] != run[0]:
+                    continue  # leases ended, or an ack failed, during the read: what became due goes first
                 read = (run[0], run[0] + sum(rows.num_rows for _, rows in pieces))
                 delivery.lease(read, consumer, deadline_s)
                 pieces = self._without_expired(delivery.pass_over, pieces)
                 count = sum(rows.num_rows for _, rows in pieces)
                 if count:
-                    attempts = {o: n for o, n in delivery.attempts.items() if read[0] <= o < read[1]}
+                    attempts = {o: n for o in range(*read) if (n := delivery.attempts.get(o))}
                     found.append(Delivered(segment, pieces, attempts))
                 wanted -= count
                 left_bytes -= sum(rows.nbytes for _, rows in pieces)

@@ -43,25 +43,28 @@ class Runs:
 
     def discard(self, low: int, high: int) -> None:
         """Remove [low, high)."""
-        kept = [
-            part
-            for run in self
-            for part in ((run[0], min(run[1], low)), (max(run[0], high), run[1]))
-            if part[0] < part[1]
-        ]
-        self._lows, self._highs = [run[0] for run in kept], [run[1] for run in kept]
+        first, last = bisect_right(self._highs, low), bisect_left(self._lows, high)
+        if low < high and first < last:
+            kept = [(self._lows[first], low), (high, self._highs[last - 1])]
+            kept = [run for run in kept if run[0] < run[1]]
+            self._lows[first:last] = [run[0] for run in kept]
+            self._highs[first:last] = [run[1] for run in kept]
 
     def end_of(self, offset: int) -> int:
         """The first offset at or above this one that is not in the set."""
         at = bisect_right(self._lows, offset) - 1
         return max(offset, self._highs[at]) if at >= 0 else offset
 
+    def gap_end(self, low: int, high: int) -> int:
+        """Where the gap that begins at `low`, an offset that is not in the set, ends; at most `high`."""
+        at = bisect_right(self._lows, low)
+        return min(high, self._lows[at]) if at < len(self._lows) else high
+
     def gaps(self, low: int, high: int) -> list[Run]:
         """The runs of [low, high) that are not in the set."""
         found = []
         while (low := self.end_of(low)) < high:
-            at = bisect_right(self._lows, low)
-            end = min(high, self._lows[at]) if at < len(self._lows) else high
+            end = self.gap_end(low, high)
             found.append((low, end))
             low = end
         return found

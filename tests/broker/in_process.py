@@ -1,0 +1,114 @@
+"""A whole broker within the test's own loop, over a store and a coordination in memory that can be held up or fail."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.catalog import Topic
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.interface import Compare, Delete, Put
+from seaweedq.coordination.memory import MemoryCoordination
+from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
+from seaweedq.segments.rows import Single
+from seaweedq.settings import Settings
+from seaweedq.storage.memory import MemoryStore
+
+Commit = Callable[[Sequence[Compare], Sequence[Put | Delete]], Awaitable[int | None]]
+
+
+class Held(MemoryCoordination):
+    """Coordination whose commits a test can hold up: `before` and `after` are awaited around each."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.before: Callable[[Sequence[Put | Delete]], Awaitable[None]] = _at_once
+        self.after: Callable[[Sequence[Put | Delete]], Awaitable[None]] = _at_once
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
+        await self.before(writes)
+        revision = await super().commit(compares, writes)
+        await self.after(writes)
+        return revision
+
+
+async def _at_once(writes: Sequence[Put | Delete]) -> None:
+    pass
+
+
+class Gate:
+    """Stops whoever comes to it once it is shut; `reached` says that somebody stands there."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.open = asyncio.Event()
+
+    async def __call__(self, *_: Any) -> None:
+        self.reached.set()
+        await self.open.wait()
+
+
+@asynccontextmanager
+async def running(folder: Path, store: MemoryStore | None = None, **settings: Any) -> AsyncIterator[Broker]:
+    """A broker that has started, on `folder`; stopped at the end."""
+    async with starting(folder, store, **settings) as broker:
+        await broker.start()
+        yield broker
+
+
+@asynccontextmanager
+async def starting(folder: Path, store: MemoryStore | None = None, **settings: Any) -> AsyncIterator[Broker]:
+    """A broker that has its folder, and is stopped at the end. Its coordination is a `Held`."""
+    coordination = Held()
+    clock, ids = SystemClock(), SystemIds()
+    broker = Broker(Settings(data_dir=folder, **settings), store or MemoryStore(), coordination, clock, ids, "http://x")
+    broker.lock()
+    try:
+        yield broker
+    finally:
+        await broker.stop()
+        await coordination.close()
+
+
+def held(broker: Broker) -> Held:
+    """The broker's coordination."""
+    found = broker._coordination
+    assert isinstance(found, Held)
+    return found
+
+
+async def make_topic(broker: Broker, name: str = "t", segments: int = 1) -> Topic:
+    """A topic that is there and open."""
+    await broker.admin.create(name, TopicConfig(initial_segments=segments), broker.membership.broker)
+    topic = broker.catalog.topic(name)
+    await broker.routing(topic)
+    return topic
+
+
+async def publish(broker: Broker, topic: Topic, *texts: str) -> None:
+    """Publish JSON texts one after another."""
+    segments, bounds = await broker.routing(topic)
+    for text in texts:
+        await broker.publisher.single(segments, bounds, single(text), None)
+
+
+def single(text: str, key: str | None = None) -> Single:
+    """A message."""
+    return Single(key, text.encode(), None, 1, None)
+
+
+async def subscribe(
+    broker: Broker, topic: Topic, name: str = "s", start: str = "earliest", deadline_s: float = 30
+) -> bool:
+    """Create a subscription."""
+    now_us = broker.clock.now_us()
+    return await broker.subscriptions.create(
+        topic, name, SubscriptionRecord("ordered", start, deadline_s, 0, None, now_us, epoch=now_us)
+    )
+
+
+def offsets(found: Sequence[Any]) -> list[int]:
+    """The offsets that a pull gave, of all segments."""
+    return [first + n for one in found for first, rows in one.pieces for n in range(rows.num_rows)]
