@@ -39,6 +39,7 @@ class Topic:
     signal: Signal = field(default_factory=Signal)
     opened: dict[int, OpenSegment] = field(default_factory=dict)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
     routing: tuple[list[OpenSegment], np.ndarray] | None = None
 
     @staticmethod
@@ -79,6 +80,11 @@ class Catalog:
         if topic.record.state == "deleting":
             raise TopicBeingDeleted(f"topic {name!r} is being deleted", topic=name)
         return topic
+
+    def check(self, topic: Topic) -> None:
+        """Raises TopicBeingDeleted unless the topic is still there, this very one, and active."""
+        if self._topics.get(topic.name) is not topic or topic.record.state == "deleting":
+            raise TopicBeingDeleted(f"topic {topic.name!r} is being deleted", topic=topic.name)
 
     def segments(self, topic: Topic) -> dict[int, SegmentRecord]:
         """The topic's segments by id."""

@@ -66,7 +66,7 @@ class Dispatcher:
         self._open_segments = open_segments
         self.closing = False  # pulls do not wait any more
         self._subscriptions: dict[tuple[Topic, str], Subscription] = {}
-        self._opening = asyncio.Lock()
+        self.changing = asyncio.Lock()  # held by whoever makes, opens or removes a subscription
 
     @property
     def pin(self) -> int | None:
@@ -74,10 +74,10 @@ class Dispatcher:
         return min((s.pin for s in self._subscriptions.values() if s.pin is not None), default=None)
 
     async def open(self, topic: Topic, name: str) -> Subscription:
-        """The subscription, its epoch raised if it was not open here. Raises SubscriptionNotFound."""
+        """The subscription; its epoch rises where it was not open. Raises SubscriptionNotFound, TopicBeingDeleted."""
         if found := self._subscriptions.get((topic, name)):
             return found
-        async with self._opening:
+        async with self.changing:
             return self._subscriptions.get((topic, name)) or await self._take_over(topic, name)
 
     def forget(self, topic: Topic, name: str | None = None) -> None:
@@ -246,6 +246,7 @@ class Dispatcher:
                 break
         reach("dispatch.epoch")
         cursors = await self._read_cursors(topic, name)
+        self._catalog.check(topic)
         self._subscriptions[topic, name] = subscription = Subscription(topic, name, record, revision, cursors)
         return subscription
 

@@ -2,7 +2,8 @@
 
 Create: 1. cursors, one a segment; 2. the subscription's record, which makes it. A crash in between leaves cursors of
 nothing, which the next creation of that name overwrites. Delete: the record first, then the cursors: a cursor without
-its subscription means nothing.
+its subscription means nothing. Neither may meet the other, nor an opening, half way: the cursors of one would be those
+of another.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -72,22 +73,35 @@ class SubscriptionAdmin:
         key = self._key(topic, name)
         if await self._coordination.get(key):
             return False
+        starts = {s.id: await self._start(s, record.start) for s in await self._open_segments(topic)}
         cursors = [
-            Put(keys.CURSORS.key(topic.name, topic.record.incarnation, name, segment.id), keys.CURSORS.encode(cursor))
-            for segment in await self._open_segments(topic)
-            if (cursor := CursorRecord(record.epoch, await self._start(segment, record.start), delivered_to=0))
+            Put(
+                keys.CURSORS.key(topic.name, topic.record.incarnation, name, segment),
+                keys.CURSORS.encode(CursorRecord(record.epoch, start)),
+            )
+            for segment, start in starts.items()
         ]
+        async with self._dispatcher.changing:
+            return await self._create(topic, name, cursors, Put(key, keys.SUBSCRIPTIONS.encode(record)))
+
+    async def _create(self, topic: Topic, name: str, cursors: Sequence[Put], record: Put) -> bool:
+        absent = [Compare(record.key, 0)]
         for start in range(0, len(cursors), PAGE):
             reach("subscribe.cursors")
-            await self._coordination.commit([Compare(key, 0)], cursors[start : start + PAGE])
+            if not await self._coordination.commit(absent, cursors[start : start + PAGE]):
+                return False
         reach("subscribe.record")
-        return (
-            await self._coordination.commit([Compare(key, 0)], [Put(key, keys.SUBSCRIPTIONS.encode(record))])
-            is not None
-        )
+        if not await self._coordination.commit(absent, [record]):
+            return False
+        self._dispatcher.forget(topic, name)  # one of the same name, whose deletion was in doubt
+        return True
 
     async def delete(self, topic: Topic, name: str) -> None:
         """Delete it with its cursors. Raises SubscriptionNotFound."""
+        async with self._dispatcher.changing:
+            await self._delete(topic, name)
+
+    async def _delete(self, topic: Topic, name: str) -> None:
         there = await self._coordination.get(self._key(topic, name))
         if there is None:
             raise SubscriptionNotFound(

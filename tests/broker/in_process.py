@@ -99,14 +99,11 @@ def single(text: str, key: str | None = None) -> Single:
     return Single(key, text.encode(), None, 1, None)
 
 
-async def subscribe(
-    broker: Broker, topic: Topic, name: str = "s", start: str = "earliest", deadline_s: float = 30
-) -> bool:
-    """Create a subscription."""
+async def subscribe(broker: Broker, topic: Topic, start: str = "earliest") -> bool:
+    """Create the subscription `s`."""
     now_us = broker.clock.now_us()
-    return await broker.subscriptions.create(
-        topic, name, SubscriptionRecord("ordered", start, deadline_s, 0, None, now_us, epoch=now_us)
-    )
+    record = SubscriptionRecord("ordered", start, 30, 0, None, now_us, epoch=now_us)
+    return await broker.subscriptions.create(topic, "s", record)
 
 
 def offsets(found: Sequence[Any]) -> list[int]:
