@@ -20,7 +20,7 @@ from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layo
 
 ROW_GROUP_ROWS = 65_536
 METADATA_KEY = b"seaweedq"
-_NAME = re.compile(r"(\d{8})-(\d{16})\.parquet")
+_NAME = re.compile(r"([0-9]{8})-([0-9]{16})\.parquet")
 _DELTA = {"_offset", "_timestamp", "_expires"}
 _SAMPLE_ROWS = 1_000
 _SPARE_BYTES = 1024 * 1024

@@ -1,0 +1,60 @@
+"""Parts around a group commit, without a broker: a clock that stands still, open segments, single messages."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pyarrow as pa
+
+from seaweedq.broker.commit import GroupCommit, Part
+from seaweedq.broker.entries import Source
+from seaweedq.broker.journal import Journal
+from seaweedq.broker.memory import Budget
+from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.signal import Signal
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
+from seaweedq.segments.layout import TIMESTAMP, Format, Layout
+from seaweedq.segments.rows import Single, assemble
+from seaweedq.storage.memory import MemoryStore
+
+LAYOUT = Layout.of(Format.BYTES)
+
+
+class StillClock:
+    def now_us(self) -> int:
+        return 1_700_000_000_000_000
+
+    def monotonic_s(self) -> float:
+        return 100.0
+
+
+def segment(number: int = 0) -> OpenSegment:
+    source = Source("t", number, KeyRange(0, KEY_SPACE), LAYOUT)
+    return OpenSegment(source, Chain(MemoryStore(), "t", number), Budget(1 << 30), Signal(), lambda _: None)
+
+
+def part(to: OpenSegment, *values: bytes) -> Part:
+    times = pa.array([1_700_000_000_000_000] * len(values), TIMESTAMP)
+    return Part.of(to, assemble(LAYOUT, times, None, None, None, [pa.array(values, pa.binary())]))
+
+
+def single(value: bytes) -> Single:
+    return Single(None, value, None, 1_700_000_000_000_000, None)
+
+
+def values(of: OpenSegment) -> list[bytes]:
+    """What the tail holds, in order."""
+    return [v for piece in of.tail.since(0) for v in piece.rows.column("value").to_pylist()]
+
+
+@asynccontextmanager
+async def running(journal: Journal, valid: list[bool] | None = None) -> AsyncIterator[GroupCommit]:
+    """A group commit over a journal; it may acknowledge as long as `valid` is not [False]."""
+    commit = GroupCommit(journal, StillClock(), lambda: not valid or valid[0])
+    loop = asyncio.create_task(commit.run())
+    try:
+        yield commit
+    finally:
+        loop.cancel()
+        await asyncio.wait([loop])

@@ -1,0 +1,127 @@
+"""Delivery against a model: whatever is pulled, acked, failed and timed out, nobody gets what he must not."""
+
+from unittest.mock import patch
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from seaweedq.broker import delivery as module
+from seaweedq.broker.delivery import Delivery
+from seaweedq.broker.runs import runs_of
+
+CONSUMERS = st.sampled_from(["a", "b"])
+DEADLINE_S = 10.0
+WINDOW = 12
+END = 40
+
+
+class DeliveryMachine(RuleBasedStateMachine):
+    """The model: who holds which offset until when, what is on its way to the journal, what is acked."""
+
+    @initialize(start=st.integers(0, 5), acked=st.sets(st.integers(6, 12)))
+    def begin(self, start: int, acked: set[int]) -> None:
+        self.patch = patch.object(module, "WINDOW", WINDOW)
+        self.patch.start()
+        self.delivery = Delivery(start, runs_of(acked), {}, 0)
+        self.start = start
+        self.now_s = 0.0
+        self.end = start
+        self.acked = set(range(start)) | acked
+        self.acking: list[set[int]] = []
+        self.leased: dict[int, float] = {}
+        self.holder = ""
+        self.times: dict[int, int] = {}
+        self.before = start
+
+    def teardown(self) -> None:
+        self.patch.stop()
+
+    @rule(count=st.integers(1, 10))
+    def publish(self, count: int) -> None:
+        self.end = min(END, self.end + count)
+
+    @rule(consumer=CONSUMERS, limit=st.integers(1, 8))
+    def pull(self, consumer: str, limit: int) -> None:
+        self.expire()
+        run = self.delivery.available(consumer, self.end, limit)
+        if run is None:
+            if not self.leased and not self.acking:
+                unacked = [o for o in range(self.end) if o not in self.acked]
+                assert not unacked, f"{unacked} are with nobody, and are not delivered"
+            return
+        low, high = run
+        assert low < high <= min(self.end, self.acked_to() + WINDOW)
+        assert high - low <= limit
+        offsets = set(range(low, high))
+        assert not self.leased or self.holder == consumer, "two consumers at a time"
+        assert not offsets & self.acked, "acked, and delivered again"
+        assert not offsets & set().union(*self.acking), "delivered while its ack is on its way"
+        assert not offsets & self.leased.keys(), "delivered twice at a time"
+        earlier = {o for o in range(low) if o not in self.acked}
+        assert earlier <= self.leased.keys() | set().union(*self.acking), "an earlier one was passed over"
+        self.delivery.lease(run, consumer, self.now_s + DEADLINE_S)
+        self.holder = consumer
+        for offset in offsets:
+            self.leased[offset] = self.now_s + DEADLINE_S
+            self.times[offset] = self.times.get(offset, 0) + 1
+            assert self.delivery.attempts.get(offset, 1) == self.times[offset]
+
+    @rule(data=st.data())
+    def ack(self, data: st.DataObject) -> None:
+        self.expire()
+        under_way = set().union(*self.acking)  # acking those again, and failing once, delivers them again: allowed
+        free = [o for o in range(self.end + 2) if o not in under_way]
+        known = [o for o in self.leased if o not in under_way] or free
+        offsets = data.draw(st.lists(st.sampled_from(free) | st.sampled_from(known), max_size=6))
+        consumer = data.draw(st.sampled_from(["a", "b", None]))
+        judged = self.delivery.judge(offsets, consumer)
+        mine = consumer is None or consumer == self.holder
+        taken = {o for low, high in judged.runs for o in range(low, high)}
+        assert taken == {o for o in offsets if mine and o in self.leased}
+        assert set(judged.unknown) == set(offsets) - self.acked - taken
+        assert judged.known + len(judged.unknown) == len(set(offsets))
+        if judged.runs:
+            self.delivery.begin_ack(judged.runs)
+            self.acking.append(taken)
+            for offset in taken:
+                self.leased.pop(offset, None)
+
+    @rule(durable=st.booleans(), data=st.data())
+    def journal(self, durable: bool, data: st.DataObject) -> None:
+        if self.acking:
+            taken = self.acking.pop(data.draw(st.integers(0, len(self.acking) - 1)))
+            self.delivery.end_ack(runs_of(taken), durable)
+            if durable:
+                self.acked |= taken
+            else:
+                self.rewind(min(taken))
+
+    @rule(step_s=st.sampled_from([1.0, 6.0, 11.0]))
+    def wait(self, step_s: float) -> None:
+        self.now_s += step_s
+
+    @invariant()
+    def acked_to_never_goes_back_and_is_exact(self) -> None:
+        if hasattr(self, "delivery"):
+            assert self.delivery.acked_to == self.acked_to() >= self.before
+            self.before = self.delivery.acked_to
+            assert {o for low, high in self.delivery.acked for o in range(low, high)} == {
+                o for o in self.acked if o >= self.delivery.acked_to
+            }
+
+    def expire(self) -> None:
+        self.delivery.expire(self.now_s)
+        over = [o for o, deadline in self.leased.items() if deadline <= self.now_s and o not in self.acked]
+        if over:
+            self.rewind(min(over))
+
+    def rewind(self, offset: int) -> None:
+        self.leased = {o: deadline for o, deadline in self.leased.items() if o < offset}
+
+    def acked_to(self) -> int:
+        return next(o for o in range(self.start, END + 100) if o not in self.acked)
+
+
+DeliveryMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+test_delivery = DeliveryMachine.TestCase

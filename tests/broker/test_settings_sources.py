@@ -1,0 +1,105 @@
+"""The settings: every field explains itself; command line over environment over file; errors name the setting."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from seaweedq.cli.main import app
+from seaweedq.cli.serve import settings_of
+from seaweedq.errors import InvalidRequest
+from seaweedq.settings import Settings
+
+# Numbers without a unit in their name.
+COUNTS = {"port"}
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_field_has_a_description_and_a_unit(name: str) -> None:
+    field = Settings.model_fields[name]
+    assert field.description
+    assert field.description.endswith(".")
+    if field.annotation in (int, float) and name not in COUNTS:
+        assert re.search(r"_(s|bytes)$", name), f"{name} has no unit in its name"
+        assert field.metadata, f"{name} has no bounds"
+
+
+def test_defaults_are_valid_and_frozen() -> None:
+    settings = Settings()
+    assert Settings.model_validate(settings.model_dump()) == settings
+    with pytest.raises(ValidationError):
+        settings.port = 1  # type: ignore[misc]
+
+
+def test_every_field_is_an_option_of_serve() -> None:
+    shown = CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "300"}).output
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')}" in shown
+
+
+@pytest.mark.parametrize("toml", [None, 1111])
+@pytest.mark.parametrize("environment", [None, 2222])
+@pytest.mark.parametrize("given_", [None, 3333])
+def test_command_line_over_environment_over_file(
+    toml: int | None, environment: int | None, given_: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(f"port = {toml}\n" if toml else "")
+    if environment:
+        monkeypatch.setenv("SEAWEEDQ_PORT", str(environment))
+    assert settings_of(config, {"port": given_}).port == (given_ or environment or toml or 8080)
+
+
+def test_each_source_sets_only_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text('port = 1111\nname = "from-file"\nlease_s = 2.5\nauto_create_topics = false\n')
+    monkeypatch.setenv("SEAWEEDQ_NAME", "from-env")
+    settings = settings_of(config, {"data_dir": tmp_path, "port": None})
+    assert (settings.port, settings.name, settings.lease_s) == (1111, "from-env", 2.5)
+    assert settings.auto_create_topics is False
+    assert settings.store_path == f"file://{tmp_path}/store"
+    assert "flush_max_age_s" not in settings.model_fields_set
+
+
+@pytest.mark.parametrize("name", [n for n, f in Settings.model_fields.items() if f.annotation in (int, float)])
+@pytest.mark.parametrize("value", ["-1", "many", "nan", "1e400"])
+def test_errors_name_the_setting_and_its_value(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"SEAWEEDQ_{name.upper()}", value)
+    with pytest.raises(InvalidRequest, match=f"{name}='{value}'") as raised:
+        settings_of(None, {})
+    assert raised.value.fields["field"] == name
+
+
+def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text("prot = 80\n")
+    with pytest.raises(InvalidRequest, match="prot"):
+        settings_of(config, {})
+
+
+@pytest.mark.parametrize("text", ["port = \n", "port: 80", "\x00", '"' * 7])
+def test_a_file_that_is_no_toml_is_named(text: str, tmp_path: Path) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text(text)
+    with pytest.raises(InvalidRequest, match=r"broker\.toml"):
+        settings_of(config, {})
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="no such file"):
+        settings_of(tmp_path / "none.toml", {})
+
+
+@given(st.text(max_size=70))
+def test_names_are_those_that_fit_into_keys(name: str) -> None:
+    fits = re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}", name) is not None
+    try:
+        Settings(name=name)
+    except ValidationError:
+        assert not fits
+    else:
+        assert fits
