@@ -1,4 +1,4 @@
-"""The group commit: all or nothing, dense offsets after failures, and no answer that is not durable or not ours to give."""
+"""The group commit: all or nothing, dense offsets after failures, and no answer that is not durable."""
 
 import asyncio
 from collections.abc import Sequence
