@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from seaweedq.cli.common import DEFAULT_URL, Topic, Url, connect, say
+from seaweedq.errors import SeaweedqError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -52,9 +53,13 @@ def publish(
         client = stack.enter_context(connect(url))
         producer = stack.enter_context(client.producer(topic, batch_messages=batch))
         found = records(source, format)
-        for arguments in _progress(stack, _arguments(found, envelope, key_field)):
-            producer.send(**arguments)
-        producer.flush()
+        try:
+            for arguments in _progress(stack, _arguments(found, envelope, key_field)):
+                producer.send(**arguments)
+            producer.flush()
+        except SeaweedqError:
+            say(f"published {producer.acknowledged:,} messages to {topic}; the others are not:")
+            raise
         count = producer.acknowledged
     took_s = time.monotonic() - started_s
     say(f"published {count:,} messages to {topic} in {took_s:.1f} s ({count / max(took_s, 1e-9):,.0f}/s)")
