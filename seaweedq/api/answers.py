@@ -18,6 +18,7 @@ from pyarrow import types
 from seaweedq.segments.layout import Format, Layout, offsets
 
 _QUOTE, _BACKSLASH = b'"\\'
+_FEW = 32
 
 Text = Any  # a string column, or one string for all rows
 
@@ -49,7 +50,9 @@ def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def json_array(columns: Sequence[pa.StringArray]) -> bytes:
     """One JSON array of the texts of all columns."""
-    texts = pa.concat_arrays(columns) if columns else pa.array([], pa.string())
+    if sum(map(len, columns)) <= _FEW:  # a kernel's call costs more than they do
+        return b"[%b]" % ",".join(text for column in columns for text in column.to_pylist()).encode()
+    texts = pa.concat_arrays(columns)
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), ",")
     return b"[%b]" % joined[0].as_buffer()
 
@@ -66,7 +69,7 @@ def message_texts(
     offset = numbers.cast(pa.string())
     name = "value_base64" if layout.format is Format.BYTES else "value"
     parts: list[Text] = [f'{{"id":"{segment}-', offset, '","key":', *_key(rows), f',"{name}":', _value(rows, layout)]
-    parts += [',"headers":', _headers(rows), ',"timestamp":', _moments(rows.column("_timestamp"))]
+    parts += [',"headers":', _headers(rows), ',"timestamp":', *_moments(rows.column("_timestamp"))]
     parts += [f',"segment":{segment},"offset":', offset]
     if attempts is not None:
         parts += [',"attempt":', _attempts(numbers, attempts)]
@@ -78,7 +81,7 @@ def _join(parts: Sequence[Text]) -> pa.StringArray:
 
 
 def _key(rows: pa.RecordBatch) -> list[Text]:
-    return [_quoted(rows.column("_key"))] if "_key" in rows.schema.names else ["null"]
+    return _quoted(rows.column("_key")) if "_key" in rows.schema.names else ["null"]
 
 
 def _headers(rows: pa.RecordBatch) -> Text:
@@ -109,11 +112,11 @@ def _field(column: pa.Array) -> pa.StringArray:
     """A typed column as JSON texts, `null` where it is null."""
     kind = column.type
     if types.is_string(kind):
-        return _quoted(column)
+        return _join(_quoted(column))
     if types.is_binary(kind) or types.is_fixed_size_binary(kind):
         return _base64(column)
     if types.is_timestamp(kind):
-        return _moments(column)
+        return _join(_moments(column))
     if types.is_floating(kind):
         column = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
     text = column.cast(pa.string())
@@ -122,19 +125,24 @@ def _field(column: pa.Array) -> pa.StringArray:
     return text.fill_null("null")
 
 
-def _moments(column: pa.Array) -> pa.StringArray:
+def _moments(column: pa.Array) -> list[Text]:
     end = '"' if column.type.tz is None else 'Z"'
     text = column.cast(pa.timestamp("us")).cast(pa.string())
-    return _join(['"', pc.binary_replace_slice(text, 10, 11, "T"), end]).fill_null("null")
+    return _or_null(['"', pc.binary_replace_slice(text, 10, 11, "T"), end], column.null_count)
 
 
-def _quoted(column: pa.StringArray) -> pa.StringArray:
-    """Text as JSON strings. Only where some character needs it is each escaped on its own."""
+def _or_null(parts: list[Text], nulls: int) -> list[Text]:
+    """Parts to be joined, `null` where one of them is null; joined already only where that is needed."""
+    return [_join(parts).fill_null("null")] if nulls else parts
+
+
+def _quoted(column: pa.StringArray) -> list[Text]:
+    """Text as the parts of JSON strings. Only where some character needs it is each escaped on its own."""
     _, _, data = column.buffers()
     octets = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
     if ((octets < 32) | (octets == _QUOTE) | (octets == _BACKSLASH)).any():
-        return pa.array([msgspec.json.encode(text).decode() for text in column.to_pylist()], pa.string())
-    return _join(['"', column, '"']).fill_null("null")
+        return [pa.array([msgspec.json.encode(text).decode() for text in column.to_pylist()], pa.string())]
+    return _or_null(['"', column, '"'], column.null_count)
 
 
 def _base64(column: pa.Array) -> pa.StringArray:
