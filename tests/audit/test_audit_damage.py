@@ -180,6 +180,16 @@ def test_row_groups_that_a_point_read_would_miss_are_found(topic: SoundTopic, ve
     found(verify, "row groups of [150, 50] rows")
 
 
+def test_statistics_that_would_hide_rows_are_found(topic: SoundTopic, verify: Verify) -> None:
+    file = topic.files()[2]
+    data, last = file.read_bytes(), (499).to_bytes(8, "little")
+    footer = len(data) - pq.read_metadata(file).serialized_size - 8
+    assert last in data[footer:]
+    file.write_bytes(data[:footer] + data[footer:].replace(last, (400).to_bytes(8, "little")))
+    assert pq.read_table(file, partitioning=None).num_rows == 200
+    found(verify, "statistics")
+
+
 def test_another_schema_is_found(topic: SoundTopic, verify: Verify) -> None:
     file = topic.files()[2]
     table, metadata = pq.read_table(file, partitioning=None), pq.read_metadata(file).metadata
