@@ -254,14 +254,17 @@ class Broker:
         await asyncio.gather(*(self.flusher.flush(segment, patience_s) for segment in await self.open_segments(topic)))
 
     async def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic with its data. Repeatable."""
-        await self.admin.begin_delete(topic)
-        await self.commit.quiet()
-        for segment in topic.opened.values():
-            await self.flusher.abandon(segment)
-            segment.flushed(segment.end)
-            self._dirty.discard(segment)
-        await self.admin.finish_delete(topic)
+        """Delete a topic with its data. Repeatable; who asks again waits for the deletion that is under way."""
+        async with topic.deleting:
+            if self.catalog.find(topic.name) is not topic:
+                return  # and its folder may be another one's now
+            await self.admin.begin_delete(topic)
+            await self.commit.quiet()
+            for segment in topic.opened.values():
+                await self.flusher.abandon(segment)
+                segment.flushed(segment.end)
+                self._dirty.discard(segment)
+            await self.admin.finish_delete(topic)
 
     async def _open_all(self, topic: Topic) -> tuple[list[OpenSegment], np.ndarray[Any, Any]]:
         places = asyncio.Semaphore(16)
@@ -269,7 +272,7 @@ class Broker:
         async def open_one(number: int) -> None:
             async with places:
                 if number not in topic.opened:
-                    topic.opened[number] = await self._open(topic, number)
+                    topic.opened.setdefault(number, await self._open(topic, number))
 
         records = self.catalog.segments(topic)
         await asyncio.gather(*(open_one(number) for number in records))
@@ -281,7 +284,10 @@ class Broker:
         if record.owner != self.membership.broker:
             raise NotReady(f"segment {number} of {topic.name!r} belongs to {record.owner}")
         chain = Chain(self.store, topic.name, number)
-        await chain.open()
+        try:
+            await chain.open()
+        finally:
+            self.catalog.check(topic)  # one that has been deleted meanwhile is not opened, nor damaged
         source = Source(topic.name, number, KeyRange(record.low, record.high), topic.layout)
         return OpenSegment(source, chain, self.budget, topic.signal, self._dirty.add)
 

@@ -7,6 +7,8 @@ tail may be flushed, so each step looks anew where its offset stands now.
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -108,12 +110,13 @@ class Reader:
     async def find(self, segment: OpenSegment, timestamp_us: int) -> int:
         """The first offset whose `_timestamp` reaches this, or the end: the first entry whose running maximum does is
         scanned from its start."""
-        names = await segment.chain.names()
-        low, high = 0, len(names)
-        while low < high:
-            middle = (low + high) // 2
-            metadata = await asyncio.to_thread(segment.chain.metadata, names[middle])
-            low, high = (low, middle) if metadata.max_timestamp_us >= timestamp_us else (middle + 1, high)
+        with _readable(segment):
+            names = await segment.chain.names()
+            low, high = 0, len(names)
+            while low < high:
+                middle = (low + high) // 2
+                metadata = await asyncio.to_thread(segment.chain.metadata, names[middle])
+                low, high = (low, middle) if metadata.max_timestamp_us >= timestamp_us else (middle + 1, high)
         offset = names[low].first_offset if low < len(names) else segment.tail.start
         wanted = pa.scalar(timestamp_us, TIMESTAMP)
         while offset < segment.end:
@@ -128,26 +131,39 @@ class Reader:
         """About how many bytes the rows from `offset` on take: files by their share of rows, the tail as it is in
         memory."""
         size = 0.0
-        names = await segment.chain.names()
-        for at, name in enumerate(names):
-            end = names[at + 1].first_offset if at + 1 < len(names) else segment.chain.end
-            if end > offset:
-                share = (end - max(offset, name.first_offset)) / (end - name.first_offset)
-                size += share * await segment.chain.size(name)
+        with _readable(segment):
+            names = await segment.chain.names()
+            for at, name in enumerate(names):
+                end = names[at + 1].first_offset if at + 1 < len(names) else segment.chain.end
+                if end > offset:
+                    share = (end - max(offset, name.first_offset)) / (end - name.first_offset)
+                    size += share * await segment.chain.size(name)
         for piece in segment.tail.since(offset):
             size += piece.size_bytes * (piece.end - max(offset, piece.first)) / piece.rows.num_rows
         return int(size)
 
     async def _group(self, segment: OpenSegment, offset: int) -> Group:
-        names = await segment.chain.names()
-        name = names[bisect_right(names, offset, key=lambda n: n.first_offset) - 1]
-        number = (offset - name.first_offset) // ROW_GROUP_ROWS
-        key = (segment.chain.folder, name.sequence, number)
-        group = self._cache.get(key)
-        if group is None:
-            group = await asyncio.to_thread(load, segment.chain, name, number, segment.layout)
-            self._cache.put(key, group)
-        return group
+        with _readable(segment):
+            names = await segment.chain.names()
+            name = names[bisect_right(names, offset, key=lambda n: n.first_offset) - 1]
+            number = (offset - name.first_offset) // ROW_GROUP_ROWS
+            key = (segment.chain.folder, name.sequence, number)
+            group = self._cache.get(key)
+            if group is None:
+                group = await asyncio.to_thread(load, segment.chain, name, number, segment.layout)
+                self._cache.put(key, group)
+            return group
+
+
+@contextmanager
+def _readable(segment: OpenSegment) -> Iterator[None]:
+    """Raises what closed the segment: where it is being deleted its tail has gone, and missing files are no damage."""
+    segment.check_open()
+    try:
+        yield
+    except ChainDamaged:
+        segment.check_open()
+        raise
 
 
 def load(chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:

@@ -76,6 +76,7 @@ class Upkeep:
         facts = {
             s: TailFacts(s.tail.size_bytes, s.tail.oldest().at_s, s.tail.oldest().commit, self._limits(s))
             for s in dirty
+            if not s.closed
         }
         unreleased = unreleased_bytes - self._settings.journal_max_unreleased_bytes
         for segment in due(facts, self._clock.monotonic_s(), self._budget.excess, unreleased):
