@@ -35,7 +35,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import ClusterRecord, JournalRecord
-from seaweedq.errors import Fenced, NotReady, TopicBeingDeleted, UnfitStore
+from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted, UnfitStore
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.settings import Settings
@@ -204,11 +204,10 @@ class Broker:
         """Bring everything into files and cursors: whether the journal is empty of use now."""
         self.commit.close()
         await self.commit.quiet()
-        outcomes = await asyncio.gather(*(self.flusher.flush(s) for s in list(self._dirty)), return_exceptions=True)
-        for outcome in outcomes:
+        flushes = [self.flusher.flush(segment) for segment in self._dirty]
+        for outcome in await asyncio.gather(*flushes, self.dispatcher.checkpoint(), return_exceptions=True):
             if isinstance(outcome, BaseException):
-                logger.error("a flush at stop failed: %s", outcome)
-        await self.dispatcher.checkpoint()
+                logger.error("a flush or a checkpoint at stop failed: %s", outcome)
         return not any(segment.tail for segment in self._dirty) and self.dispatcher.pin is None
 
     async def _leave(self, clean: bool) -> None:
@@ -217,10 +216,16 @@ class Broker:
         await asyncio.gather(*self._tasks, self.flusher.stop(), return_exceptions=True)
         await self.journal.close()
         if clean:
-            await asyncio.to_thread(remove_journal, self._journals / self.membership.broker)
-            await self._coordination.commit([], [Delete(keys.JOURNALS.key(self.membership.broker))])
+            await self._remove_journal()
         await self.election.stop()
         await self.membership.stop()
+
+    async def _remove_journal(self) -> None:
+        try:
+            await asyncio.to_thread(remove_journal, self._journals / self.membership.broker)
+            await self._coordination.commit([], [Delete(keys.JOURNALS.key(self.membership.broker))])
+        except (OSError, SeaweedqError) as error:
+            logger.warning("the journal could not be removed, the next start does it: %s", error)
 
     def check_ready(self) -> None:
         """Raises NotReady while starting, stopping or without a lease."""

@@ -33,7 +33,7 @@ from seaweedq.cli import paste
 from seaweedq.cli.stores import open_store
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.embedded import EmbeddedCoordination
-from seaweedq.errors import InvalidRequest, Unavailable
+from seaweedq.errors import Fenced, InvalidRequest, Unavailable
 from seaweedq.settings import Settings
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -179,13 +179,19 @@ async def _life(settings: Settings) -> bool:
 
 
 async def _started(broker: Broker) -> bool:
-    """Start it; a signal ends the start, which may wait long for a store: False."""
-    starting = asyncio.create_task(broker.start())
+    """Start it; a signal, or the end of its lease, ends the start, which may wait long for a store: False."""
+    starting, losing = asyncio.create_task(broker.start()), asyncio.create_task(broker.lost.wait())
     loop = asyncio.get_running_loop()
     for sig in SIGNALS:
         loop.add_signal_handler(sig, starting.cancel)
-    await asyncio.wait([starting])
-    if starting.cancelled():
+    await asyncio.wait([starting, losing], return_when=asyncio.FIRST_COMPLETED)
+    losing.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+    if not starting.cancelled() and isinstance(starting.exception(), Fenced):
+        broker.lost.set()  # it leads no more: its time was over before anybody said so
+    if starting.cancelled() or broker.lost.is_set():
         logger.warning("stopped before it was ready")
         return False
     starting.result()

@@ -6,6 +6,7 @@ that losing the lease is then right. (A backend whose client blocks the loop bri
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -13,7 +14,9 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.records import BrokerRecord
-from seaweedq.errors import CoordinationUnavailable
+from seaweedq.errors import CoordinationUnavailable, SeaweedqError
+
+logger = logging.getLogger(__name__)
 
 
 def _nobody_asks() -> None:
@@ -92,8 +95,14 @@ class Membership:
         alive = True
         while alive:
             await asyncio.sleep(self._lease_s / 3)
-            with suppress(CoordinationUnavailable):
+            try:
                 alive = await self.renew()
+            except CoordinationUnavailable:
+                continue
+            except SeaweedqError:
+                logger.exception("the lease of %s cannot be renewed any more", self.broker)
+                self._end()
+                break
         self._on_lost()
 
     def _end(self) -> None:

@@ -1,0 +1,95 @@
+"""The two ends of a broker's life where coordination fails: a stop leaves in order, a start without a lease ends."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from in_process import Gate, Held, held, make_topic, publish, starting, subscribe
+
+from seaweedq.broker.broker import Broker
+from seaweedq.cli.serve import _started
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.interface import Delete, Put
+from seaweedq.coordination.membership import Membership
+from seaweedq.errors import CoordinationUnavailable, Damaged
+from seaweedq.storage.memory import MemoryStore
+
+
+def refuse_writes_of(broker: Broker, kind: str) -> None:
+    async def refuse(writes: Sequence[Put | Delete]) -> None:
+        if writes[0].key.startswith(kind):
+            raise CoordinationUnavailable("the disk is full")
+
+    held(broker).before = refuse
+
+
+@pytest.mark.parametrize(("kind", "journal_stays"), [("cursors/", True), ("journals/", False)])
+async def test_a_stop_leaves_in_order_where_coordination_refuses(
+    tmp_path: Path, kind: str, journal_stays: bool
+) -> None:
+    async with starting(tmp_path) as broker:
+        await broker.start()
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await subscribe(broker, topic)
+        await broker.dispatcher.pull(topic, "s", None, 2, 0)
+        await broker.dispatcher.ack(topic, "s", {0: [0]}, None)
+        refuse_writes_of(broker, kind)
+        await broker.stop()
+        assert not [task for task in broker._tasks if not task.done()]
+        assert (tmp_path / "journals" / broker.membership.broker).exists() == journal_stays
+        assert await held(broker).get(f"brokers/{broker.membership.broker}") is None
+        broker.lock()  # it was given back
+
+
+async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None:
+    gate = Gate()
+
+    class Slow(MemoryStore):
+        async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+            if prefix.startswith("topics/"):
+                await gate()
+            return await super().list(prefix, after, limit)
+
+    store = Slow()
+    async with starting(tmp_path, store) as broker:
+        coordination = held(broker)
+        await coordination.commit([], [Put("counters/t", b'{"next":1}')])
+        started = asyncio.create_task(_started(broker))
+        await gate.reached.wait()
+        await coordination.leases.revoke(broker.membership.lease)
+        await broker.membership.renew()
+        broker._lose()
+        assert await asyncio.wait_for(started, 5) is False
+        assert broker.lost.is_set()
+
+
+async def test_a_start_that_finds_itself_without_the_lead_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with starting(tmp_path) as broker:
+
+        async def end_the_lease(self: Broker) -> None:
+            self.membership._end()
+            self.election.leader_compare()
+
+        monkeypatch.setattr(Broker, "_recover", end_the_lease)
+        assert await asyncio.wait_for(_started(broker), 5) is False
+        assert broker.lost.is_set()
+
+
+async def test_a_renewal_that_meets_damage_ends_the_membership() -> None:
+    lost = asyncio.Event()
+    coordination = Held()
+
+    async def damaged(lease: int) -> bool:
+        raise Damaged("the file is no database")
+
+    coordination.renew = damaged  # type: ignore[method-assign]
+    member = Membership(coordination, SystemClock(), SystemIds(), "m", "http://x", 0.3, lost.set)
+    await member.start()
+    await asyncio.wait_for(lost.wait(), 5)
+    assert not member.valid()
+    await member.stop()
+    await coordination.close()
