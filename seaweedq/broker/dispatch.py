@@ -136,6 +136,7 @@ class Dispatcher:
         def give_back(done: asyncio.Future[None]) -> None:
             if done.cancelled() or done.exception():
                 cursor.delivery.end_ack(runs, durable=False)
+            subscription.topic.signal.wake()  # it may be another consumer's turn now, or the window have room
 
         done = self._commit.add_frame(self._frame(subscription, segment, runs), count)
         done.add_done_callback(give_back)

@@ -78,3 +78,15 @@ def test_scattered_acks_do_not_hold_the_loop_up() -> None:
     delivery.end_ack(even, durable=True)
     assert delivery.acked_to == count
     assert time.process_time() - began_s < 1.0
+
+
+async def test_another_consumer_gets_its_turn_as_soon_as_all_is_acked(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await subscribe(broker, topic)
+        await broker.dispatcher.pull(topic, "s", "a", 1, 0)
+        waiting = asyncio.create_task(broker.dispatcher.pull(topic, "s", "b", 1, wait_s=30))
+        await asyncio.wait([waiting], timeout=0.1)
+        await broker.dispatcher.ack(topic, "s", {0: [0]}, "a")
+        assert offsets(await asyncio.wait_for(waiting, 5)) == [1]
