@@ -95,10 +95,11 @@ class Publisher:
         judged = [_Judged(part, indexes, _judge(part, sequences) if sequences else None) for part, indexes in parts]
         new = [one.part for one in judged if one.known is None]
         if new:
+            durable = self._commit.add(new)
             if sequences:
                 for part in new:
                     _claim(part, sequences)
-            await self._durable(self._commit.add(new))
+            await self._durable(durable)
         placed = [Placed(one.part.segment.id, await self._first(one), one.indexes) for one in judged]
         return Published(rows.num_rows, placed, duplicate=not new)
 

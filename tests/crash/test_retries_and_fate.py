@@ -223,3 +223,11 @@ async def test_keyless_messages_come_to_the_same_segments_alone_and_together(par
     ]
     segment, offset, _ = await parts.single(40)
     assert [(p.segment, p.first) for p in (await parts.batch(40, [None])).placed] == [(segment, offset)]
+
+
+async def test_a_batch_that_is_refused_at_once_leaves_nothing_that_a_repeat_would_wait_for(parts):
+    await parts.open(2)
+    parts.commit.close()
+    for _ in range(2):
+        with pytest.raises(NotReady):
+            await asyncio.wait_for(parts.batch(0, ["a", "b", "c"]), 2)
