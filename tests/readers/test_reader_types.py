@@ -103,7 +103,7 @@ def _table(*rows: Mapping[str, Any]) -> pa.Table:
 
 def assert_types(reader: Reader, path: str, values: Mapping[str, Names]) -> None:
     """Columns and types are those of the queue and of the topic, and no more."""
-    expected = {name: names.of(reader.library) for name, names in {**QUEUE_TYPES, **values}.items()}
+    expected = {name: names.of(reader.package) for name, names in {**QUEUE_TYPES, **values}.items()}
     found = reader.types(reader.open(path))
     assert {name: found.get(name) for name in expected if found.get(name) not in expected[name]} == {}
     assert set(found) == set(expected)

@@ -38,7 +38,7 @@ class Reader:
     arrow: Callable[[Any, pa.Schema], pa.Table]
 
     @property
-    def library(self) -> str:
+    def package(self) -> str:
         """What the reader is of: one library has one name for a type."""
         return self.name.split()[0]
 
