@@ -6,7 +6,7 @@ import pyarrow as pa
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
-from seaweedq.api.answers import dense, json_array, message_texts
+from seaweedq.api.answers import encode_messages
 from seaweedq.api.bodies import ARROW, JSON
 from seaweedq.api.http import header, query
 from seaweedq.api.names import MAX_NUMBER, check_name, seconds, whole_number
@@ -88,8 +88,8 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     alive = [fresh for first, rows in pieces for fresh in broker.dispatcher.unexpired(first, rows)]
     if ARROW in (header(request.scope, b"accept") or ""):
         return Response(arrow_stream(opened, alive), media_type=ARROW, headers={"Next-Offset": str(next_offset)})
-    texts = [message_texts(first, rows, opened.id, opened.layout, None) for first, rows in dense(alive)]
-    content = b'{"messages":%b,"next_offset":%d,"sealed":false,"successors":[]}' % (json_array(texts), next_offset)
+    messages = encode_messages(alive, opened.id, opened.layout, None)
+    content = b'{"messages":%b,"next_offset":%d,"sealed":false,"successors":[]}' % (messages, next_offset)
     return Response(content, media_type="application/json")
 
 

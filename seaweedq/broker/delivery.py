@@ -58,10 +58,6 @@ class Delivery:
                 break
         self._leases = [lease for lease in self._leases if self._unanswered(lease)]
 
-    def release(self, offset: int) -> None:
-        """Undo the lease of an offset and of all later ones (nothing was delivered, or it was given back)."""
-        self._rewind(offset)
-
     def next_deadline(self) -> float | None:
         """When the next lease ends (monotonic seconds), or None."""
         return min((lease.deadline_s for lease in self._leases), default=None)
@@ -96,14 +92,18 @@ class Delivery:
         self._apply(low, high)
 
     def judge(self, offsets: Iterable[int], consumer: str | None) -> Judged:
-        """Sort the offsets of an ack into leased, acked and unknown ones."""
+        """Sort the offsets of an ack into leased, acked and unknown ones.
+
+        One whose ack is on its way to the journal goes there once more, so that the repeat waits for durability too.
+        """
         judged = Judged()
         mine = consumer is None or consumer == self._consumer
         for low, high in runs_of(offsets):
             for low_open, high_open in self._gaps(low, high):
-                leased = self._leased(low_open, high_open) if mine else []
-                judged.runs += leased
-                judged.unknown += [o for a, b in Runs(leased).gaps(low_open, high_open) for o in range(a, b)]
+                acking = Runs(self._acking.gaps(low_open, high_open)).gaps(low_open, high_open)
+                taken = Runs([*acking, *(self._leased(low_open, high_open) if mine else ())])
+                judged.runs += taken
+                judged.unknown += [o for a, b in taken.gaps(low_open, high_open) for o in range(a, b)]
             judged.known += high - low
         judged.known -= len(judged.unknown)
         return judged

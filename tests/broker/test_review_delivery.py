@@ -90,3 +90,13 @@ async def test_another_consumer_gets_its_turn_as_soon_as_all_is_acked(tmp_path: 
         await asyncio.wait([waiting], timeout=0.1)
         await broker.dispatcher.ack(topic, "s", {0: [0]}, "a")
         assert offsets(await asyncio.wait_for(waiting, 5)) == [1]
+
+
+def test_an_ack_repeated_while_the_first_is_on_its_way_waits_for_durability_too() -> None:
+    delivery = Delivery(0)
+    delivery.lease((0, 3), "a", 30)
+    first = delivery.judge([0, 1, 2], "a")
+    delivery.begin_ack(first.runs)
+    delivery.expire(0)
+    repeat = delivery.judge([1, 2, 3], "a")
+    assert (repeat.runs, repeat.known, repeat.unknown) == ([(1, 3)], 2, [3])
