@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from broker_process import BrokerProcess
 
+from seaweedq import Client
+
 LOG_TAIL = 200  # lines
 _running: list[BrokerProcess] = []
 
@@ -55,3 +57,16 @@ def broker_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calla
 def broker(broker_process: Callable[..., BrokerProcess]) -> BrokerProcess:
     """A broker on a fresh folder, ready."""
     return broker_process()
+
+
+@pytest.fixture(scope="session")
+def real_broker(broker_processes: Callable[..., BrokerProcess]) -> BrokerProcess:
+    """One broker that the tests of the client and of the command line share."""
+    return broker_processes()
+
+
+@pytest.fixture
+def real_client(real_broker: BrokerProcess) -> Iterator[Client]:
+    """A client of the shared broker."""
+    with Client(real_broker.url) as client:
+        yield client
