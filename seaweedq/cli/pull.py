@@ -18,6 +18,7 @@ EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earlie
 seaweedq pull events -s tail --follow | jq .value ·
 seaweedq pull events -s look --max 3 --no-ack"""
 _IDLE_S = 1.0
+_HEARTBEAT_S = 0.2
 
 
 def pull(
@@ -53,24 +54,32 @@ def _print_all(messages: Iterator["Message"], most: int | None, ack: bool) -> No
 
 
 class Interrupts:
-    """SIGINT and SIGTERM end a wait at once, anything else when it is done: what is printed is also acked."""
+    """SIGINT and SIGTERM end a wait at once, anything else when it is done: what is printed is also acked.
+
+    A signal that comes just before a blocking call does not interrupt it; the timer's does, soon after.
+    """
 
     def __init__(self) -> None:
         self._stopped = self._waiting = False
 
     def __enter__(self) -> "Interrupts":
         self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: None)
+        signal.setitimer(signal.ITIMER_REAL, _HEARTBEAT_S, _HEARTBEAT_S)
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def until_stopped(self, messages: Iterator["Message"]) -> Iterator["Message"]:
         """The messages, until a signal came."""
         while not self._stopped:
-            self._waiting = True
             try:
+                self._waiting = True
+                if self._stopped:  # by a signal since the loop looked
+                    return
                 message = next(messages, None)
             except KeyboardInterrupt:
                 return

@@ -1,0 +1,60 @@
+"""When a signal ends a wait: also when it comes in the moment before the wait begins."""
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from seaweedq.cli.pull import Interrupts
+
+LONG_S = 20.0
+
+
+def _one_then_wait() -> Iterator[int]:
+    yield 1
+    reader, writer = os.pipe()
+    try:
+        select.select([reader], [], [], LONG_S)  # nothing ever comes
+    finally:
+        os.close(reader)
+        os.close(writer)
+    yield 2
+
+
+def _signal_to_this_thread(number: int, after_s: float) -> None:
+    time.sleep(after_s)
+    signal.pthread_kill(threading.get_ident(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_interrupts_no_call_ends_the_wait_all_the_same(number):
+    # A signal taken by another thread interrupts the main thread's call as little as one that came just before it.
+    other = threading.Thread(target=_signal_to_this_thread, args=(number, 0.2))
+    began = time.monotonic()
+    with Interrupts() as interrupts:
+        other.start()
+        seen = list(interrupts.until_stopped(_one_then_wait()))
+    other.join()
+    assert seen == [1]
+    assert time.monotonic() - began < LONG_S / 2
+
+
+def test_a_signal_outside_of_the_wait_ends_the_loop_and_interrupts_nothing():
+    with Interrupts() as interrupts:
+        seen = []
+        for message in interrupts.until_stopped(iter(range(5))):
+            signal.raise_signal(signal.SIGINT)
+            seen.append(message)
+    assert seen == [0]
+
+
+def test_the_handlers_and_the_timer_are_put_back():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)]
+    with Interrupts():
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)] == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
