@@ -8,10 +8,12 @@
     │   ├── RouteNotFound, MethodNotAllowed
     │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SequenceOutOfOrder
-    │   └── OffsetOutOfRange
+    │   ├── OffsetOutOfRange
+    │   └── Forbidden
     ├── Unavailable               try again later; `retry_after_s` says when
     │   ├── NotReady, Overloaded
-    │   └── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
+    │   ├── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
+    │   └── NotOwner, PartlyTaken
     ├── Fenced                    another writer has what was ours: stop, and look again
     ├── Damaged                   what is stored is not what was written
     │   └── JournalDamaged, ChainDamaged
@@ -164,6 +166,12 @@ class OffsetOutOfRange(BadRequest):
     slug, title = "offset-out-of-range", "The offset is beyond the end"
 
 
+class Forbidden(BadRequest):
+    """Not for whoever asked."""
+
+    slug, title = "forbidden", "Forbidden"
+
+
 class Unavailable(SeaweedqError):
     """Nothing is wrong with the request; it can be sent again after `retry_after_s` seconds."""
 
@@ -202,6 +210,21 @@ class CoordinationUnavailable(Unavailable):
     """Coordination did not answer."""
 
     slug, title = "coordination-unavailable", "Coordination is unavailable"
+
+
+class NotOwner(Unavailable):
+    """Another broker has the segment, or the subscription, or is about to; fields: owner where it is known."""
+
+    slug, title = "not-owner", "Another broker has it"
+
+
+class PartlyTaken(Unavailable):
+    """Some segments have taken their rows, others have not; fields: `taken` (segment, first_offset, count).
+
+    The same request of the same producer completes it.
+    """
+
+    slug, title = "partly-taken", "Only a part was taken"
 
 
 class Fenced(SeaweedqError):

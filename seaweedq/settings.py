@@ -21,11 +21,58 @@ class Settings(BaseSettings):
         Path("./seaweedq-data"), description="Folder for the journal, coordination and, by default, the store."
     )
     store: str = Field(
-        "", description="Where messages are stored: a file:// URL. Empty: the folder `store` in the data folder."
+        "",
+        description="Where messages are stored: file:///path or s3://bucket/prefix. Empty: the folder `store` in the "
+        "data folder.",
     )
-    coordination: Literal["embedded"] = Field(
-        "embedded", description="Who says who owns what. `embedded` is a SQLite file in the data folder."
+    s3_endpoints: str = Field(
+        "",
+        description="URLs of the S3-compatible store, separated by commas; all must serve the same data. Empty: what "
+        "AWS_ENDPOINT_URL_S3 or the region says. Credentials and region come from AWS's own variables and files.",
     )
+    s3_addressing: Literal["auto", "path", "virtual"] = Field(
+        "auto",
+        description="How buckets are named to the store: in the path or in the host. `auto` is boto's choice.",
+    )
+    coordination: str = Field(
+        "embedded",
+        pattern=r"^(embedded|etcd://[^/,\s]+(,[^/,\s]+)*)$",
+        description="Who says who owns what. `embedded` is a SQLite file in the data folder, for one machine; "
+        "`etcd://host:port,...` is for clusters.",
+    )
+    etcd_prefix: str = Field(
+        "seaweedq/", description="What all keys in etcd begin with, so that several clusters can share one etcd."
+    )
+    etcd_user: str = Field("", description="User name for etcd. Empty: no authentication.")
+    etcd_password: str = Field("", repr=False, description="Password for etcd.")
+    etcd_ca_file: str = Field("", description="Certificate authority of etcd, PEM. Not empty: TLS is used.")
+    etcd_cert_file: str = Field("", description="This broker's certificate for etcd, PEM, for mutual TLS.")
+    etcd_key_file: str = Field("", description="The key of that certificate, PEM.")
+    journal: Literal["auto", "file", "object"] = Field(
+        "auto",
+        description="Where messages become durable first: in files of the data folder, or as objects of the store, "
+        "which survive the loss of the machine. `auto`: object with etcd, else file.",
+    )
+    brokers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Broker processes on this machine, on ports that follow one another. They share the store and "
+        "coordination, and take over from one another.",
+    )
+    member: int = Field(
+        0, ge=0, le=64, description="Which of the `brokers` this process is. Not for you: their parent sets it."
+    )
+    cluster_secret: str = Field(
+        "",
+        repr=False,
+        description="What brokers show each other before they talk. Needed with etcd; drawn and kept in the data "
+        "folder otherwise. Whoever has it can do what a broker can.",
+    )
+    advertise_url: str = Field(
+        "", description="Where other brokers and clients reach this one. Empty: the address it listens on."
+    )
+    zone: str = Field("", description="Availability zone; segments are spread over zones.")
     name: str = Field(
         "broker",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9-]{0,62}$",
@@ -33,7 +80,7 @@ class Settings(BaseSettings):
     )
     host: str = Field(
         "127.0.0.1",
-        description="Address to listen on. There is no authentication yet: any other than a loopback address is "
+        description="Address to listen on. Clients are not authenticated yet: any other than a loopback address is "
         "open to whoever reaches it.",
     )
     port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
@@ -105,6 +152,17 @@ class Settings(BaseSettings):
         description="Over it the oldest tails are flushed. More of it makes larger Parquet files and longer "
         "recoveries.",
     )
+    journal_linger_s: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="Object journal: at least so long lies between the starts of two puts, so that more messages "
+        "share one. Longer costs latency and saves requests.",
+    )
+    journal_linger_max_s: float = Field(
+        0.25, ge=0, le=5, description="Object journal: the linger grows up to this while puts queue up."
+    )
+    journal_window: int = Field(4, ge=1, le=64, description="Object journal: puts under way at a time.")
     cache_bytes: int = Field(
         128 * MIB,
         ge=0,
@@ -141,3 +199,15 @@ class Settings(BaseSettings):
     def store_path(self) -> str:
         """The store's URL, with the default filled in."""
         return self.store or f"file://{self.data_dir.absolute() / 'store'}"
+
+    @property
+    def journal_kind(self) -> Literal["file", "object"]:
+        """The journal, with the default filled in."""
+        if self.journal != "auto":
+            return self.journal
+        return "file" if self.coordination == "embedded" else "object"
+
+    @property
+    def home(self) -> Path:
+        """The folder that is this process's own: the data folder, or its member's part of it."""
+        return self.data_dir if self.brokers == 1 else self.data_dir / "members" / str(self.member)

@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 STATUS: dict[type[SeaweedqError], int] = {
     errors.UnreadableRequest: 400,
     errors.UnreadableBody: 400,
+    errors.Forbidden: 403,
     errors.RouteNotFound: 404,
     errors.TopicNotFound: 404,
     errors.SegmentNotFound: 404,
@@ -36,6 +37,8 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.InvalidMessages: 422,
     errors.Unavailable: 503,
     errors.NotReady: 503,
+    errors.NotOwner: 503,
+    errors.PartlyTaken: 503,
     errors.Overloaded: 503,
     errors.JournalUnavailable: 503,
     errors.StoreUnavailable: 503,

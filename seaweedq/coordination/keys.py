@@ -15,6 +15,7 @@ from seaweedq.coordination.records import (
     BrokerRecord,
     ClusterRecord,
     Counter,
+    CreationRecord,
     CursorRecord,
     JournalRecord,
     LeaderRecord,
@@ -110,7 +111,7 @@ JOURNALS = KeyKind(
     "journals/{broker}",
     JournalRecord,
     writer="the broker itself, before it takes its first message",
-    lifetime="no lease: until the journal of a broker that is gone was recovered",
+    lifetime="no lease: until the journal of a broker that is gone was recovered, and its content has gone",
 )
 TOPICS = KeyKind(
     "topics/{topic}",
@@ -130,6 +131,12 @@ COUNTERS = KeyKind(
     writer="whoever needs an id, by compare and set",
     lifetime="for ever, also after the topic: an id is never used again",
 )
+CREATIONS = KeyKind(
+    "creations/{topic}/{first:010d}",
+    CreationRecord,
+    writer="the broker that creates the topic, with the ids it took",
+    lifetime="the creation: it goes with the topic's record, or with the lease of that broker",
+)
 SUBSCRIPTIONS = KeyKind(
     "subscriptions/{topic}/{incarnation:010d}/{name}",
     SubscriptionRecord,
@@ -143,4 +150,4 @@ CURSORS = KeyKind(
     lifetime="as long as its subscription and its segment",
 )
 
-CATALOGUE = (CLUSTER, BROKERS, LEADER, JOURNALS, TOPICS, SEGMENTS, COUNTERS, SUBSCRIPTIONS, CURSORS)
+CATALOGUE = (CLUSTER, BROKERS, LEADER, JOURNALS, TOPICS, SEGMENTS, COUNTERS, CREATIONS, SUBSCRIPTIONS, CURSORS)

@@ -12,12 +12,13 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """A living broker: where it is reached, the name it was given, the zone it stands in."""
+    """A living broker: where it is reached, its given name, its zone. One that is `draining` gets nothing new."""
 
     url: str
     name: str
     started_us: int
     zone: str = ""
+    draining: bool = False
 
 
 class LeaderRecord(msgspec.Struct, frozen=True):
@@ -27,10 +28,22 @@ class LeaderRecord(msgspec.Struct, frozen=True):
 
 
 class JournalRecord(msgspec.Struct, frozen=True):
-    """Where a broker's journal is: `place` is the data folder's id (file) or the store (object)."""
+    """Where a broker's journal is: `place` is the folder's id, `path` the folder (file), or the cluster's id (object).
+
+    `recovered`: its broker is gone, everything of it is where it belongs, only its content has still to go.
+    """
 
     kind: Literal["file", "object"]
     place: str
+    path: str = ""
+    recovered: bool = False
+
+
+class CreationRecord(msgspec.Struct, frozen=True):
+    """A topic's creation under way: the broker that does it, and how many ids it took."""
+
+    broker: str
+    count: int
 
 
 class FlushPolicy(msgspec.Struct, frozen=True):
@@ -93,7 +106,10 @@ class Counter(msgspec.Struct, frozen=True):
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True):
-    """A subscription as it was asked for; `epoch` rises with each seek and each change of dispatcher."""
+    """A subscription as it was asked for; `epoch` rises with each seek and each change of dispatcher.
+
+    `dispatcher` is the broker that handed out its messages last; as long as that one lives, nobody else does.
+    """
 
     mode: Literal["ordered", "shared"]
     start: str | dict[str, str]
@@ -102,6 +118,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True):
     dead_letter_topic: str | None
     created_us: int
     epoch: int
+    state: Literal["creating", "active", "deleting"] = "active"
+    dispatcher: str | None = None
 
 
 class CursorRecord(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from seaweedq.coordination.keys import (
     CATALOGUE,
     CLUSTER,
     COUNTERS,
+    CREATIONS,
     CURSORS,
     JOURNALS,
     LEADER,
@@ -75,6 +76,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             created_us=COUNTS,
         ),
     ),
+    CREATIONS: ([NAMES, NUMBERS], st.builds(records.CreationRecord, broker=NAMES, count=COUNTS)),
     COUNTERS: ([NAMES], st.builds(records.Counter, next=COUNTS)),
     SUBSCRIPTIONS: (
         [NAMES, NUMBERS, NAMES],
