@@ -6,6 +6,7 @@ started by exec do not (O_CLOEXEC).
 
 import fcntl
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from seaweedq.errors import DataFolderInUse
 
 LOCK_FILE = "lock"
 IDENTITY_FILE = "folder-id"
+POLL_S = 0.05
 
 
 class FolderLock:
@@ -24,15 +26,19 @@ class FolderLock:
         self.folder = folder
         self._fd: int | None = None
 
-    def acquire(self) -> None:
-        """Take the lock at once, making the folder if need be. Raises DataFolderInUse where another holds it."""
+    def acquire(self, wait_s: float = 0) -> None:
+        """Take the lock, making the folder if need be. Raises DataFolderInUse where another still holds it after
+        `wait_s` seconds, through which the thread sleeps."""
         assert self._fd is None, "locked already"
         Disk().make_folder(self.folder)
         fd = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise self._in_use(fd) from None
+            tries = round(wait_s / POLL_S)
+            while not _locked(fd):
+                if tries <= 0:
+                    raise self._in_use(fd)
+                tries -= 1
+                time.sleep(POLL_S)
         except BaseException:
             os.close(fd)
             raise
@@ -42,7 +48,6 @@ class FolderLock:
 
     def _in_use(self, fd: int) -> DataFolderInUse:
         text = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
-        os.close(fd)
         pid = int(text) if text.isdecimal() else None
         return DataFolderInUse(f"{self.folder} is in use by process {pid or 'unknown'}", path=str(self.folder), pid=pid)
 
@@ -51,6 +56,14 @@ class FolderLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def folder_identity(folder: Path, ids: Ids) -> str:

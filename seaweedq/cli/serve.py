@@ -30,7 +30,10 @@ from seaweedq.api.app import Application
 from seaweedq.api.protocol import BoundedProtocol
 from seaweedq.broker.broker import Broker
 from seaweedq.cli import paste
+from seaweedq.cli.lifeline import end_with_parent
+from seaweedq.cli.members import check_members
 from seaweedq.cli.stores import open_store
+from seaweedq.cli.supervise import supervise
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.embedded import EmbeddedCoordination
 from seaweedq.errors import Fenced, InvalidRequest, Unavailable
@@ -110,6 +113,11 @@ def serve(
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    check_members(settings)
+    if settings.brokers > 1 and not settings.member:
+        raise typer.Exit(supervise(settings))
+    if settings.member:
+        end_with_parent()
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     sys.meta_path.insert(0, _NoPandas())
     _keep_freed_memory()

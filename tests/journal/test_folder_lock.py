@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,32 @@ def test_a_released_lock_can_be_taken_again(tmp_path: Path) -> None:
     second.release()
     first.acquire()
     first.release()
+
+
+def test_who_waits_gets_a_lock_that_is_released_meanwhile(tmp_path: Path) -> None:
+    held, late = FolderLock(tmp_path), FolderLock(tmp_path)
+    held.acquire()
+    waiting = threading.Thread(target=late.acquire, args=(60,))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    held.release()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    with pytest.raises(DataFolderInUse):
+        held.acquire()
+    late.release()
+
+
+def test_who_waits_in_vain_is_told_the_holder_and_holds_no_file_open(tmp_path: Path) -> None:
+    held = FolderLock(tmp_path)
+    held.acquire()
+    before, began = os.listdir("/proc/self/fd"), time.monotonic()
+    with pytest.raises(DataFolderInUse, match=f"process {os.getpid()}"):
+        FolderLock(tmp_path).acquire(wait_s=0.3)
+    assert time.monotonic() - began >= 0.3
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    held.release()
 
 
 def test_an_unreadable_process_id_is_no_reason_to_fail_otherwise(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""The brokers of one machine, as decisions: which settings they can have, how each is started, and when again.
+
+Nothing is started here, and nothing read but the data folder's names; `supervise` acts.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from seaweedq.errors import InvalidRequest
+from seaweedq.settings import Settings
+
+QUICK_S = 10.0
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.2, 5.0
+JOURNALS = "journals"
+
+
+def check_members(settings: Settings) -> None:
+    """Raises InvalidRequest for settings of which several brokers on a machine, or one of them, cannot be made."""
+    if settings.member > (settings.brokers if settings.brokers > 1 else 0):
+        raise InvalidRequest(
+            f"setting member={settings.member}: brokers is {settings.brokers}; member is set by the parent of several "
+            "brokers, leave it out",
+            field="member",
+        )
+    if settings.brokers == 1:
+        return
+    if settings.coordination != "embedded":
+        raise InvalidRequest(
+            f"setting brokers={settings.brokers}: with etcd each broker is started by itself; leave brokers out",
+            field="brokers",
+        )
+    if settings.advertise_url:
+        raise InvalidRequest(
+            f"setting advertise_url={settings.advertise_url!r}: {settings.brokers} brokers cannot share one URL; each "
+            "says the address that it listens on",
+            field="advertise_url",
+        )
+    if settings.port and not settings.member and settings.port + settings.brokers - 1 > 65_535:
+        raise InvalidRequest(
+            f"setting port={settings.port}: {settings.brokers} brokers need as many ports, up to 65535", field="port"
+        )
+
+
+def check_folder(settings: Settings) -> None:
+    """Several brokers have a folder each below the data folder, and never look into the journals of one that ran alone.
+    Raises InvalidRequest where such a one has left any."""
+    folder = settings.data_dir / JOURNALS
+    if folder.is_dir() and any(folder.iterdir()):
+        raise InvalidRequest(
+            f"{folder} holds what a broker that ran alone has not put into files: start it once more without brokers, "
+            "and stop it in order",
+            field="brokers",
+        )
+
+
+def homes(settings: Settings) -> list[Path]:
+    """The folders of all members that there ever were on this data folder."""
+    return sorted(path for path in settings.home.parent.glob("*") if path.is_dir())
+
+
+def member_command(program: Sequence[str], settings: Settings, member: int) -> list[str]:
+    """How member 1, 2, ... is started: the parent's own command line, and what the parent has decided, which wins over
+    what a changed config file says at a later start."""
+    port = settings.port + member - 1 if settings.port else 0
+    decided = {
+        "--data-dir": settings.data_dir.absolute(),
+        "--brokers": settings.brokers,
+        "--member": member,
+        "--port": port,
+    }
+    return [*program, *(str(word) for option in decided.items() for word in option)]
+
+
+def own_program() -> list[str]:
+    """The command line that this process was started with, for a start by module."""
+    return [sys.executable, "-m", "seaweedq", *sys.argv[1:]]
+
+
+def quick_ends(before: int, lived_s: float) -> int:
+    """How often in a row a broker ended within QUICK_S, this time counted."""
+    return before + 1 if lived_s < QUICK_S else 0
+
+
+def pause_s(quick: int) -> float:
+    """How long to wait before the next start: not at all, then twice as long each time, up to LAST_PAUSE_S."""
+    return min(LAST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(quick - 1, 16)) if quick else 0.0
+
+
+def ended_in_order(code: int, greeted: bool) -> bool:
+    """Whether a broker that was told to stop did so. Before it has greeted it may not handle the signal yet."""
+    return code == 0 or (code == -signal.SIGTERM and not greeted)
+
+
+def hopeless(code: int, was_ready: bool) -> bool:
+    """Whether another start would end as this one: it ended by itself, and was no better before."""
+    return code > 0 and not was_ready
+
+
+def told(code: int) -> str:
+    """An exit code in words."""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
