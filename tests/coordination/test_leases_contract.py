@@ -14,9 +14,10 @@ async def leased(coordination: Coordination, key: str, ttl_s: float = 5) -> int:
 
 
 async def test_a_leased_key_names_its_lease(coordination: Coordination) -> None:
-    lease = await leased(coordination, "a")
+    lease = await coordination.leases.grant(5)
     assert lease > 0
-    assert await coordination.get("a") == Entry("a", b"", 1, lease)
+    revision = await coordination.commit([], [Put("a", b"", lease)])
+    assert await coordination.get("a") == Entry("a", b"", revision or 0, lease)
     assert (await coordination.range("a")).entries[0].lease == lease
 
 
