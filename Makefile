@@ -22,12 +22,13 @@ demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read
 test: $(STAMP)  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
 
-check: $(STAMP) ## lint, format, types, import contracts, documentation links
+check: $(STAMP) ## lint, format, types, import contracts, documentation links, the Helm chart
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_docs.py
+	$(BIN)/python scripts/check_helm.py
 
 bench: $(STAMP) ## every benchmark, each beside its limit
 	$(BIN)/python -m benchmarks

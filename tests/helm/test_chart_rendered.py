@@ -1,0 +1,214 @@
+"""What the chart makes of its values, as helm renders it."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq.settings import Settings
+
+Render = Callable[..., dict[str, Any]]
+
+
+def pod(manifests: dict[str, Any]) -> dict[str, Any]:
+    return manifests["Deployment"]["spec"]["template"]["spec"]
+
+
+def broker(manifests: dict[str, Any]) -> dict[str, Any]:
+    (container,) = pod(manifests)["containers"]
+    return container
+
+
+def environment(manifests: dict[str, Any], fields: dict[str, str]) -> dict[str, str]:
+    """The container's variables, as the kubelet puts them together from ConfigMap, Secret and the pod's fields."""
+    made = {**manifests["ConfigMap"]["data"], **manifests.get("Secret", {}).get("stringData", {})}
+    for variable in broker(manifests)["env"]:
+        if "valueFrom" in variable:
+            made[variable["name"]] = fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+        else:
+            made[variable["name"]] = variable["value"].replace("$(POD_IP)", fields["status.podIP"])
+    return made
+
+
+FIELDS = {
+    "status.podIP": "10.1.2.3",
+    "metadata.name": "queue-seaweedq-5d8f7c9b6d-x2x4z",
+    "metadata.labels['topology.kubernetes.io/zone']": "eu-1a",
+}
+
+
+@pytest.fixture
+def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
+    """The settings of a broker in the pod; every SEAWEEDQ_ variable must be one."""
+
+    def loaded(manifests: dict[str, Any], **fields: str) -> Settings:
+        made = environment(manifests, {**FIELDS, **fields})
+        ours = {name: value for name, value in made.items() if name.startswith("SEAWEEDQ_")}
+        assert {name.removeprefix("SEAWEEDQ_").lower() for name in ours} <= Settings.model_fields.keys()
+        for name, value in ours.items():
+            monkeypatch.setenv(name, value)
+        return Settings()
+
+    return loaded
+
+
+def test_the_settings_of_a_small_installation(render: Render, settings_of: Callable[..., Settings]) -> None:
+    settings = settings_of(render())
+    assert settings.advertise_url == "http://10.1.2.3:8080"
+    assert (settings.name, settings.zone) == ("queue-seaweedq-5d8f7c9b6d-x2x4z", "eu-1a")
+    assert (settings.host, settings.port, settings.journal_kind) == ("0.0.0.0", 8080, "object")
+    assert settings.coordination == "etcd://etcd:2379"
+    assert settings.cluster_secret == "not-a-secret"
+    left = Settings.model_fields.keys() - settings.model_fields_set
+    assert all(getattr(settings, name) == Settings.model_fields[name].default for name in left)
+
+
+def test_the_settings_of_a_large_installation(render: Render, settings_of: Callable[..., Settings]) -> None:
+    settings = settings_of(render("full"), **{"status.podIP": "fd00::3"})
+    assert settings.advertise_url == "http://[fd00::3]:8080"
+    assert settings.s3_endpoints == "http://s3-a:8333,http://s3-b:8333"
+    assert settings.coordination == "etcd://etcd-0.etcd:2379,etcd-1.etcd:2379,etcd-2.etcd:2379"
+    assert settings.memory_budget_bytes == 1 << 30
+    assert (settings.journal_linger_s, settings.auto_create_topics, settings.zone) == (0.05, False, "a")
+    mounts = {mount["mountPath"] for mount in broker(render("full"))["volumeMounts"]}
+    assert {str(Path(file).parent) for file in (settings.etcd_ca_file, settings.etcd_key_file)} <= mounts
+
+
+@pytest.mark.parametrize("name", ["memory_budget_bytes", "flush_max_age_s", "journal_linger_s", "log_level"])
+def test_a_setting_arrives_as_it_was_given(render: Render, settings_of: Callable[..., Settings], name: str) -> None:
+    given = {"memory_budget_bytes": 68719476736, "flush_max_age_s": 1.5, "journal_linger_s": 0, "log_level": "error"}
+    assert getattr(settings_of(render(config={name: given[name]})), name) == given[name]
+
+
+@pytest.mark.parametrize("config", [{}, {"shutdown_s": 45}, {"shutdown_s": 59.5}])
+def test_a_pod_has_time_to_drain(
+    render: Render, settings_of: Callable[..., Settings], config: dict[str, float]
+) -> None:
+    manifests = render(config=config)
+    _, sleep_s = broker(manifests)["lifecycle"]["preStop"]["exec"]["command"]
+    granted = pod(manifests)["terminationGracePeriodSeconds"]
+    assert granted >= int(sleep_s) + settings_of(manifests).shutdown_s + 10
+
+
+def test_no_service_of_kubernetes_becomes_a_setting(render: Render) -> None:
+    manifests = render()
+    assert manifests["Service"]["metadata"]["name"] == "queue-seaweedq"
+    assert pod(manifests)["enableServiceLinks"] is False
+
+
+def test_services_and_policies_find_brokers_and_not_the_test(render: Render) -> None:
+    manifests = render()
+    template = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    selectors = [
+        manifests["Service"]["spec"]["selector"],
+        manifests["Deployment"]["spec"]["selector"]["matchLabels"],
+        manifests["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        manifests["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"],
+    ]
+    own, *clients = manifests["NetworkPolicy"]["spec"]["ingress"][0]["from"]
+    test = manifests["Pod"]["metadata"]["labels"]
+    assert all(selector.items() <= template.items() for selector in selectors)
+    assert not any(selector.items() <= test.items() for selector in selectors)
+    assert own["podSelector"]["matchLabels"].items() <= (template.items() & test.items())
+    assert clients == [{"podSelector": {}}]
+
+
+def test_nothing_runs_as_root_or_writes_to_the_image(render: Render) -> None:
+    for spec in (pod(render()), render()["Pod"]["spec"]):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["automountServiceAccountToken"] is False
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_a_change_of_settings_or_secrets_rolls_the_pods(render: Render) -> None:
+    def stamp(**values: Any) -> dict[str, str]:
+        return render(**values)["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+
+    assert stamp() == stamp(service={"port": 80})
+    assert stamp() != stamp(config={"flush_max_age_s": 60})
+    assert stamp() != stamp(secret={"clusterSecret": "another"})
+
+
+def test_autoscaling_takes_the_count_over(render: Render) -> None:
+    assert render()["Deployment"]["spec"]["replicas"] == 3
+    scaled = render(autoscaling={"enabled": True})
+    assert "replicas" not in scaled["Deployment"]["spec"]
+    assert scaled["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "queue-seaweedq"
+
+
+def test_what_is_there_already_is_not_made(render: Render) -> None:
+    manifests = render("existing")
+    assert not manifests.keys() & {"Secret", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy"}
+    assert broker(manifests)["envFrom"][1] == {"secretRef": {"name": "queue-secrets"}}
+    assert pod(manifests)["serviceAccountName"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"config": {"flush_max_age": 60}}, "flush_max_age"),
+        ({"config": {"journal": "file"}}, "journal"),
+        ({"replicas": 3}, "replicas"),
+        ({"secret": {"clusterSecret": ""}}, "secret.clusterSecret"),
+        ({"etcd": {"endpoints": []}}, "etcd.endpoints"),
+        ({"etcd": {"endpoints": ["http://etcd:2379"]}}, "etcd"),
+        ({"store": {"url": ""}}, "store.url"),
+        ({"store": {"url": "file:///data"}}, "store"),
+        ({"secret": {"accessKeyId": "key"}}, "secret.secretAccessKey"),
+    ],
+)
+def test_values_that_cannot_work_are_refused(render: Render, values: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        render(**values)
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[str, list[int]]]:
+    """A service that knows one more broker each time it is asked, and what it was last asked for."""
+    known = [0]
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known[0] += self.path == "/v1/cluster"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"status": "ok", "brokers": [{}] * known[0]}).encode())
+
+        def log_message(self, *args: Any) -> None:
+            """Nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}", known
+        server.shutdown()
+        thread.join()
+
+
+def test_the_test_of_the_chart_waits_for_all_brokers(render: Render, cluster: tuple[str, list[int]]) -> None:
+    service, known = cluster
+    (container,) = render(replicaCount=2)["Pod"]["spec"]["containers"]
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert variables == {"BROKERS": "2", "SERVICE": "queue-seaweedq:8080"}
+    _, *arguments = container["command"]
+    subprocess.run(
+        [sys.executable, *arguments], env={**os.environ, **variables, "SERVICE": service}, check=True, timeout=60
+    )
+    assert known == [2]
+
+
+def test_the_schemas_of_kubernetes_are_asked(check_helm: Any, render: Render) -> None:
+    manifest = render()["Deployment"]
+    assert list(check_helm.invalid(manifest, "1.35")) == []
+    manifest["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["httpget"] = {}
+    (complaint,) = check_helm.invalid(manifest, "1.35")
+    assert "httpget" in complaint
