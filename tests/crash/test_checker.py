@@ -34,18 +34,31 @@ def cursor(acked_to: int, call: int, t: float):
     return [line, replace(line, t=t + 1, type="ok", segment=0, acked_to=acked_to)]
 
 
+def read(start: int, offsets: list[int], call: int, t: float):
+    line = Event(t, "r", "read", "invoke", call, segment=0, offset=start, broker="b")
+    page = [replace(line, t=t + 1, type="ok", offset=n, hash=value(n)) for n in offsets]
+    return [line, *(page or [replace(line, t=t + 1, type="ok")])]
+
+
+def heal(call: int, t: float, lasted: float):
+    line = Event(t, "nemesis", "heal", "invoke", call)
+    return [line, replace(line, t=t + lasted, type="ok")]
+
+
 def row(n: int, offset: int | None = None, producer: str = "p") -> Row:
     return Row(0, n if offset is None else offset, "k", producer, n, value(n, producer))
 
 
 def sound() -> Run:
-    """Three ok publishes and one info that is there, two of them delivered and acked; a table in between."""
+    """Three ok publishes and one info that is there, two of them delivered and acked; reads and a table in between."""
     events = [e for n in range(3) for e in published(n)] + published(3, type="info")
     events += [e for n in range(2) for e in delivered(n, 10 + n, 100.0 + n)]
     events += [e for n in range(2) for e in acked(n, 20 + n, 110.0 + n)]
     events += [e for n in range(3) for e in cursor(n, 30 + n, 120.0 + 2 * n)]
+    events += [*read(0, [0, 1], 40, 130.0), *read(2, [2], 41, 132.0), *read(3, [], 42, 134.0)]
+    events += heal(50, -1.0, 20.0)
     rows = [row(n) for n in range(4)]
-    return Run(events, rows, list(rows), [[], rows[:2]])
+    return Run(events, rows, list(rows), [[], rows[:2]], {"b": list(rows)})
 
 
 def without_last_ok(run: Run) -> None:
@@ -124,6 +137,42 @@ def listing_with_what_is_gone(run: Run) -> None:
     run.listings = [[*run.http, row(4)]]
 
 
+def another_broker_reads_less(run: Run) -> None:
+    run.others = {"b": run.http[:3]}
+
+
+def read_beyond_a_fence(run: Run) -> None:
+    run.events = [*run.events, *read(4, [4], 60, 200.0)]
+
+
+def delivered_beyond_a_fence(run: Run) -> None:
+    run.events = [*run.events, *delivered(4, 60, 200.0)]
+
+
+def stale_read(run: Run) -> None:
+    run.events = [*run.events, *read(2, [], 60, 200.0)]
+
+
+def read_that_skips(run: Run) -> None:
+    run.events = [*run.events, *read(0, [1, 2], 60, 200.0)]
+
+
+def read_with_a_hole(run: Run) -> None:
+    run.events = [*run.events, *read(0, [0, 2], 60, 200.0)]
+
+
+def lag_for_ever(run: Run) -> None:
+    run.events = [e for e in run.events if (e.op, e.type) != ("heal", "ok")]
+
+
+def lag_for_long(run: Run) -> None:
+    run.events = [*run.events, *heal(61, -30.0, 31.0)]
+
+
+def publisher_without_an_answer(run: Run) -> None:
+    run.events = [*run.events, *published(0, "q", type="info", call=9)]
+
+
 DAMAGES: dict[Callable[[Run], None], str] = {
     without_last_ok: "loss",
     doubled_info: "once",
@@ -136,6 +185,15 @@ DAMAGES: dict[Callable[[Run], None], str] = {
     read_under_two_ids: "idempotence",
     key_turned_round: "key_order",
     later_with_smaller_offset: "real_time",
+    another_broker_reads_less: "alike",
+    read_beyond_a_fence: "stable",
+    delivered_beyond_a_fence: "stable",
+    stale_read: "fresh",
+    read_that_skips: "dense",
+    read_with_a_hole: "dense",
+    lag_for_ever: "live",
+    lag_for_long: "live",
+    publisher_without_an_answer: "live",
     cursor_went_back: "cursor",
     acked_came_again: "redelivery",
     cursor_over_undelivered: "skipped",
@@ -152,13 +210,13 @@ def test_a_sound_history_passes():
 
 def test_an_info_may_as_well_not_be_there():
     run = sound()
-    run.http = run.files = run.http[:3]
+    run.http = run.files = run.others["b"] = run.http[:3]
     assert check(run) == []
 
 
 def test_a_retry_that_is_told_the_same_id_is_sound():
     run = sound()
-    run.events = [*run.events, *published(3, call=9, at=3)]
+    run.events = [*run.events, *published(3, call=14, at=3)]
     assert check(run) == []
 
 

@@ -5,12 +5,11 @@ Each rule is a function of its own that yields the texts of its violations; `che
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
-from history import Event, Op, Row, Type
-
-Id = tuple[int, int]  # segment, offset
+from history import Event, Row
+from judged import Id, Run
+from reading_rules import alike, dense, fresh, live, stable
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,40 +27,6 @@ class Span:
     invoke: float
     ok: float
     number: int
-
-
-@dataclass
-class Run:
-    """All that is known of a topic: the history, the last read over HTTP, `files` at last, `listings` before."""
-
-    events: Sequence[Event]
-    http: Sequence[Row]
-    files: Sequence[Row]
-    listings: Sequence[Sequence[Row]] = field(default_factory=list)
-
-    def lines(self, op: Op, *types: Type) -> Iterator[Event]:
-        """The lines of an operation, of some types."""
-        return (e for e in self.events if e.op == op and e.type in types)
-
-    @cached_property
-    def begun(self) -> dict[int, float]:
-        """When a call was begun."""
-        return {e.call: e.t for e in self.events if e.type == "invoke"}
-
-    @cached_property
-    def content(self) -> dict[Id, Row]:
-        """The last read by id."""
-        return {(r.segment, r.offset): r for r in self.http}
-
-    @cached_property
-    def outcomes(self) -> dict[str, set[str]]:
-        """What the calls of each value came to; one without an answer is info."""
-        told = {(e.call, e.hash): e.type for e in self.lines("publish", "ok", "fail", "info")}
-        found: dict[str, set[str]] = defaultdict(set)
-        for event in self.lines("publish", "invoke"):
-            assert event.hash
-            found[event.hash].add(told.get((event.call, event.hash), "info"))
-        return found
 
 
 def loss(run: Run) -> Iterator[str]:
@@ -203,6 +168,11 @@ RULES: Sequence[Callable[[Run], Iterable[str]]] = (
     idempotence,
     key_order,
     real_time,
+    alike,
+    stable,
+    fresh,
+    dense,
+    live,
     cursor,
     redelivery,
     skipped,

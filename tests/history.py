@@ -13,13 +13,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-Op = Literal["publish", "deliver", "ack", "cursor"]
+Op = Literal["publish", "deliver", "ack", "cursor", "read", "fault", "heal"]
 Type = Literal["invoke", "ok", "fail", "info"]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line. `call` joins the lines of one request; an op without all fields leaves them None."""
+    """One line. `call` joins the lines of one request; an op without all fields leaves them None.
+
+    `broker` is the one that was asked. A `fault` and a `heal` last from `invoke` to `ok`, a `heal` ends where the lag
+    is zero; `note` names the fault, `segment` one that it hits.
+    """
 
     t: float
     proc: str
@@ -34,6 +38,8 @@ class Event:
     offset: int | None = None
     hash: str | None = None
     acked_to: int | None = None
+    broker: str | None = None
+    note: str | None = None
 
 
 class Row(NamedTuple):

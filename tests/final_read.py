@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import httpx
+import pyarrow as pa
 import pyarrow.dataset as ds
 from history import Row, row
 from load import TOPIC
+
+COLUMNS = ["segment", "_offset", "_key", "value"]
 
 
 def over_http(url: str) -> list[Row]:
@@ -33,7 +36,12 @@ def in_files(store: Path) -> list[Row]:
     folder = store / "topics" / TOPIC
     if not any(folder.rglob("*.parquet")):
         return []
-    table = ds.dataset(folder, format="parquet", partitioning="hive").to_table(["segment", "_offset", "_key", "value"])
+    table = ds.dataset(folder, format="parquet", partitioning="hive").to_table(COLUMNS)
+    return rows_of(table)
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """The rows of a table with `COLUMNS`."""
     return [row(r["segment"], r["_offset"], r["_key"], json.loads(r["value"])) for r in table.to_pylist()]
 
 

@@ -1,0 +1,101 @@
+"""The TCP proxy carries bytes, and does to a link what it is told, in front of a server that answers each line."""
+
+import socket
+import socketserver
+import threading
+import time
+from contextlib import closing
+
+import pytest
+from proxy import LoopThread, TcpProxy
+
+SHORT_S = 0.3
+
+
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self):
+        for line in self.rfile:
+            self.server.heard.append(line)
+            self.wfile.write(line)
+
+
+@pytest.fixture
+def server():
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Echo) as server:
+        server.heard = []
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def link(server):
+    thread = LoopThread()
+    with closing(thread):
+        proxy = TcpProxy(thread, f"127.0.0.1:{server.server_address[1]}").start()
+        yield proxy
+        proxy.stop()
+
+
+def connected(link):
+    return socket.create_connection(("127.0.0.1", link.port), timeout=SHORT_S)
+
+
+def asked(connection, line):
+    connection.sendall(line)
+    return connection.recv(100)
+
+
+def test_it_carries_both_ways_and_ends_with_its_client(link):
+    with connected(link) as connection:
+        assert asked(connection, b"a\n") == b"a\n"
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(100) == b""
+
+
+def test_refused_connections_end_and_no_new_one_comes_until_it_heals(link):
+    with connected(link) as connection:
+        asked(connection, b"a\n")
+        link.cut("refuse")
+        with pytest.raises(ConnectionResetError):
+            connection.recv(100)
+    with pytest.raises(ConnectionRefusedError):
+        connected(link)
+    link.heal()
+    with connected(link) as connection:
+        assert asked(connection, b"b\n") == b"b\n"
+
+
+@pytest.mark.parametrize(("how", "heard"), [("to", []), ("both", []), ("from", [b"b\n"])])
+def test_a_hole_swallows_one_way_or_both_and_gives_back_what_it_held(link, server, how, heard):
+    with connected(link) as connection:
+        asked(connection, b"a\n")
+        server.heard.clear()
+        link.cut(how)
+        with pytest.raises(TimeoutError):
+            asked(connection, b"b\n")
+        assert server.heard == heard
+        link.heal()
+        assert connection.recv(100) == b"b\n"
+
+
+def test_a_delay_is_a_delay(link):
+    link.delay(0.1)
+    with connected(link) as connection:
+        connection.settimeout(5)
+        began = time.monotonic()
+        assert asked(connection, b"a\n") == b"a\n"
+        assert time.monotonic() - began >= 0.2
+        link.heal()
+        began = time.monotonic()
+        asked(connection, b"b\n")
+        assert time.monotonic() - began < 0.1
+
+
+def test_a_dead_server_ends_the_connection(link, server):
+    server.server_close()
+    with connected(link) as connection:
+        assert connection.recv(100) == b""
