@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from seaweedq.broker.disk import Disk
-from seaweedq.broker.journal_files import draft_path, file_path, journal_files
+from seaweedq.broker.journal_files import draft_path, file_path, journal_files, remove_journal
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalUnavailable
 from seaweedq.segments.commits import FILE_HEADER_BYTES, FileHeader, encode_commit
@@ -56,6 +56,8 @@ class FileJournal:
     All disk work is done by one thread of its own, in order. What that thread alone uses is marked so.
     """
 
+    window = 1
+
     def __init__(self, folder: Path, ids: Ids, file_bytes: int, disk: Disk | None = None) -> None:
         self._folder, self._ids, self._file_bytes, self._disk = folder, ids, file_bytes, disk or Disk()
         assert not (folder.is_dir() and journal_files(folder)), f"{folder} holds a journal already"
@@ -84,6 +86,9 @@ class FileJournal:
         finally:
             self._appending = False
 
+    async def pace(self) -> None:
+        pass
+
     def release(self, below: int) -> None:
         while self._sizes and self._sizes[0][0] < below:
             self._released_bytes += self._sizes.popleft()[1]
@@ -96,6 +101,14 @@ class FileJournal:
             self._closed = True
             await asyncio.get_running_loop().run_in_executor(self._worker, self._end_file)
             self._worker.shutdown(wait=False)
+
+    async def remove(self) -> None:
+        """As Journal. Raises JournalUnavailable where the disk refuses."""
+        assert self._closed
+        try:
+            await asyncio.to_thread(remove_journal, self._folder)
+        except OSError as error:
+            raise JournalUnavailable(f"the journal cannot be removed: {error}") from error
 
     def _append(self, frames: Sequence[Frame]) -> int:
         try:

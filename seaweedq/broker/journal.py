@@ -11,7 +11,7 @@ from seaweedq.segments.frames import Frame
 
 
 class Journal(Protocol):
-    """A journal in use by its one broker. Commits are numbered from 0 without gaps."""
+    """A journal in use by its one broker. Commits' numbers rise from 0; an object journal leaves holes."""
 
     window: int
     """Appends that may be under way at a time. Over 1 a failed one ends the journal (Fenced); no hole stays."""

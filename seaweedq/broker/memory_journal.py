@@ -17,6 +17,8 @@ async def _no_fault(frames: Sequence[Frame]) -> None:
 class MemoryJournal:
     """The twin of the real journals. `hook` runs ahead of each commit; what it raises, append raises."""
 
+    window = 1
+
     def __init__(self, hook: Hook = _no_fault) -> None:
         self.hook = hook
         self.commits: deque[Commit] = deque()
@@ -38,12 +40,19 @@ class MemoryJournal:
         self.unreleased_bytes += _size(frames)
         return number
 
+    async def pace(self) -> None:
+        pass
+
     def release(self, below: int) -> None:
         while self.commits and self.commits[0].number < below:
             self.unreleased_bytes -= _size(self.commits.popleft().frames)
 
     async def close(self) -> None:
         self._closed = True
+
+    async def remove(self) -> None:
+        assert self._closed
+        self.commits.clear()
 
 
 def _size(frames: Sequence[Frame]) -> int:

@@ -1,38 +1,54 @@
-"""What every journal promises: run over the twin in memory and the one in files."""
+"""What every journal promises: run over the twin in memory, the one in files and the one in objects."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from sim_disk import CountedIds, acks
 
+from seaweedq.broker.fencing import read_slots
 from seaweedq.broker.file_journal import FileJournal
 from seaweedq.broker.journal import Journal
 from seaweedq.broker.journal_files import read_journal
 from seaweedq.broker.memory_journal import MemoryJournal
+from seaweedq.broker.object_journal import ObjectJournal
+from seaweedq.broker.slot_objects import list_slots
+from seaweedq.clock import SystemClock
 from seaweedq.errors import JournalUnavailable
 from seaweedq.segments.commits import Commit
+from seaweedq.storage.memory import MemoryStore
 
-Held = Callable[[], list[Commit]]
+Held = Callable[[], Awaitable[list[Commit]]]
 
 
-@pytest.fixture(params=["memory", "file"])
+async def in_objects(store: MemoryStore) -> list[Commit]:
+    """What is there once the deletions under way are done: nothing in a memory store takes longer."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+    return [c for n in await list_slots(store, "b") async for c in read_slots(store, "b", range(n, n + 1))]
+
+
+@pytest.fixture(params=["memory", "file", "object", "object, one at a time"])
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Journal, Held]]:
     journal: Journal
     if request.param == "memory":
         memory = journal = MemoryJournal()
-        yield memory, lambda: list(memory.commits)
-    else:
+        yield memory, lambda: asyncio.sleep(0, list(memory.commits))
+    elif request.param == "file":
         journal = FileJournal(tmp_path / "journal", CountedIds(), 1000)
-        yield journal, lambda: list(read_journal(tmp_path / "journal"))
+        yield journal, lambda: asyncio.sleep(0, list(read_journal(tmp_path / "journal")))
+    else:
+        store, window = MemoryStore(), 1 if request.param.endswith("time") else 4
+        journal = ObjectJournal(store, "b", SystemClock(), CountedIds(), window, 0, 0)
+        yield journal, lambda: in_objects(store)
     await journal.close()
 
 
 async def test_commits_are_numbered_from_zero_and_kept_in_order(opened: tuple[Journal, Held]) -> None:
     journal, held = opened
     assert [await journal.append(acks(b"%d" % n) * n) for n in range(5)] == [0, 1, 2, 3, 4]
-    assert [(c.number, [bytes(f.payload) for f in c.frames]) for c in held()] == [
+    assert [(c.number, [bytes(f.payload) for f in c.frames]) for c in await held()] == [
         (n, [b"%d" % n] * n) for n in range(5)
     ]
 
@@ -59,21 +75,29 @@ async def test_release_takes_nothing_that_is_needed_and_numbers_go_on(opened: tu
         await journal.append(acks(b"x" * 400))
     journal.release(4)
     assert await journal.append(acks(b"x")) == 6
-    numbers = [commit.number for commit in held()]
+    numbers = [commit.number for commit in await held()]
     assert {4, 5, 6} <= set(numbers)
     assert 0 not in numbers
 
 
-async def test_one_append_at_a_time(opened: tuple[Journal, Held]) -> None:
+async def test_no_more_appends_at_a_time_than_the_window(opened: tuple[Journal, Held]) -> None:
     journal, _ = opened
 
-    async def two() -> None:
+    async def too_many() -> None:
         if isinstance(journal, MemoryJournal):
             journal.hook = lambda frames: asyncio.sleep(0)
-        await asyncio.gather(journal.append(acks(b"a")), journal.append(acks(b"b")))
+        await asyncio.gather(*(journal.append(acks(b"a")) for _ in range(journal.window + 1)))
 
     with pytest.raises(AssertionError, match="one append"):
-        await two()
+        await too_many()
+
+
+async def test_pace_of_a_journal_that_does_not_linger_returns_at_once(opened: tuple[Journal, Held]) -> None:
+    journal, _ = opened
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            await journal.pace()
+            await journal.append(acks(b"a"))
 
 
 async def test_a_closed_journal_takes_nothing_and_keeps_what_it_has(opened: tuple[Journal, Held]) -> None:
@@ -84,7 +108,24 @@ async def test_a_closed_journal_takes_nothing_and_keeps_what_it_has(opened: tupl
     with pytest.raises(JournalUnavailable):
         await journal.append(acks(b"b"))
     journal.release(0)
-    assert len(held()) == 1
+    assert len(await held()) == 1
+
+
+async def test_a_journal_that_is_removed_holds_nothing(opened: tuple[Journal, Held]) -> None:
+    journal, held = opened
+    for _ in range(3):
+        await journal.append(acks(b"a" * 800))
+    journal.release(3)
+    await journal.close()
+    await journal.remove()
+    assert await held() == []
+    await journal.remove()
+
+
+async def test_a_journal_that_is_not_closed_is_not_removed(opened: tuple[Journal, Held]) -> None:
+    journal, _ = opened
+    with pytest.raises(AssertionError):
+        await journal.remove()
 
 
 async def test_the_twins_hook_decides_the_fate_of_a_commit() -> None:
