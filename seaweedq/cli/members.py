@@ -100,4 +100,7 @@ def hopeless(code: int, was_ready: bool) -> bool:
 
 def told(code: int) -> str:
     """An exit code in words."""
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+    if code >= 0:
+        return f"ended with {code}"
+    names = {known.value: known.name for known in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"

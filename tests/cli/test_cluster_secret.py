@@ -1,0 +1,78 @@
+"""The cluster's secret: given, or drawn once for all; never shown."""
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import pytest
+
+from seaweedq.cli import secret
+from seaweedq.cli.secret import SECRET_FILE, cluster_secret
+from seaweedq.errors import InvalidRequest
+from seaweedq.settings import Settings
+
+GIVEN = "0123456789abcdef"
+
+
+@pytest.mark.parametrize("coordination", ["embedded", "etcd://a:1"])
+def test_one_that_is_given_is_it_and_nothing_is_kept(tmp_path, coordination):
+    settings = Settings(data_dir=tmp_path, cluster_secret=GIVEN, coordination=coordination)
+    assert cluster_secret(settings) == GIVEN
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", [GIVEN[:-1], f"{GIVEN} ", f"{GIVEN}\n{GIVEN}", f"{GIVEN}ä"])
+def test_one_that_is_short_or_no_header_is_refused_without_being_shown(tmp_path, bad):
+    with pytest.raises(InvalidRequest) as caught:
+        cluster_secret(Settings(data_dir=tmp_path, cluster_secret=bad))
+    assert GIVEN[:8] not in f"{caught.value.detail}{caught.value.fields}"
+
+
+def test_etcd_needs_one_and_says_which_setting(tmp_path):
+    with pytest.raises(InvalidRequest, match=r"cluster_secret.*SEAWEEDQ_CLUSTER_SECRET.*16 characters") as caught:
+        cluster_secret(Settings(data_dir=tmp_path, coordination="etcd://a:1"))
+    assert caught.value.fields["field"] == "cluster_secret"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_drawn_one_stays_is_of_this_folder_and_for_its_owner_alone(tmp_path):
+    one, other = Settings(data_dir=tmp_path / "new" / "one"), Settings(data_dir=tmp_path / "other")
+    drawn = cluster_secret(one)
+    assert len(drawn) >= 32
+    assert cluster_secret(one) == drawn != cluster_secret(other)
+    assert [path.name for path in one.data_dir.iterdir()] == [SECRET_FILE]
+    assert stat.S_IMODE((one.data_dir / SECRET_FILE).stat().st_mode) == 0o600
+
+
+def test_one_that_was_put_there_counts_without_the_end_of_its_line(tmp_path):
+    (tmp_path / SECRET_FILE).write_text(f"{GIVEN}\n")
+    assert cluster_secret(Settings(data_dir=tmp_path)) == GIVEN
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 20])
+def test_a_damaged_one_is_refused_and_its_file_named(tmp_path, content):
+    (tmp_path / SECRET_FILE).write_bytes(content)
+    with pytest.raises(InvalidRequest, match=SECRET_FILE):
+        cluster_secret(Settings(data_dir=tmp_path))
+    assert (tmp_path / SECRET_FILE).read_bytes() == content
+
+
+def test_all_who_draw_at_once_agree(tmp_path, monkeypatch):
+    everybody = Barrier(8)
+    draw = secret._draw
+    monkeypatch.setattr(secret, "_draw", lambda path: (everybody.wait(30), draw(path)))
+    settings = Settings(data_dir=tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        found = [future.result() for future in [pool.submit(cluster_secret, settings) for _ in range(8)]]
+    assert len(set(found)) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [SECRET_FILE]
+
+
+def test_one_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(secret.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        cluster_secret(Settings(data_dir=tmp_path))
+    assert list(tmp_path.iterdir()) == []
