@@ -1,6 +1,9 @@
-"""The chart rendered by helm, where there is one: `make check` builds it."""
+"""The chart rendered by helm, where there is one (`make check` builds it), and a small HTTP server to ask."""
 
-from collections.abc import Callable
+import http.server
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +47,29 @@ def render(helm: str, check_helm: Any, tmp_path: Path) -> Callable[..., dict[str
         return {manifest["kind"]: manifest for manifest in manifests}
 
     return rendered
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[str], tuple[int, bytes]]], int]]:
+    """Serve what a function answers to a GET of a path, on a free loopback port."""
+    with ExitStack() as stack:
+
+        def served(answer: Callable[[str], tuple[int, bytes]]) -> int:
+            class Handler(http.server.BaseHTTPRequestHandler):
+                def do_GET(self) -> None:
+                    status, body = answer(self.path)
+                    self.send_response(status)
+                    self.end_headers()
+                    self.wfile.write(body)
+
+                def log_message(self, *args: Any) -> None:
+                    """Nothing."""
+
+            server = stack.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return server.server_port
+
+        yield served

@@ -1,17 +1,16 @@
 """What the chart makes of its values, as helm renders it."""
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from seaweedq.cli.secret import MIN_CHARACTERS, cluster_secret
 from seaweedq.settings import Settings
 
 Render = Callable[..., dict[str, Any]]
@@ -65,7 +64,7 @@ def test_the_settings_of_a_small_installation(render: Render, settings_of: Calla
     assert (settings.name, settings.zone) == ("queue-seaweedq-5d8f7c9b6d-x2x4z", "eu-1a")
     assert (settings.host, settings.port, settings.journal_kind) == ("0.0.0.0", 8080, "object")
     assert settings.coordination == "etcd://etcd:2379"
-    assert settings.cluster_secret == "not-a-secret"
+    assert cluster_secret(settings) == "not-a-secret-at-all"
     left = Settings.model_fields.keys() - settings.model_fields_set
     assert all(getattr(settings, name) == Settings.model_fields[name].default for name in left)
 
@@ -135,7 +134,7 @@ def test_a_change_of_settings_or_secrets_rolls_the_pods(render: Render) -> None:
 
     assert stamp() == stamp(service={"port": 80})
     assert stamp() != stamp(config={"flush_max_age_s": 60})
-    assert stamp() != stamp(secret={"clusterSecret": "another"})
+    assert stamp() != stamp(secret={"clusterSecret": "another-one-of-length"})
 
 
 def test_autoscaling_takes_the_count_over(render: Render) -> None:
@@ -159,6 +158,7 @@ def test_what_is_there_already_is_not_made(render: Render) -> None:
         ({"config": {"journal": "file"}}, "journal"),
         ({"replicas": 3}, "replicas"),
         ({"secret": {"clusterSecret": ""}}, "secret.clusterSecret"),
+        ({"secret": {"clusterSecret": "too-short-for-it"[: MIN_CHARACTERS - 1]}}, "clusterSecret"),
         ({"etcd": {"endpoints": []}}, "etcd.endpoints"),
         ({"etcd": {"endpoints": ["http://etcd:2379"]}}, "etcd"),
         ({"store": {"url": ""}}, "store.url"),
@@ -171,39 +171,20 @@ def test_values_that_cannot_work_are_refused(render: Render, values: dict[str, A
         render(**values)
 
 
-@pytest.fixture
-def cluster() -> Iterator[tuple[str, list[int]]]:
-    """A service that knows one more broker each time it is asked, and what it was last asked for."""
-    known = [0]
+def test_the_test_of_the_chart_waits_for_all_brokers(render: Render, serve: Callable[..., int]) -> None:
+    asked: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known[0] += self.path == "/v1/cluster"
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps({"status": "ok", "brokers": [{}] * known[0]}).encode())
+    def answer(path: str) -> tuple[int, bytes]:
+        asked.append(path)
+        return 200, json.dumps({"brokers": [{}] * asked.count("/v1/cluster")}).encode()
 
-        def log_message(self, *args: Any) -> None:
-            """Nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}", known
-        server.shutdown()
-        thread.join()
-
-
-def test_the_test_of_the_chart_waits_for_all_brokers(render: Render, cluster: tuple[str, list[int]]) -> None:
-    service, known = cluster
     (container,) = render(replicaCount=2)["Pod"]["spec"]["containers"]
     variables = {variable["name"]: variable["value"] for variable in container["env"]}
     assert variables == {"BROKERS": "2", "SERVICE": "queue-seaweedq:8080"}
     _, *arguments = container["command"]
-    subprocess.run(
-        [sys.executable, *arguments], env={**os.environ, **variables, "SERVICE": service}, check=True, timeout=60
-    )
-    assert known == [2]
+    service = {"SERVICE": f"127.0.0.1:{serve(answer)}"}
+    subprocess.run([sys.executable, *arguments], env={**os.environ, **variables, **service}, check=True, timeout=60)
+    assert asked == ["/readyz", "/v1/cluster"] * 2
 
 
 def test_the_schemas_of_kubernetes_are_asked(check_helm: Any, render: Render) -> None:

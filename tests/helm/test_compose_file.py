@@ -1,0 +1,116 @@
+"""docker-compose.yml: what its services are given, wait for and keep."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from seaweedq.cli.secret import cluster_secret
+from seaweedq.settings import Settings
+
+ROOT = Path(__file__).parent.parent.parent
+BROKERS = ("broker-1", "broker-2", "broker-3")
+
+
+@pytest.fixture
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+
+@pytest.fixture
+def services(compose: dict[str, Any]) -> dict[str, Any]:
+    return compose["services"]
+
+
+def example() -> dict[str, str]:
+    """The variables of .env.example."""
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def filled() -> dict[str, str]:
+    """The same with secrets put in."""
+    return {name: value or "0123456789abcdef" for name, value in example().items()}
+
+
+def environment(service: dict[str, Any]) -> dict[str, str]:
+    """A service's variables with those of a `.env` filled in."""
+    return {
+        name: re.sub(r"\$\{(\w+):\?[^}]*\}", lambda found: filled()[found[1]], value)
+        for name, value in service["environment"].items()
+    }
+
+
+def version(image: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in image.rpartition(":v" if ":v" in image else ":")[2].split("."))
+
+
+@pytest.mark.parametrize("name", BROKERS)
+def test_a_broker_gets_settings_of_a_cluster(
+    name: str, services: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = {key: value for key, value in environment(services[name]).items() if key.startswith("SEAWEEDQ_")}
+    assert {key.removeprefix("SEAWEEDQ_").lower() for key in ours} <= Settings.model_fields.keys()
+    for key, value in ours.items():
+        monkeypatch.setenv(key, value)
+    settings = Settings()
+    assert (settings.name, settings.advertise_url) == (name, f"http://{name}:8080")
+    assert settings.coordination.removeprefix("etcd://").split(":")[0] in services
+    assert re.sub(r"https?://([^:]+):.*", r"\1", settings.s3_endpoints) in services
+    assert (settings.journal_kind, settings.store.split("/")[2]) == ("object", "seaweedq")
+    assert cluster_secret(settings)
+    assert int(services[name]["stop_grace_period"].removesuffix("s")) >= settings.shutdown_s + 10
+
+
+def test_brokers_differ_in_name_url_and_port_alone(services: dict[str, Any]) -> None:
+    own = {"SEAWEEDQ_NAME", "SEAWEEDQ_ADVERTISE_URL"}
+    shared = [{k: v for k, v in services[name]["environment"].items() if k not in own} for name in BROKERS]
+    assert shared[0] == shared[1] == shared[2]
+    assert [services[name]["ports"] for name in BROKERS] == [[f"127.0.0.1:{port}:8080"] for port in (8081, 8082, 8083)]
+
+
+def test_nothing_else_is_published(services: dict[str, Any]) -> None:
+    assert [name for name, service in services.items() if "ports" in service] == list(BROKERS)
+
+
+def test_whoever_is_waited_for_says_when_it_is_ready(services: dict[str, Any]) -> None:
+    waits = {
+        (on, how["condition"]) for service in services.values() for on, how in service.get("depends_on", {}).items()
+    }
+    assert waits == {
+        ("etcd", "service_healthy"),
+        ("seaweedfs", "service_healthy"),
+        ("bucket", "service_completed_successfully"),
+    }
+    assert all("healthcheck" in services[on] for on, condition in waits if condition == "service_healthy")
+    assert all(services[name]["depends_on"].keys() == {on for on, _ in waits} for name in BROKERS)
+
+
+def test_the_store_has_the_brokers_keys_and_bucket(services: dict[str, Any]) -> None:
+    keys = environment(services["seaweedfs"])
+    assert keys.items() <= environment(services["broker-1"]).items()
+    assert "s3.bucket.create -name seaweedq'" in services["bucket"]["command"][0]
+    assert services["bucket"]["image"] == services["seaweedfs"]["image"]
+
+
+def test_versions_are_those_that_are_safe(services: dict[str, Any]) -> None:
+    assert version(services["etcd"]["image"]) >= (3, 5, 30)
+    assert version(services["seaweedfs"]["image"]) >= (4, 18)
+
+
+def test_what_has_to_survive_is_on_volumes(compose: dict[str, Any], services: dict[str, Any]) -> None:
+    kept = {name: service["volumes"][0].split(":") for name, service in services.items() if "volumes" in service}
+    assert kept.keys() == {"etcd", "seaweedfs"} == compose["volumes"].keys()
+    assert f"--data-dir={kept['etcd'][1]}" in services["etcd"]["command"]
+    assert f"-dir={kept['seaweedfs'][1]} " in services["seaweedfs"]["command"]
+
+
+def test_the_example_has_every_secret_and_no_other() -> None:
+    needed = set(re.findall(r"\$\{(\w+)[:}]", (ROOT / "docker-compose.yml").read_text()))
+    assert needed == example().keys()
+
+
+def test_the_example_holds_no_secret_that_somebody_might_leave_in() -> None:
+    assert {name for name, value in example().items() if value} == {"AWS_ACCESS_KEY_ID"}
