@@ -14,6 +14,7 @@ from seaweedq.broker.lock import FolderLock
 from seaweedq.cli.member import Member
 from seaweedq.cli.members import check_folder, check_members, homes, member_command, own_program
 from seaweedq.cli.secret import cluster_secret
+from seaweedq.errors import DataFolderInUse
 from seaweedq.settings import Settings
 
 MARGIN_S = 5.0  # beyond shutdown_s, for what a stop does before and after the flushes
@@ -43,7 +44,11 @@ def _wait_for_orphans(settings: Settings) -> None:
     """Brokers whose parent was killed hold their folders, and their ports, until they have stopped."""
     for home in homes(settings):
         lock = FolderLock(home)
-        lock.acquire(settings.shutdown_s + MARGIN_S)
+        try:
+            lock.acquire()
+        except DataFolderInUse as error:
+            logger.warning("%s, whose parent has gone: waiting until it has stopped", error)
+            lock.acquire(settings.shutdown_s + MARGIN_S)
         lock.release()
 
 
