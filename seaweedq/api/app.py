@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
-from seaweedq.api import cluster, deliver, publish, segments, subscriptions, topics
+from seaweedq.api import cluster, deliver, internal, publish, segments, subscriptions, topics
 from seaweedq.api.http import Answer, ClientGone, Receive, Scope, Send, send
 from seaweedq.api.names import MAX_NUMBER
 from seaweedq.api.problems import Problem, problem, unexpected
@@ -46,7 +46,11 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Hot routes here, the rest in FastAPI."""
-        work = self._hot(scope, receive) if scope["type"] == "http" and scope["method"] == "POST" else None
+        work: Work | None = None
+        if scope["type"] == "http" and scope["path"].startswith(internal.PREFIX):
+            work = internal.answer(self._broker, scope, receive)
+        elif scope["type"] == "http" and scope["method"] == "POST":
+            work = self._hot(scope, receive)
         if work is None:
             with suppress(Exception):  # answered and logged; starlette raises it once more
                 await self.fastapi(scope, receive, out)

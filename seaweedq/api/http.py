@@ -69,9 +69,11 @@ class body:
 
     __slots__ = ("_budget", "_held", "_limit", "_receive", "_scope", "_timeout_s")
 
-    def __init__(self, scope: Scope, receive: Receive, settings: Settings, budget: Budget) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, settings: Settings, budget: Budget, limit: int | None = None
+    ) -> None:
         self._scope, self._receive, self._budget = scope, receive, budget
-        self._limit, self._timeout_s = settings.max_request_bytes, settings.request_timeout_s
+        self._limit, self._timeout_s = limit or settings.max_request_bytes, settings.request_timeout_s
         self._held = 0
 
     async def __aenter__(self) -> bytes:

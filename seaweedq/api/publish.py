@@ -98,17 +98,16 @@ async def publish(broker: Broker, scope: Scope, receive: Receive, name: str) -> 
         topic = broker.catalog.find(name)
         if topic is None and broker.settings.auto_create_topics:
             await _decode(media, content, _intake(broker, TopicConfig(), Layout.of(Format.JSON)), bare, key)
-            await broker.admin.create(name, TopicConfig(), broker.membership.broker)
+            await broker.admin.create(name, TopicConfig())
         topic = broker.catalog.topic(name)
         intake = _intake(broker, topic.record.config, topic.layout)
-        segments, bounds = await broker.routing(topic)
         if len(content) <= INLINE_BYTES and bodies.media_type(media) == bodies.JSON:
             single = bodies.decode_single(content, intake)
             if single is not None:
                 broker.budget.check(0)
-                return _single_answer(*await broker.publisher.single(segments, bounds, single, producer))
+                return _single_answer(*await broker.publisher.single(topic, single, producer))
         rows = await _decode(media, content, intake, bare, key)
-        published = await broker.publisher.batch(segments, bounds, rows, producer)
+        published = await broker.publisher.batch(topic, rows, producer)
     with_ids = bodies.media_type(media) != bodies.ARROW
     return Answer(
         200,

@@ -10,8 +10,10 @@ from seaweedq.api.answers import encode_messages
 from seaweedq.api.bodies import ARROW, JSON
 from seaweedq.api.http import header, query
 from seaweedq.api.names import MAX_NUMBER, check_name, seconds, whole_number
+from seaweedq.api.relay import at_owner
 from seaweedq.api.shell import broker_of, described, integer, schema_ref
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.catalog import Topic
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.read import Pieces
 
@@ -82,11 +84,26 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     offset = whole_number(options.get("offset", "0"), "offset", 0, MAX_NUMBER)
     limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
     wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
-    opened = await broker.segment(broker.catalog.topic(topic), number)
+    found = broker.catalog.topic(topic)
+    accepts_arrow = ARROW in (header(request.scope, b"accept") or "")
+    return await at_owner(
+        broker,
+        request,
+        found,
+        number,
+        wait_s,
+        lambda: _here(broker, found, number, offset, limit, wait_s, accepts_arrow),
+    )
+
+
+async def _here(
+    broker: Broker, topic: Topic, number: int, offset: int, limit: int, wait_s: float, accepts_arrow: bool
+) -> Response:
+    opened = await broker.ownership.opened(topic, number)
     pieces = await _read(broker, opened, offset, limit, wait_s)
     next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
     alive = [fresh for first, rows in pieces for fresh in broker.dispatcher.unexpired(first, rows)]
-    if ARROW in (header(request.scope, b"accept") or ""):
+    if accepts_arrow:
         return Response(arrow_stream(opened, alive), media_type=ARROW, headers={"Next-Offset": str(next_offset)})
     messages = encode_messages(alive, opened.id, opened.layout, None)
     content = b'{"messages":%b,"next_offset":%d,"sealed":false,"successors":[]}' % (messages, next_offset)

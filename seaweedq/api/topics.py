@@ -181,7 +181,7 @@ async def create_topic(request: Request, topic: str) -> Response:
     wanted = await read_request(request, _TOPIC, free_form=True)
     created = False
     if broker.catalog.find(topic) is None:
-        created = await broker.admin.create(topic, _config(wanted), broker.membership.broker)
+        created = await broker.admin.create(topic, _config(wanted))
     found = broker.catalog.topic(topic)
     if not created:
         _compare(found, wanted)
@@ -255,7 +255,7 @@ async def delete_topic(request: Request, topic: str) -> Response:
 async def flush_topic(request: Request, topic: str) -> Response:
     """Bring everything acknowledged before the call into files."""
     broker = broker_of(request)
-    await broker.flush(broker.catalog.topic(check_name(topic)))
+    await broker.everywhere.positions(broker.catalog.topic(check_name(topic)), flush=True)
     return json_answer(FlushAnswer(True))
 
 
@@ -266,7 +266,7 @@ async def segment_map(request: Request, topic: str) -> Response:
     """The topic's segments: key ranges, lineage, owners, offsets."""
     broker = broker_of(request)
     found = broker.catalog.topic(check_name(topic))
-    opened = {segment.id: segment for segment in await broker.open_segments(found)}
+    positions = await broker.everywhere.positions(found)
     answers = [
         SegmentAnswer(
             id=number,
@@ -276,13 +276,14 @@ async def segment_map(request: Request, topic: str) -> Response:
             predecessors=r.predecessors,
             successors=r.successors,
             owner=r.owner,
-            owner_url=broker.url,
+            owner_url=broker.roster.url(r.owner),
             start_offset=0,
-            flushed_offset=opened[number].tail.start,
-            end_offset=opened[number].end,
+            flushed_offset=positions[number].flushed,
+            end_offset=positions[number].end,
             rates={},
         )
         for number, r in broker.catalog.segments(found).items()
+        if number in positions
     ]
     return json_answer(SegmentMap(answers))
 
@@ -337,7 +338,7 @@ def _compare(topic: Topic, wanted: TopicRequest) -> None:
 
 async def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
     config = topic.record.config
-    segments = await broker.open_segments(topic)
+    positions = (await broker.everywhere.positions(topic, sizes=True)).values()
     return TopicAnswer(
         name=topic.name,
         state=topic.record.state,
@@ -349,9 +350,9 @@ async def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
         flush=config.flush,
         retention=config.retention,
         created_at=_time(topic),
-        segments=len(segments),
-        messages=sum(segment.end for segment in segments),
-        bytes=sum([await broker.reader.size_since(segment, 0) for segment in segments]),
+        segments=len(positions),
+        messages=sum(position.end for position in positions),
+        bytes=sum(position.size_bytes for position in positions),
         path=f"{broker.settings.store_path}/topics/{topic.name}",
     )
 

@@ -1,32 +1,42 @@
 """A running broker: its parts, put together; started, kept going and stopped as named steps.
 
-Start: lock → identity → probe → membership → election → journals of the dead → catalog → journal → serve.
-Stop: refuse → quiet → flush → checkpoint → close the journal → leave. What a stop does not get done in time, the next
-start finds in the journal.
+Start: lock → identity → probe → membership → views → own journals of before → journal → election → serve. What is to be
+done for other brokers is the leader's (broker/leader), who may be this one.
+Stop: drain (hand over, while others live) → refuse → quiet → flush → checkpoint → close the journal → leave. What a
+stop does not get done in time is found in the journal.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
-import numpy as np
-
+from seaweedq.balancer.placement import Host, SegmentId, assign
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.dispatch import Dispatcher
-from seaweedq.broker.entries import EntryWriter, Source
+from seaweedq.broker.elsewhere import Elsewhere
+from seaweedq.broker.entries import EntryWriter
+from seaweedq.broker.everywhere import Everywhere
 from seaweedq.broker.file_journal import FileJournal
 from seaweedq.broker.flush import Flusher
-from seaweedq.broker.journal_files import remove_journal
+from seaweedq.broker.forward import Outbound, Slots
+from seaweedq.broker.journal import Journal
+from seaweedq.broker.leader import Leader
+from seaweedq.broker.loads import Loads
 from seaweedq.broker.lock import FolderLock, folder_identity
 from seaweedq.broker.memory import Budget
+from seaweedq.broker.object_journal import ObjectJournal
 from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.ownership import Ownership
+from seaweedq.broker.peers import Peers
 from seaweedq.broker.publish import Publisher
 from seaweedq.broker.read import GroupCache, Reader
+from seaweedq.broker.receive import Receiver
 from seaweedq.broker.recover import Recovery
 from seaweedq.broker.subscriptions import SubscriptionAdmin
 from seaweedq.broker.takeover import Takeover
+from seaweedq.broker.taking import Taker
 from seaweedq.broker.topics import TopicAdmin
 from seaweedq.broker.upkeep import Upkeep
 from seaweedq.clock import Clock, Ids
@@ -35,55 +45,70 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import ClusterRecord, JournalRecord
+from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted, UnfitStore
-from seaweedq.segments.chain import Chain
-from seaweedq.segments.keyrange import KeyRange
 from seaweedq.settings import Settings
 from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.probe import probe
 
+GIVERS = 8
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
 logger = logging.getLogger(__name__)
 
 
 class Broker:
-    """One broker process, on a store and a coordination that were chosen for it. `url` is where it is reached."""
+    """One broker process, on a store and a coordination that were chosen for it. `url` is where it is reached.
+
+    `secret` is what brokers of the cluster show each other; with none, nobody gets in.
+    """
 
     def __init__(
-        self, settings: Settings, store: ObjectStore, coordination: Coordination, clock: Clock, ids: Ids, url: str
+        self,
+        settings: Settings,
+        store: ObjectStore,
+        coordination: Coordination,
+        clock: Clock,
+        ids: Ids,
+        url: str,
+        secret: str = "",
     ) -> None:
         self.settings = settings
         self.store = store
         self.clock = clock
         self.url = url
-        self.stopping = False
+        self.secret = secret
+        self.stopping = self.draining = False
         self.ready = False
         self.budget = Budget(settings.memory_budget_bytes)
         self.catalog = Catalog(coordination, self._close_topic)
+        self.roster = Roster(coordination, self._look_again)
         self.cache = GroupCache(self.budget, settings.cache_bytes)
         self.reader = Reader(self.cache)
+        self.peers = Peers(secret)
         self.lost = asyncio.Event()
+        self.leader: Leader | None = None
         self._coordination = coordination
         self._ids = ids
-        self._lock = FolderLock(settings.data_dir)
-        self._journals = settings.data_dir / "journals"
+        self._lock = FolderLock(settings.home)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dirty: set[OpenSegment] = set()
         self._stop_by_s: float | None = None  # monotonic, since the first word of stopping
 
     def lock(self) -> None:
-        """Make the data folder this process's own. Raises DataFolderInUse."""
-        self._lock.acquire()
-        self._place = folder_identity(self.settings.data_dir, self._ids)
+        """Make the folder of this process its own; a member waits for its predecessor. Raises DataFolderInUse."""
+        self._lock.acquire(self.settings.shutdown_s if self.settings.member else 0)
+        self._place = folder_identity(self.settings.home, self._ids)
 
     async def start(self) -> None:
         """Everything from the lock to the first request. Raises UnfitStore, Damaged, Unavailable."""
         await self._identify()
         await probe(self.store, self._ids)
         await self._join()
-        await self._recover()
-        await self._open_journal()
+        await self._look()
+        await self.takeover.recover_own()
+        self._open_journal()
+        await self._lead()
         self.ready = True
         logger.info(
             "broker %s is ready: %d topics, store %s",
@@ -107,79 +132,199 @@ class Broker:
         if self.cluster != expected:
             raise UnfitStore(
                 f"the store {self.settings.store_path} belongs to cluster {self.cluster}, "
-                f"the data folder {self.settings.data_dir} to {expected}; "
-                "start with the data folder that the store was made with, or with a fresh store"
+                f"this coordination ({self.settings.coordination}, {self.settings.data_dir}) to {expected}; "
+                "start with what the store was made with, or with a fresh store"
             )
 
     async def _join(self) -> None:
         self.membership = Membership(
-            self._coordination, self.clock, self._ids, self.settings.name, self.url, self.settings.lease_s, self._lose
+            self._coordination,
+            self.clock,
+            self._ids,
+            self.settings.name,
+            self.url,
+            self.settings.lease_s,
+            self._lose,
+            self.settings.zone,
         )
         self.election = Election(self._coordination, self.membership)
         self.entries = EntryWriter(self.cluster, self.membership.broker, self.clock, self._ids)
         self.admin = TopicAdmin(
-            self.catalog, self._coordination, self.store, self.entries, self.clock, self.settings.publish_timeout_s
+            self.catalog,
+            self._coordination,
+            self.store,
+            self.entries,
+            self.clock,
+            self.membership,
+            self.roster,
+            self.settings.publish_timeout_s,
         )
         recovery = Recovery(self.catalog, self._coordination, self.store, self.entries)
         self.takeover = Takeover(
             self.catalog,
             self._coordination,
-            self.election,
             self.membership,
             recovery,
-            self._journals,
+            self.store,
+            self._ids,
+            self.settings.home,
             self._place,
         )
         await self.takeover.revoke()
         await self.membership.start()
         await self._register()
-        await self.election.campaign()
-        self.election.start()
-
-    async def _recover(self) -> None:
-        revision = await self.catalog.load()
-        self._spawn(self.catalog.follow(revision), "catalog")
-        await self.election.elected()
-        await self.takeover.run()
-        await self.admin.sweep()
 
     async def _register(self) -> None:
         """Name the journal, before there is one: if this broker dies starting, the next one knows whose lease to
         end."""
         key = keys.JOURNALS.key(self.membership.broker)
-        record = JournalRecord("file", self._place)
+        home = str(self.settings.home.absolute())
+        record = JournalRecord("file", self._place, home)
+        if self.settings.journal_kind == "object":
+            record = JournalRecord("object", self.cluster)
         if not await self._coordination.commit(
             [Compare(key, 0), self.membership.compare()], [Put(key, keys.JOURNALS.encode(record))]
         ):
             raise NotReady("this broker's lease ended while it was starting")
 
-    async def _open_journal(self) -> None:
-        self.journal = FileJournal(self._journals / self.membership.broker, self._ids, self.settings.journal_file_bytes)
-        self.commit = GroupCommit(self.journal, self.clock, self.membership.valid)
-        self.publisher = Publisher(self.commit, self._ids, self.settings.publish_timeout_s)
+    async def _look(self) -> None:
+        for name, view in (("roster", self.roster), ("catalog", self.catalog)):
+            self._spawn(view.follow(await view.load()), name)
+
+    def _open_journal(self) -> None:
+        settings, clock, timeout_s = self.settings, self.clock, self.settings.publish_timeout_s
+        self.journal = self._journal()
+        self.commit = GroupCommit(self.journal, clock, self.membership.valid)
         self.flusher = Flusher(self.entries)
+        self.ownership = Ownership(
+            self.catalog, self._coordination, self.store, self.membership, self.roster, self.budget, self._dirty
+        )
+        taker = Taker(self.commit, timeout_s)
+        self._slots = Slots(self.membership.broker)
+        elsewhere = Elsewhere(
+            self.catalog,
+            self.ownership,
+            self.roster,
+            taker,
+            Outbound(self.peers, timeout_s),
+            self._slots,
+            clock,
+            timeout_s,
+        )
+        self.publisher = Publisher(self.ownership, taker, elsewhere, self._ids)
+        self.receiver = Receiver(self.catalog, self.ownership, taker)
+        self.everywhere = Everywhere(
+            self.catalog,
+            self.ownership,
+            self.roster,
+            self.membership,
+            self.peers,
+            self.reader,
+            self.flusher,
+            clock,
+            timeout_s,
+        )
+        self.loads = Loads(self.catalog, clock)
         self.dispatcher = Dispatcher(
-            self.catalog, self._coordination, self.reader, self.commit, self.clock, self.open_segments
+            self.catalog, self._coordination, self.reader, self.commit, clock, self.ownership.mine
         )
         self.subscriptions = SubscriptionAdmin(
-            self._coordination, self.dispatcher, self.reader, self.clock, self.open_segments
+            self._coordination, self.dispatcher, self.reader, clock, self.ownership.mine
         )
         self._spawn(self.commit.run(), "group commit")
         upkeep = Upkeep(
-            self.settings, self.clock, self.catalog, self.budget, self.cache, self.flusher, self.dispatcher, self.commit
+            settings, clock, self.catalog, self.budget, self.cache, self.flusher, self.dispatcher, self.commit
         )
         self._spawn(upkeep.tick_often(self._dirty, self.journal), "ticks")
         self._spawn(upkeep.checkpoint_often(), "checkpoints")
-        for name in self.catalog.names():
-            topic = self.catalog.find(name)
-            if topic and topic.record.state == "deleting":
-                self._spawn(self.delete_topic(topic), f"deletion of {name}")
+
+    def _journal(self) -> Journal:
+        settings, broker = self.settings, self.membership.broker
+        if settings.journal_kind == "file":
+            return FileJournal(settings.home / "journals" / broker, self._ids, settings.journal_file_bytes)
+        return ObjectJournal(
+            self.store,
+            broker,
+            self.clock,
+            self._ids,
+            settings.journal_window,
+            settings.journal_linger_s,
+            settings.journal_linger_max_s,
+        )
+
+    async def _lead(self) -> None:
+        """Stand for election. Who leads at once also does the first round before it serves."""
+        await self.election.campaign()
+        self.election.start()
+        self.leader = Leader(
+            self.catalog,
+            self.roster,
+            self._coordination,
+            self.election,
+            self.takeover,
+            self.admin,
+            self.delete_topic,
+            self.peers,
+            self.clock,
+        )
+        if self.election.is_leader:
+            await self.leader.round()
+        self._spawn(self.leader.run(), "leader")
+
+    async def drain(self) -> None:
+        """Hand over what this broker has to others, as far as they live and the time for a stop allows."""
+        if self.draining or not self.ready or len(self.roster.brokers) < 2:
+            return
+        self.draining = True
+        self._begin_count()
+        try:
+            async with asyncio.timeout(self._left_s()):
+                await self.membership.drain()
+                await self._hand_over()
+        except (TimeoutError, SeaweedqError) as error:
+            logger.warning("not everything could be handed over; the others recover it: %s", error or "out of time")
+
+    async def _hand_over(self) -> None:
+        mine = self.membership.broker
+        hosts = [Host(b, r.zone, r.draining or b == mine) for b, (r, _) in self.roster.brokers.items()]
+        topics = list(filter(None, map(self.catalog.find, self.catalog.names())))
+        own = {
+            (topic.name, topic.record.incarnation, number): topic
+            for topic in topics
+            for number, (record, _) in self.catalog.records(topic).items()
+            if record.owner == mine
+        }
+        targets = assign(list(own), {}, self.loads.report(), hosts)
+        places = asyncio.Semaphore(GIVERS)
+
+        async def give(segment: SegmentId, target: str) -> None:
+            async with places:
+                await self.give(own[segment], segment[2], target)
+
+        outcomes = await asyncio.gather(*(give(*one) for one in targets.items()), return_exceptions=True)
+        failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        logger.info("handed over %d of %d segments", len(own) - len(failed), len(own))
+
+    async def give(self, topic: Topic, segment: int, target: str) -> bool:
+        """Give a segment to another broker. False: it could not be."""
+        return await self.ownership.give(topic, segment, target, self._settle)
+
+    async def _settle(self, segment: OpenSegment) -> None:
+        await self.commit.quiet()
+        await self.flusher.flush(segment, self.settings.publish_timeout_s)
+
+    def _begin_count(self) -> None:
+        if self._stop_by_s is None:
+            self._stop_by_s = self.clock.monotonic_s() + self.settings.shutdown_s - STOP_MARGIN_S
+
+    def _left_s(self) -> float:
+        assert self._stop_by_s is not None
+        return max(0.5, self._stop_by_s - self.clock.monotonic_s())
 
     def begin_stop(self) -> None:
         """Take nothing more, and send everybody who waits home."""
         self.stopping = True
-        if self._stop_by_s is None:
-            self._stop_by_s = self.clock.monotonic_s() + self.settings.shutdown_s - STOP_MARGIN_S
+        self._begin_count()
         if self.ready:
             self.dispatcher.closing = True
         for topic in filter(None, map(self.catalog.find, self.catalog.names())):
@@ -188,12 +333,11 @@ class Broker:
     async def stop(self) -> None:
         """Flush, checkpoint, leave; within `shutdown_s` of `begin_stop`."""
         self.begin_stop()
-        assert self._stop_by_s is not None
         if self.ready:
             self.ready = False
             clean = False
             try:
-                async with asyncio.timeout(max(0.5, self._stop_by_s - self.clock.monotonic_s())):
+                async with asyncio.timeout(self._left_s()):
                     clean = not self.lost.is_set() and await self._put_away()
             except TimeoutError:
                 logger.warning("not everything could be flushed in time; the next start recovers it from the journal")
@@ -219,13 +363,19 @@ class Broker:
             await self._remove_journal()
         await self.election.stop()
         await self.membership.stop()
+        await self.peers.close()
 
     async def _remove_journal(self) -> None:
         try:
-            await asyncio.to_thread(remove_journal, self._journals / self.membership.broker)
+            await self.journal.remove()
             await self._coordination.commit([], [Delete(keys.JOURNALS.key(self.membership.broker))])
         except (OSError, SeaweedqError) as error:
-            logger.warning("the journal could not be removed, the next start does it: %s", error)
+            logger.warning("the journal could not be removed, whoever comes next does it: %s", error)
+
+    def check_joined(self) -> None:
+        """Raises NotReady unless other brokers can talk to this one."""
+        if not self.ready or self.stopping:
+            raise NotReady("the broker is stopping" if self.stopping else "the broker is starting")
 
     def check_ready(self) -> None:
         """Raises NotReady while starting, stopping or without a lease."""
@@ -234,67 +384,22 @@ class Broker:
         if not self.membership.valid():
             raise NotReady("this broker's lease has run out")
 
-    async def routing(self, topic: Topic) -> tuple[list[OpenSegment], np.ndarray[Any, Any]]:
-        """The topic's open segments by key range, and their lower ends; opened when first needed."""
-        if topic.routing is None:
-            async with topic.opening:
-                if topic.routing is None:
-                    topic.routing = await self._open_all(topic)
-        return topic.routing
-
-    async def open_segments(self, topic: Topic) -> Sequence[OpenSegment]:
-        """All segments of a topic that can be read here."""
-        return (await self.routing(topic))[0]
-
-    async def segment(self, topic: Topic, segment: int) -> OpenSegment:
-        """One segment. Raises SegmentNotFound."""
-        self.catalog.segment(topic, segment)
-        await self.routing(topic)
-        return topic.opened[segment]
-
-    async def flush(self, topic: Topic) -> None:
-        """Everything acknowledged before the call is in files after it. Raises StoreUnavailable; goes on without us
-        then."""
-        patience_s = self.settings.publish_timeout_s
-        await asyncio.gather(*(self.flusher.flush(segment, patience_s) for segment in await self.open_segments(topic)))
-
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic with its data. Repeatable; who asks again waits for the deletion that is under way."""
         async with topic.deleting:
             if self.catalog.find(topic.name) is not topic:
                 return  # and its folder may be another one's now
             await self.admin.begin_delete(topic)
-            await self.commit.quiet()
-            for segment in topic.opened.values():
-                await self.flusher.abandon(segment)
-                segment.flushed(segment.end)
-                self._dirty.discard(segment)
+            await self.everywhere.close(topic, lambda: self.close_topic(topic))
             await self.admin.finish_delete(topic)
 
-    async def _open_all(self, topic: Topic) -> tuple[list[OpenSegment], np.ndarray[Any, Any]]:
-        places = asyncio.Semaphore(16)
-
-        async def open_one(number: int) -> None:
-            async with places:
-                if number not in topic.opened:
-                    topic.opened.setdefault(number, await self._open(topic, number))
-
-        records = self.catalog.segments(topic)
-        await asyncio.gather(*(open_one(number) for number in records))
-        order = sorted(records, key=lambda number: records[number].low)
-        return [topic.opened[n] for n in order], np.array([records[n].low for n in order], dtype=np.int32)
-
-    async def _open(self, topic: Topic, number: int) -> OpenSegment:
-        record, _ = self.catalog.segment(topic, number)
-        if record.owner != self.membership.broker:
-            raise NotReady(f"segment {number} of {topic.name!r} belongs to {record.owner}")
-        chain = Chain(self.store, topic.name, number)
-        try:
-            await chain.open()
-        finally:
-            self.catalog.check(topic)  # one that has been deleted meanwhile is not opened, nor damaged
-        source = Source(topic.name, number, KeyRange(record.low, record.high), topic.layout)
-        return OpenSegment(source, chain, self.budget, topic.signal, self._dirty.add)
+    async def close_topic(self, topic: Topic) -> None:
+        """Let go of a topic that is being deleted: nothing of it is under way here any more."""
+        await self.commit.quiet()
+        for segment in list(topic.opened.values()):
+            await self.flusher.abandon(segment)
+            segment.flushed(segment.end)
+            self._dirty.discard(segment)
 
     def _close_topic(self, topic: Topic) -> None:
         """The catalog says that a topic is being deleted, or gone."""
@@ -303,7 +408,14 @@ class Broker:
             segment.close(reason)
         if self.ready:
             self.dispatcher.forget(topic)
+            self._slots.forget(topic)
         topic.signal.wake()
+        topic.moved.wake()
+
+    def _look_again(self) -> None:
+        """Brokers or journals have come or gone."""
+        if self.leader:
+            self.leader.wake()
 
     def _lose(self) -> None:
         """The lease has ended: nothing may be acknowledged any more; the process begins again under a new id."""
@@ -321,5 +433,5 @@ class Broker:
         if task.cancelled() or task.exception() is None:
             return
         logger.error("%s ended", task.get_name(), exc_info=task.exception())
-        if isinstance(task.exception(), Fenced) or task.get_name() in ("group commit", "catalog"):
+        if isinstance(task.exception(), Fenced) or task.get_name() in ("group commit", "catalog", "roster", "leader"):
             self._lose()

@@ -1,13 +1,10 @@
 """This broker's view of the topics: records of coordination, kept current by watches, and the segments it has open.
 
-A view, never the truth: whatever decides goes through a transaction that compares revisions. Own changes are applied at
-once (`apply`), so that whoever made them sees them; the watch brings them again, and an older revision never overwrites
-a newer one.
+Own changes are applied at once (`apply`), so that whoever made them sees them.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,22 +12,28 @@ import numpy as np
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.signal import Signal
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Coordination, WatchLost
+from seaweedq.coordination.interface import Change, Coordination
 from seaweedq.coordination.records import SegmentRecord, TopicRecord
-from seaweedq.coordination.transactions import read_all
-from seaweedq.errors import CoordinationUnavailable, SegmentNotFound, TopicBeingDeleted, TopicNotFound
+from seaweedq.coordination.view import View
+from seaweedq.errors import NotOwner, SegmentNotFound, TopicBeingDeleted, TopicNotFound
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
-logger = logging.getLogger(__name__)
-RETRY_S = 1.0
 PREFIXES = ("topics/", "segments/")
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """A topic's open segments by their sorted lower ends `bounds`; `opened` has None where another broker owns one."""
+
+    ids: list[int]
+    bounds: np.ndarray
+    opened: list[OpenSegment | None]
 
 
 @dataclass(eq=False)
 class Topic:
-    """A topic as of some revision. `routing` is made when first needed: the open segments by their sorted lower
-    ends."""
+    """A topic as of some revision, and what this broker has open of it. `routing` is made when first needed."""
 
     name: str
     record: TopicRecord
@@ -40,7 +43,18 @@ class Topic:
     opened: dict[int, OpenSegment] = field(default_factory=dict)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    routing: tuple[list[OpenSegment], np.ndarray] | None = None
+    leaving: set[int] = field(default_factory=set)  # segments on their way to another broker
+    routing: Routing | None = None
+    moved: Signal = field(default_factory=Signal)  # a segment's record has changed
+
+    def regroup(self, segment: int, now: tuple[SegmentRecord, int] | None) -> None:
+        """A segment's record has changed: routes are looked up anew, and one that another broker has is let go."""
+        self.routing = None
+        opened = self.opened.get(segment)
+        if opened and now and now[0].owner != opened.owner:
+            del self.opened[segment]
+            opened.close(NotOwner(f"segment {segment} of {self.name!r} belongs to {now[0].owner}", owner=now[0].owner))
+        self.moved.wake()
 
     @staticmethod
     def of(name: str, record: TopicRecord, revision: int) -> "Topic":
@@ -58,11 +72,12 @@ class Catalog:
     """Topics and their segments."""
 
     def __init__(self, coordination: Coordination, closed: Callable[[Topic], None]) -> None:
-        self._coordination = coordination
         self._closed = closed  # told of a topic that is gone or being deleted
         self._topics: dict[str, Topic] = {}
         self._segments: dict[str, dict[int, tuple[SegmentRecord, int]]] = {}  # by topic/incarnation
-        self._seen: dict[str, int] = {}  # revision of each key, gone ones too
+        self._view = View(coordination, PREFIXES, self._apply)
+        self.load = self._view.load
+        self.follow = self._view.follow
 
     def names(self) -> list[str]:
         """All topics, also those being deleted, sorted."""
@@ -91,6 +106,14 @@ class Catalog:
         known = self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
         return {segment: record for segment, (record, _) in sorted(known.items())}
 
+    def records(self, topic: Topic) -> Mapping[int, tuple[SegmentRecord, int]]:
+        """The topic's segments by id, each with its revision."""
+        return self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
+
+    def owned_by(self, broker: str) -> int:
+        """How many segments a broker owns."""
+        return sum(record.owner == broker for known in self._segments.values() for record, _ in known.values())
+
     def segment(self, topic: Topic, segment: int) -> tuple[SegmentRecord, int]:
         """A segment's record and its revision. Raises SegmentNotFound."""
         known = self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
@@ -98,49 +121,24 @@ class Catalog:
             raise SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
         return known[segment]
 
-    async def load(self) -> int:
-        """Read everything; gives the revision from which a watch must go on."""
-        revisions = []
-        for prefix in PREFIXES:
-            entries, revision = await read_all(self._coordination, prefix)
-            revisions.append(revision)
-            here = {entry.key for entry in entries}
-            gone = [key for key in self._seen if key.startswith(prefix) and key not in here]
-            self.apply([Change(key, None, revision) for key in gone])
-            self.apply([Change(entry.key, entry.value, entry.revision) for entry in entries])
-        return min(revisions)
-
-    async def follow(self, revision: int) -> None:
-        """Watch for ever; a watch that was lost reads everything again."""
-        while True:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for prefix in PREFIXES:
-                        group.create_task(self._watch(prefix, revision))
-            except* (WatchLost, CoordinationUnavailable):
-                logger.warning("the watch of topics was lost, reading everything again")
-                revision = await self._load_again()
-
     def apply(self, changes: Sequence[Change]) -> None:
         """Work changes in, unless a newer one of the same key is known."""
-        for change in changes:
-            if change.revision > self._seen.get(change.key, 0):
-                self._seen[change.key] = change.revision
-                if change.key.startswith("topics/"):
-                    self._apply_topic(change)
-                else:
-                    self._apply_segment(change)
+        self._view.take(changes)
 
-    async def _load_again(self) -> int:
-        while True:
-            try:
-                return await self.load()
-            except CoordinationUnavailable:
-                await asyncio.sleep(RETRY_S)
+    async def look(self, name: str, segment: int | None = None) -> None:
+        """Read a topic's record again, or that of one of its segments: the watch may be behind."""
+        topic = self._topics.get(name)
+        if segment is None or topic is None:
+            await self._view.refresh(keys.TOPICS.key(name))
+        topic = self._topics.get(name)
+        if segment is not None and topic is not None:
+            await self._view.refresh(keys.SEGMENTS.key(name, topic.record.incarnation, segment))
 
-    async def _watch(self, prefix: str, revision: int) -> None:
-        async for changes in self._coordination.watch(prefix, revision):
-            self.apply(changes)
+    def _apply(self, change: Change) -> None:
+        if change.key.startswith("topics/"):
+            self._apply_topic(change)
+        else:
+            self._apply_segment(change)
 
     def _apply_topic(self, change: Change) -> None:
         (name,) = keys.TOPICS.parse(change.key)
@@ -167,5 +165,5 @@ class Catalog:
             known.pop(segment, None)
         else:
             known[segment] = (keys.SEGMENTS.decode(change.value), change.revision)
-        if topic := self._topics.get(name):
-            topic.routing = None
+        if (topic := self._topics.get(name)) and topic.record.incarnation == incarnation:
+            topic.regroup(segment, known.get(segment))

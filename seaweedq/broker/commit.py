@@ -1,9 +1,11 @@
 """The group commit: one set of frames for all that waits, over all segments, made durable at once.
 
-While one commit becomes durable the next one gathers. Offsets are given out when a commit is put together, not
-earlier, so a commit that fails leaves no hole. A request is in one commit as a whole: on this broker it is all
-or nothing, also over a crash. After durability, and before anybody is answered, `may_acknowledge` is asked: a
-broker whose lease has run out must not say yes (its rows may or may not survive, which is what 503 means).
+While one commit becomes durable the next one gathers; a journal with a window takes several at a time, which are worked
+in and answered in order. Offsets are given out when a commit is put together, not earlier, so a commit that fails
+leaves no hole (only a journal that takes one at a time lets a commit fail and goes on). A request is in one commit as a
+whole: on this broker it is all or nothing, also over a crash. After durability, and before anybody is answered,
+`may_acknowledge` is asked: a broker whose lease has run out must not say yes (its rows may or may not survive, which is
+what 503 means).
 """
 
 import asyncio
@@ -39,9 +41,29 @@ class Claim:
     sequences: Sequences | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows for one segment and their serialised form, on which they stand; the newest `_timestamp` among them."""
+
+    batch: pa.RecordBatch
+    payload: pa.Buffer
+    max_timestamp_us: int
+
+    @staticmethod
+    def of(batch: pa.RecordBatch) -> "Rows":
+        """Serialise once; the rows then stand on those bytes, so that the request's own buffers can go."""
+        payload = batch.serialize()
+        return Rows.on(pa.ipc.read_record_batch(payload, batch.schema), payload)
+
+    @staticmethod
+    def on(batch: pa.RecordBatch, payload: pa.Buffer) -> "Rows":
+        """Rows that stand on `payload` already."""
+        return Rows(batch, payload, pc.max(batch.column(0)).value)
+
+
 @dataclass(slots=True)
 class Part:
-    """Rows of a request for one segment, and their serialised form on which they stand. `first` is set when durable."""
+    """Rows of a request for one segment. `first` is set when durable."""
 
     segment: OpenSegment
     rows: pa.RecordBatch
@@ -51,11 +73,9 @@ class Part:
     first: int = -1
 
     @staticmethod
-    def of(segment: OpenSegment, rows: pa.RecordBatch) -> "Part":
-        """Serialise once; the rows then stand on those bytes, so that the request's own buffers can go."""
-        payload = rows.serialize()
-        rows = pa.ipc.read_record_batch(payload, rows.schema)
-        return Part(segment, rows, payload, pc.max(rows.column(0)).value)
+    def of(segment: OpenSegment, rows: Rows) -> "Part":
+        """These rows for this segment."""
+        return Part(segment, rows.batch, rows.payload, rows.max_timestamp_us)
 
 
 @dataclass(slots=True)
@@ -146,16 +166,34 @@ class GroupCommit:
             self._fail([*requests, *self._requests], others, NotReady("the broker is stopping"))
 
     async def _run(self) -> None:
-        while True:
-            if not self._waiting():
-                self._wake.clear()
-                await self._wake.wait()
-            taken = self._take()
-            done = self._requests[0].number - 1 if self._requests else self._added
-            await self._commit(*taken)
-            self._processed = done
-            self._round.set()
-            self._round = asyncio.Event()
+        async with asyncio.TaskGroup() as flights:
+            flying: deque[asyncio.Task[None]] = deque()
+            while True:
+                if not self._waiting():
+                    self._wake.clear()
+                    await self._wake.wait()
+                await self._journal.pace()
+                requests, others = self._take()
+                done = self._requests[0].number - 1 if self._requests else self._added
+                if self._journal.window == 1:
+                    await self._commit(requests, others, None)
+                    self._end_round(done)
+                    continue
+                while flying and (flying[0].done() or len(flying) >= self._journal.window):
+                    await asyncio.wait([flying.popleft()])
+                before = flying[-1] if flying else None
+                flying.append(flights.create_task(self._fly(requests, others, done, before)))
+
+    async def _fly(
+        self, requests: list[_Request], others: list[_Other], done: int, before: asyncio.Task[None] | None
+    ) -> None:
+        await self._commit(requests, others, before)
+        self._end_round(done)
+
+    def _end_round(self, done: int) -> None:
+        self._processed = done
+        self._round.set()
+        self._round = asyncio.Event()
 
     def _count(self) -> int:
         """One more to be committed: its number. Raises NotReady once closed."""
@@ -182,13 +220,19 @@ class GroupCommit:
             requests.append(request)
         return requests, others
 
-    async def _commit(self, requests: list[_Request], others: list[_Other]) -> None:
+    async def _commit(self, requests: list[_Request], others: list[_Other], before: asyncio.Task[None] | None) -> None:
+        """Make them durable, and answer once `before` has been answered."""
         now_us = self._clock.now_us()
         frames = self._assign(requests, now_us) + [other.frame for other in others]
         reach("commit.append")
         try:
             number = await self._journal.append(frames)
+            if before is not None:
+                await asyncio.wait([before])
+                before.result()  # one that failed takes all later ones with it
         except JournalUnavailable as error:
+            for part in _parts(requests):
+                part.segment.next = part.segment.end
             self._fail(requests, others, error)
             return
         except BaseException as error:
@@ -204,19 +248,16 @@ class GroupCommit:
 
     def _assign(self, requests: list[_Request], now_us: int) -> list[Frame]:
         """Give out offsets, dense in each segment, and make the frames."""
-        ends: dict[OpenSegment, int] = {}
         frames = []
-        for request in requests:
-            for part in request.parts:
-                part.first = ends.get(part.segment, part.segment.end)
-                ends[part.segment] = part.first + part.rows.num_rows
-                frames.append(_frame(part, now_us))
+        for part in _parts(requests):
+            part.first = part.segment.next
+            part.segment.next += part.rows.num_rows
+            frames.append(_frame(part, now_us))
         return frames
 
     def _work_in(self, requests: list[_Request], frames: list[Frame], number: int, now_us: int) -> None:
         at_s = self._clock.monotonic_s()
-        parts = (part for request in requests for part in request.parts)
-        for part, frame in zip(parts, frames, strict=False):
+        for part, frame in zip(_parts(requests), frames, strict=False):
             piece = Piece(part.first, part.rows, part.payload.size, number, at_s)
             part.segment.durable(piece, frame.ranges, now_us, part.max_timestamp_us)
             self.messages += part.rows.num_rows
@@ -243,10 +284,14 @@ class GroupCommit:
             _raise(other.done, error)
 
 
+def _parts(requests: list[_Request]) -> Iterator[Part]:
+    return (part for request in requests for part in request.parts)
+
+
 def _request_of_singles(segment: OpenSegment, waiting: _Singles) -> _Request | None:
     """The accumulated messages as one part; where they cannot be put together, whoever waits is told."""
     try:
-        part = Part.of(segment, rows_of_singles(waiting.messages, segment.layout))
+        part = Part.of(segment, Rows.of(rows_of_singles(waiting.messages, segment.layout)))
     except Exception as error:
         for claim in waiting.claims:
             if claim.sequences:

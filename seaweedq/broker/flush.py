@@ -122,7 +122,8 @@ class Flusher:
 
     async def _flush(self, segment: OpenSegment) -> None:
         async with self._places:
-            segment.check_open()
+            if not segment.held:
+                segment.check_open()
             pieces = segment.tail.head(ENTRY_BYTES)
             rows = [(piece.first, piece.rows) for piece in pieces]
             try:

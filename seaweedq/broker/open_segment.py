@@ -49,18 +49,28 @@ class OpenSegment:
     """State of one owned segment. Offsets from `tail.end` on are free."""
 
     def __init__(
-        self, source: Source, chain: Chain, budget: Budget, signal: Signal, dirty: Callable[["OpenSegment"], None]
+        self,
+        source: Source,
+        chain: Chain,
+        owner: str,
+        budget: Budget,
+        signal: Signal,
+        dirty: Callable[["OpenSegment"], None],
     ) -> None:
         self.source = source
+        self.owner = owner
         self.topic = source.topic
         self.id = source.segment
         self.layout = source.layout
         self.chain = chain
         self.tail = Tail(chain.end)
+        self.next = chain.end  # the offset to give out next; beyond `end` are those on their way to the journal
         last = chain.last
         self.producers = known_producers(source, chain)
         self.max_timestamp_us = last.max_timestamp_us if last else 0
         self.closed: SeaweedqError | None = None
+        self.held = False
+        self.taken_bytes = 0  # ever, by this broker
         self.signal = signal
         self._budget = budget
         self._dirty = dirty
@@ -79,6 +89,16 @@ class OpenSegment:
     def close(self, reason: SeaweedqError) -> None:
         """Take nothing more; who waits is woken. What is in the tail stays in the journal."""
         self.closed = reason
+        self.signal.wake()
+
+    def hold(self, reason: SeaweedqError) -> None:
+        """As `close`, for a while: the tail may still be flushed."""
+        self.held = True
+        self.close(reason)
+
+    def reopen(self) -> None:
+        """Take messages again: the move did not come about."""
+        self.closed, self.held = None, False
         self.signal.wake()
 
     def judge(self, sequences: Sequences, count: int) -> Verdict:
@@ -112,6 +132,7 @@ class OpenSegment:
         self.max_timestamp_us = max(self.max_timestamp_us, max_timestamp_us)
         self.tail.append(piece)
         self._dirty(self)
+        self.taken_bytes += piece.size_bytes
         self._budget.tails += piece.size_bytes
         self.signal.wake()
 

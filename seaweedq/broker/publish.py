@@ -1,26 +1,28 @@
-"""Publishing: cut a request by segment, judge its sequence, commit it, say where its messages are.
+"""Publishing: cut a request by segment, say where its messages are.
 
-All parts of a request are judged before any is taken, with no await in between; then they go into one group commit.
+Parts for own segments are all judged before any is taken, with no await in between; then they go into one group commit
+(broker/taking). Parts for others' segments go to their owners (broker/elsewhere).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.commit import Claim, GroupCommit, Part
-from seaweedq.broker.open_segment import OpenSegment, Sequences, Waiting
+from seaweedq.broker.catalog import Routing, Topic
+from seaweedq.broker.commit import Rows
+from seaweedq.broker.elsewhere import Elsewhere
+from seaweedq.broker.open_segment import Sequences
+from seaweedq.broker.ownership import Ownership
+from seaweedq.broker.parcels import Outcome
+from seaweedq.broker.taking import Taker, judged
 from seaweedq.clock import Ids
-from seaweedq.errors import SequenceOutOfOrder, Unavailable
+from seaweedq.errors import NotOwner, PartlyTaken, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.keyhash import cut, hash_key, hash_rows, route
 from seaweedq.segments.keyrange import KEY_SPACE
-from seaweedq.segments.producers import Duplicate, OutOfOrder
-from seaweedq.segments.rows import Single
-
-T = TypeVar("T")
+from seaweedq.segments.rows import Single, rows_of_singles
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,54 +56,54 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    part: Part
+class _Piece:
+    """The rows of a request that belong to one segment, and their indexes in the request."""
+
+    segment: int
+    rows: Rows
     indexes: np.ndarray
-    known: Duplicate | Waiting | None
 
 
 class Publisher:
-    """Takes messages for the segments of one topic at a time; `bounds` are the segments' sorted lower ends."""
+    """Takes messages at this broker, whoever owns their segments."""
 
-    def __init__(self, commit: GroupCommit, ids: Ids, timeout_s: float) -> None:
-        self._commit = commit
+    def __init__(self, ownership: Ownership, taker: Taker, elsewhere: Elsewhere, ids: Ids) -> None:
+        self._ownership = ownership
+        self._taker = taker
+        self._elsewhere = elsewhere
         self._ids = ids
-        self._timeout_s = timeout_s
 
-    async def single(
-        self, segments: Sequence[OpenSegment], bounds: np.ndarray, message: Single, producer: Producer | None
-    ) -> tuple[int, int, bool]:
+    async def single(self, topic: Topic, message: Single, producer: Producer | None) -> tuple[int, int, bool]:
         """One message: segment, offset, and whether it was there already."""
-        segment = segments[self._position(bounds, message, producer)]
-        segment.check_open()
+        routing = topic.routing or await self._ownership.routing(topic)
+        position = self._position(routing.bounds, message, producer)
+        segment, number = routing.opened[position], routing.ids[position]
         sequences = producer.sequences(1) if producer else None
-        done = self._known_single(segment, sequences) if sequences else None
-        duplicate = done is not None
-        if done is None:
-            done = self._commit.add_single(segment, message, sequences)
-            if sequences:
-                segment.expect(sequences, 1, done)
-        return segment.id, await (self._durable(done) if producer else self._own(done)), duplicate
+        if segment is not None and not isinstance(segment.closed, NotOwner):
+            return number, *await self._taker.single(segment, message, sequences)
+        if sequences is None:
+            return number, await self._elsewhere.single(topic, number, message), False
+        rows = Rows.of(rows_of_singles([message], topic.layout))
+        outcome = await self._elsewhere.settle(topic, number, rows, sequences)
+        return number, outcome.first_offset, outcome.duplicate
 
-    async def batch(
-        self, segments: Sequence[OpenSegment], bounds: np.ndarray, rows: pa.RecordBatch, producer: Producer | None
-    ) -> Published:
-        """Many messages, all or nothing."""
-        drawn = self._draw()
-        parts = await asyncio.to_thread(_cut, segments, bounds, rows, producer, drawn)
-        for part, _ in parts:
-            part.segment.check_open()
+    async def batch(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Published:
+        """Many messages. Own segments take all of theirs or none. Raises PartlyTaken where others took some."""
+        routing = topic.routing or await self._ownership.routing(topic)
+        pieces = await asyncio.to_thread(_cut, routing, rows, producer, self._draw())
         sequences = producer.sequences(rows.num_rows) if producer else None
-        judged = [_Judged(part, indexes, _judge(part, sequences) if sequences else None) for part, indexes in parts]
-        new = [one.part for one in judged if one.known is None]
-        if new:
-            durable = self._commit.add(new)
-            if sequences:
-                for part in new:
-                    _claim(part, sequences)
-            await self._durable(durable)
-        placed = [Placed(one.part.segment.id, await self._first(one), one.indexes) for one in judged]
-        return Published(rows.num_rows, placed, duplicate=not new)
+        opened = {p.segment: topic.opened.get(p.segment) for p in pieces}
+        here = {n: s for n, s in opened.items() if s and not isinstance(s.closed, NotOwner)}
+        parts = [judged(here[p.segment], p.rows, sequences) for p in pieces if p.segment in here]
+        own = self._taker.end(parts, self._taker.begin(parts, sequences))
+        if len(here) == len(pieces):
+            return _published(rows.num_rows, pieces, await own)
+        others = [p for p in pieces if p.segment not in here]
+        settling = (self._elsewhere.settle(topic, p.segment, p.rows, sequences) for p in others)
+        ours, theirs = await asyncio.gather(_caught(own), asyncio.gather(*settling, return_exceptions=True))
+        ends: dict[int, Outcome | BaseException] = dict(zip((p.segment for p in others), theirs, strict=True))
+        ends |= dict(zip(here, ours if isinstance(ours, list) else [ours] * len(here), strict=True))
+        return _published(rows.num_rows, pieces, [ends[p.segment] for p in pieces])
 
     def _draw(self) -> int:
         return int(self._ids.nonce()[:8], 16) % KEY_SPACE
@@ -115,83 +117,45 @@ class Publisher:
             hashed = hash_key(f"{producer.id}:{producer.sequence}") if producer else self._draw()
         return int(np.searchsorted(bounds, hashed, side="right")) - 1
 
-    def _known_single(self, segment: OpenSegment, sequences: Sequences) -> asyncio.Future[int] | None:
-        verdict = segment.judge(sequences, 1)
-        if isinstance(verdict, OutOfOrder):
-            raise _out_of_order(sequences, verdict)
-        if isinstance(verdict, Waiting):
-            return verdict.done
-        if isinstance(verdict, Duplicate):
-            done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            done.set_result(verdict.first_offset)
-            return done
-        return None
 
-    async def _first(self, one: _Judged) -> int:
-        if isinstance(one.known, Duplicate):
-            return one.known.first_offset
-        if isinstance(one.known, Waiting):
-            return await self._durable(one.known.done)
-        return one.part.first
-
-    async def _own(self, done: asyncio.Future[T]) -> T:
-        """As `_durable`, of a future for which nobody else waits."""
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, done)
-        try:
-            return await done
-        finally:
-            timer.cancel()
-
-    async def _durable(self, done: asyncio.Future[T]) -> T:
-        """Wait, but not for ever; others may wait for the same future, so it is not cancelled with us."""
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await asyncio.shield(done)
-        except TimeoutError as error:
-            raise self._timed_out() from error
-
-    def _give_up(self, done: asyncio.Future[Any]) -> None:
-        if not done.done():
-            done.set_exception(self._timed_out())
-
-    def _timed_out(self) -> Unavailable:
-        detail = f"not durable within publish_timeout_s={self._timeout_s:g}; whether it was taken is unknown"
-        return Unavailable(detail, retry_after_s=1)
+async def _caught(work: Awaitable[list[Outcome]]) -> list[Outcome] | Exception:
+    try:
+        return await work
+    except Exception as error:
+        return error
 
 
-def _cut(
-    segments: Sequence[OpenSegment], bounds: np.ndarray, rows: pa.RecordBatch, producer: Producer | None, drawn: int
-) -> list[tuple[Part, np.ndarray]]:
+def _cut(routing: Routing, rows: pa.RecordBatch, producer: Producer | None, drawn: int) -> list[_Piece]:
     """Hash, route and cut in a worker thread; stable, so that a key's messages keep their order."""
-    if len(segments) == 1:
-        return [(Part.of(segments[0], rows), np.arange(rows.num_rows))]
+    if len(routing.ids) == 1:
+        return [_Piece(routing.ids[0], Rows.of(rows), np.arange(rows.num_rows))]
     at = rows.schema.get_field_index("_key")
     keys = rows.column(at) if at >= 0 else None
     hashes = hash_rows(
         keys, rows.num_rows, producer.id if producer else None, producer.sequence if producer else None, drawn
     )
-    pieces = cut(rows, route(hashes, bounds), len(segments))
-    return [(Part.of(segments[position], piece), indexes) for position, piece, indexes in pieces]
+    pieces = cut(rows, route(hashes, routing.bounds), len(routing.ids))
+    return [_Piece(routing.ids[position], Rows.of(piece), indexes) for position, piece, indexes in pieces]
 
 
-def _judge(part: Part, sequences: Sequences) -> Duplicate | Waiting | None:
-    verdict = part.segment.judge(sequences, part.rows.num_rows)
-    if isinstance(verdict, OutOfOrder):
-        raise _out_of_order(sequences, verdict)
-    return verdict if isinstance(verdict, Duplicate | Waiting) else None
-
-
-def _claim(part: Part, sequences: Sequences) -> None:
-    done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    part.claims = [Claim(0, part.rows.num_rows, done, sequences)]
-    part.segment.expect(sequences, part.rows.num_rows, done)
-
-
-def _out_of_order(sequences: Sequences, verdict: OutOfOrder) -> SequenceOutOfOrder:
-    return SequenceOutOfOrder(
-        f"producer {sequences.producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is "
-        f"{verdict.newest}, and this is none of the last remembered requests",
-        producer=sequences.producer,
-        sequence=sequences.low,
-        newest=verdict.newest,
-    )
+def _published(count: int, pieces: Sequence[_Piece], outcomes: Sequence[Outcome | BaseException]) -> Published:
+    """The answer to a request whose pieces ended so. Raises the error that says most."""
+    placed = [
+        Placed(piece.segment, outcome.first_offset, piece.indexes)
+        for piece, outcome in zip(pieces, outcomes, strict=True)
+        if isinstance(outcome, Outcome)
+    ]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    if not errors:
+        return Published(count, placed, all(isinstance(o, Outcome) and o.duplicate for o in outcomes))
+    taken = [{"segment": p.segment, "first_offset": p.first, "count": len(p.indexes)} for p in placed]
+    for error in errors:
+        if isinstance(error, SequenceOutOfOrder):
+            error.fields["taken"] = taken
+            raise error
+    for error in errors:
+        if not isinstance(error, Unavailable):
+            raise error
+    if taken:
+        raise PartlyTaken(f"{len(errors)} of {len(pieces)} segments have not taken theirs: {errors[0]}", taken=taken)
+    raise errors[0]

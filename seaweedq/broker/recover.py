@@ -9,6 +9,7 @@ segment; adding twice changes nothing. Only after all of it may the segments cha
 (broker/takeover).
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from seaweedq.segments.keyrange import KeyRange
 from seaweedq.storage.interface import ObjectStore
 
 ENTRY_BYTES = 64 * 1024 * 1024
+SEGMENTS = 16  # worked in at a time
 logger = logging.getLogger(__name__)
 
 
@@ -59,14 +61,18 @@ class Recovery:
         for frame in frames:
             kind = acks if frame.kind is FrameKind.ACKS else rows
             kind.setdefault((frame.topic, frame.segment), []).append(frame)
-        appended = 0
-        for (name, segment), found in rows.items():
-            if topic := self._live(name, segment):
-                appended += await self._append(topic, segment, found)
+        places = asyncio.Semaphore(SEGMENTS)
+
+        async def append(name: str, segment: int, found: list[Frame]) -> int:
+            async with places:
+                topic = self._live(name, segment)
+                return await self._append(topic, segment, found) if topic else 0
+
+        appended = await asyncio.gather(*(append(name, segment, found) for (name, segment), found in rows.items()))
         for (name, segment), found in acks.items():
             if topic := self._live(name, segment):
                 await self._acknowledge(topic, segment, found)
-        return Recovered(len(rows), appended, sum(map(len, acks.values())))
+        return Recovered(len(rows), sum(appended), sum(map(len, acks.values())))
 
     def _live(self, name: str, segment: int) -> Topic | None:
         topic = self._catalog.find(name)

@@ -1,92 +1,129 @@
-"""Taking over from brokers that are gone, and keeping every segment in the hands of a living one.
+"""Taking over from brokers that are gone: their journals are worked in, then their segments may have a new owner.
 
-Order of writes for a dead broker X, by the leader: 1. X's lease is revoked (its journal's lock is ours, so it is dead:
-no need to wait). 2. X's journal is worked in (broker/recover), nothing changes hands before. 3. Its segments get a
-living owner, in transactions that compare the leader, the new owner and each segment. 4. X's journal files go, then its
-key. A crash between any two leaves X's journal key, and the next leader begins again at 1; each step does nothing where
-it was done before.
+Order of writes for a dead broker X, by whoever can reach its journal: 1. X's journal is fenced: its folder's lock is
+ours (file), or a slot of it is taken (object); from here X acknowledges nothing. 2. Its journal is worked in
+(broker/recover); nothing changes hands before. 3. X's journal key says `recovered`: now, and not before, the leader
+gives X's segments to living brokers. 4. The journal's content goes, then its key. A crash between any two leaves the
+key, and whoever comes next begins again; each step does nothing where it was done before, and two may do them at once.
+
+A journal that cannot be reached is unknown, never empty: its segments wait.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
 from seaweedq.broker.catalog import Catalog
 from seaweedq.broker.failpoints import reach
+from seaweedq.broker.fencing import fence, read_slots, remove_slots
 from seaweedq.broker.journal_files import read_journal, remove_journal
+from seaweedq.broker.lock import FolderLock, folder_identity
 from seaweedq.broker.recover import Recovery
+from seaweedq.clock import Ids
 from seaweedq.coordination import keys
-from seaweedq.coordination.election import Election
-from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import JournalRecord, SegmentRecord
+from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.transactions import read_all
+from seaweedq.errors import DataFolderInUse
 from seaweedq.segments.frames import Frame
+from seaweedq.storage.interface import ObjectStore
 
-PAGE = 60  # segments a transaction; with their comparisons, the leader's and the owner's it stays below 128
 logger = logging.getLogger(__name__)
 
 
 class Takeover:
-    """The leader's work for brokers that are gone. `place` is this data folder's id, whose file journals it can
-    reach."""
+    """Recovers the journals of the dead. `place` is the id of this process's own folder `home`, whose lock it holds."""
 
     def __init__(
         self,
         catalog: Catalog,
         coordination: Coordination,
-        election: Election,
         membership: Membership,
         recovery: Recovery,
-        journals: Path,
+        store: ObjectStore,
+        ids: Ids,
+        home: Path,
         place: str,
     ) -> None:
         self._catalog = catalog
         self._coordination = coordination
-        self._election = election
         self._membership = membership
         self._recovery = recovery
-        self._journals = journals
+        self._store = store
+        self._ids = ids
+        self._home = home
         self._place = place
 
     async def revoke(self) -> None:
-        """End the leases of the brokers whose journals are in this data folder: its lock is ours, so they are dead."""
-        for broker in await self._dead():
+        """End the leases of the brokers whose journals are in this folder: its lock is ours, so they are dead."""
+        for broker, _, _ in await self._own():
             there = await self._coordination.get(keys.BROKERS.key(broker))
             if there:
                 reach("takeover.revoke")
                 await self._coordination.leases.revoke(there.lease)
 
-    async def run(self) -> None:
-        """Recover every journal of the dead, then give every segment without a living owner to this broker.
+    async def recover_own(self) -> None:
+        """Recover the journals in this process's own folder, which nobody else can reach while it lives."""
+        for broker, record, revision in await self._own():
+            await self.recover(broker, record, revision)
 
-        A journal that cannot be reached is unknown, never empty: the segments of its broker wait.
-        """
-        dead = await self._dead()
-        for broker in dead:
-            await self._recover(broker)
-        await self._assign(unknown=await self._out_of_reach())
-        for broker in dead:
+    async def recover(self, broker: str, record: JournalRecord, revision: int) -> bool:
+        """Recover the journal of a broker whose lease has ended. False: it can not be reached. Raises Unavailable,
+        Damaged."""
+        async with self._reached(record) as folder:
+            if folder is None and record.kind == "file":
+                return False
+            if not record.recovered:
+                await self._work_in(broker, record, folder)
+                reach("takeover.recovered")
+                revision = await self._mark(broker, record, revision) or revision
             reach("takeover.remove")
-            await asyncio.to_thread(remove_journal, self._journals / broker)
+            if folder:
+                await asyncio.to_thread(remove_journal, folder / "journals" / broker)
+            else:
+                await remove_slots(self._store, broker)
             reach("takeover.removed")
             await self._coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
+        return True
 
-    async def _dead(self) -> list[str]:
-        """The brokers of this data folder that are not this one."""
-        mine = self._membership.broker
-        return [b for b, record in await self._records() if record.place == self._place and b != mine]
-
-    async def _records(self) -> list[tuple[str, JournalRecord]]:
+    async def _own(self) -> list[tuple[str, JournalRecord, int]]:
         entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
-        return [(keys.JOURNALS.parse(e.key)[0], keys.JOURNALS.decode(e.value)) for e in entries]
+        found = [(keys.JOURNALS.parse(e.key)[0], keys.JOURNALS.decode(e.value), e.revision) for e in entries]
+        return [one for one in found if one[1].place == self._place and one[0] != self._membership.broker]
 
-    async def _recover(self, broker: str) -> None:
-        folder = self._journals / broker
-        frames = await asyncio.to_thread(_frames, folder)
+    @asynccontextmanager
+    async def _reached(self, record: JournalRecord) -> AsyncIterator[Path | None]:
+        """The folder of a file journal, locked; None where it can not be had, and for a journal in the store."""
+        if record.kind == "object" or record.place == self._place:
+            yield self._home if record.kind == "file" else None
+            return
+        folder = Path(record.path)
+        lock = FolderLock(folder)
+        try:
+            if not record.path or not (folder / "folder-id").is_file():
+                raise DataFolderInUse(f"{folder} is not on this machine")
+            lock.acquire()
+        except (DataFolderInUse, OSError) as error:
+            logger.info("the journal in %s can not be reached, its segments wait: %s", record.path, error)
+            yield None
+            return
+        try:
+            yield folder if folder_identity(folder, self._ids) == record.place else None
+        finally:
+            lock.release()
+
+    async def _work_in(self, broker: str, record: JournalRecord, folder: Path | None) -> None:
+        if folder:
+            frames = await asyncio.to_thread(_frames, folder / "journals" / broker)
+        else:
+            slots = await fence(self._store, broker, self._ids)
+            frames = [frame async for commit in read_slots(self._store, broker, slots) for frame in commit.frames]
+        await self._catalog.load()  # the watch may be behind, and a segment that is not known is not recovered
         done = await self._recovery.work_in(frames)
         if frames:
             logger.info(
@@ -97,42 +134,10 @@ class Takeover:
                 done.acks,
             )
 
-    async def _out_of_reach(self) -> set[str]:
-        return {broker for broker, record in await self._records() if record.place != self._place}
-
-    async def _assign(self, unknown: set[str]) -> None:
-        if unknown:
-            logger.warning("the journals of %s are elsewhere: their segments wait", ", ".join(sorted(unknown)))
-        while homeless := self._homeless(unknown):
-            for start in range(0, len(homeless), PAGE):
-                await self._give(homeless[start : start + PAGE])
-
-    def _homeless(self, unknown: set[str]) -> list[tuple[str, SegmentRecord, int]]:
-        found = []
-        for topic in filter(None, map(self._catalog.find, self._catalog.names())):
-            for segment in self._catalog.segments(topic):
-                record, revision = self._catalog.segment(topic, segment)
-                if record.owner != self._membership.broker and record.owner not in unknown:
-                    found.append((keys.SEGMENTS.key(topic.name, topic.record.incarnation, segment), record, revision))
-        return found
-
-    async def _give(self, segments: Sequence[tuple[str, SegmentRecord, int]]) -> None:
-        owner = self._membership.broker
-        writes = [
-            Put(key, keys.SEGMENTS.encode(msgspec.structs.replace(record, owner=owner))) for key, record, _ in segments
-        ]
-        compares = [
-            self._election.leader_compare(),
-            self._membership.compare(),
-            *(Compare(key, revision) for key, _, revision in segments),
-        ]
-        reach("takeover.give")
-        revision = await self._coordination.commit(compares, writes)
-        if revision:
-            self._catalog.apply([Change(put.key, put.value, revision) for put in writes])
-        else:
-            logger.warning("segments changed hands meanwhile, looking again")
-            await self._catalog.load()
+    async def _mark(self, broker: str, record: JournalRecord, revision: int) -> int | None:
+        key = keys.JOURNALS.key(broker)
+        put = Put(key, keys.JOURNALS.encode(msgspec.structs.replace(record, recovered=True)))
+        return await self._coordination.commit([Compare(key, revision)], [put])
 
 
 def _frames(folder: Path) -> list[Frame]:

@@ -1,18 +1,20 @@
 """Creating, changing and deleting topics: the order of writes, and what a crash between any two of them leaves.
 
-Create: 1. ids are allocated (the counter of the name rises, for good). 2. The first segment gets its zero-row entry, so
-that an empty topic reads as an empty table. 3. The segments' records, under a prefix of this incarnation, in as many
-transactions as they need. 4. The topic's record. Only the last one makes the topic: a crash before it, or a lost race,
-leaves files and records of dead ids, which the sweep at the next start removes; a repeated creation takes new ids.
+Create: 1. ids are allocated (the counter of the name rises, for good), and a key tied to this broker's lease says that
+they are in use. 2. The first segment gets its zero-row entry, so that an empty topic reads as an empty table. 3. The
+segments' records, under a prefix of this incarnation, in as many transactions as they need. 4. The topic's record, in
+one transaction with the end of that key. Only the last one makes the topic: a crash before it, or a lost race, leaves
+files and records of dead ids, which the leader's sweep removes; a repeated creation takes new ids.
 
-Delete: 1. The record says `deleting`: nothing is taken or read any more, PUT answers 409. 2. Segments are closed. 3.
-Files go. 4. Records of segments, subscriptions, cursors. 5. The topic's record. A crash leaves `deleting`, and the next
-start goes on at 2. The counter stays, so ids are never used again, and journal frames of dead ids mean nothing to a
-recovery.
+Delete: 1. The record says `deleting`: nothing is taken or read any more, PUT answers 409. 2. All owners close the
+topic's segments. 3. Files of its segments go. 4. Records of segments, subscriptions, cursors. 5. The topic's record. A
+crash leaves `deleting`, and the leader goes on at 2. The counter stays, so ids are never used again, and journal frames
+of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing that is removed can be another topic's.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -22,16 +24,19 @@ from seaweedq.broker.failpoints import reach
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
-from seaweedq.coordination.records import Counter, SegmentRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.records import Counter, CreationRecord, SegmentRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.transactions import read_all
-from seaweedq.errors import CoordinationUnavailable, StoreUnavailable, TopicBeingDeleted
+from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, StoreUnavailable, TopicBeingDeleted
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import segment_folder
 from seaweedq.segments.keyrange import tile
 from seaweedq.segments.producers import ProducerTable
 from seaweedq.storage.interface import ObjectStore
 
-PAGE = 60  # writes a transaction, each with its comparison
+PAGE = 50  # writes a transaction, each with its comparison, and those of their owners
+HOSTS = 20  # other brokers that a new topic's segments are spread over
 DELETIONS = 200
 
 
@@ -45,6 +50,8 @@ class TopicAdmin:
         store: ObjectStore,
         entries: EntryWriter,
         clock: Clock,
+        membership: Membership,
+        roster: Roster,
         patience_s: float,
     ) -> None:
         self._catalog = catalog
@@ -52,17 +59,19 @@ class TopicAdmin:
         self._store = store
         self._entries = entries
         self._clock = clock
+        self._membership = membership
+        self._roster = roster
         self._patience_s = patience_s  # with a store that refuses a new topic's first entry
         self._creating = asyncio.Lock()
 
-    async def create(self, name: str, config: TopicConfig, owner: str) -> bool:
-        """Create a topic whose segments belong to `owner`. False: somebody else was faster. Raises
+    async def create(self, name: str, config: TopicConfig) -> bool:
+        """Create a topic, its segments spread over the living brokers. False: somebody else was faster. Raises
         TopicBeingDeleted."""
         async with self._creating:
             if await self._look(name):
                 self._catalog.topic(name)
                 return False
-            return await self._create(name, config, owner)
+            return await self._create(name, config)
 
     async def _look(self, name: str) -> bool:
         there = await self._coordination.get(keys.TOPICS.key(name))
@@ -70,8 +79,16 @@ class TopicAdmin:
             self._note(there.key, there.value, there.revision)
         return there is not None
 
-    async def _create(self, name: str, config: TopicConfig, owner: str) -> bool:
-        first = await self._allocate(name, config.initial_segments)
+    async def _create(self, name: str, config: TopicConfig) -> bool:
+        first, creation = await self._allocate(name, config.initial_segments)
+        try:
+            return await self._make(name, config, first, creation)
+        except SeaweedqError:
+            with suppress(CoordinationUnavailable):  # then it goes with our lease
+                await self._coordination.commit([], [Delete(creation.key)])
+            raise
+
+    async def _make(self, name: str, config: TopicConfig, first: int, creation: Compare) -> bool:
         record = TopicRecord(incarnation=first, state="active", config=config, created_us=self._clock.now_us())
         ranges = tile(config.initial_segments)
         source = Source(name, first, ranges[0], layout_of(record))
@@ -82,24 +99,32 @@ class TopicAdmin:
                 await self._entries.append(source, chain, [], ProducerTable(source.key_range), 0)
         except TimeoutError:
             raise chain.failing or StoreUnavailable(f"no answer to the first entry of {chain.folder}") from None
+        hosts = self._hosts()
         segments = [
-            (
-                keys.SEGMENTS.key(name, first, first + at),
-                keys.SEGMENTS.encode(SegmentRecord(r.low, r.high, "open", (), (), owner, None, record.created_us)),
-            )
+            SegmentRecord(r.low, r.high, "open", (), (), hosts[at % len(hosts)], None, record.created_us)
             for at, r in enumerate(ranges)
         ]
         for start in range(0, len(segments), PAGE):
             reach("create.segments")
-            await self._put_new(segments[start : start + PAGE])
+            await self._put_segments(name, first, start, segments[start : start + PAGE])
         reach("create.record")
-        if await self._put_new([(keys.TOPICS.key(name), keys.TOPICS.encode(record))], required=False):
+        key, value = keys.TOPICS.key(name), keys.TOPICS.encode(record)
+        revision = await self._coordination.commit([Compare(key, 0), creation], [Put(key, value), Delete(creation.key)])
+        if revision:
+            self._note(key, value, revision)
             reach("create.made")
             return True
         await self._look(name)
         await self._remove_records(keys.SEGMENTS.prefix(name, first))
         await self._store.delete(chain.folder + str((await chain.names())[0]))
+        await self._coordination.commit([], [Delete(creation.key)])
         return False
+
+    def _hosts(self) -> list[str]:
+        """The brokers that get new segments, this one first."""
+        mine = self._membership.broker
+        others = sorted(b for b, (record, _) in self._roster.brokers.items() if b != mine and not record.draining)
+        return [mine, *others[:HOSTS]]
 
     async def change(self, topic: Topic, config: TopicConfig) -> bool:
         """Write a new configuration. False: the topic has changed meanwhile."""
@@ -115,7 +140,8 @@ class TopicAdmin:
     async def finish_delete(self, topic: Topic) -> None:
         """Steps 3 to 5; nothing of the topic may be open any more. Repeatable."""
         reach("delete.files")
-        await self.remove_files(f"topics/{topic.name}/")
+        for segment in self._catalog.segments(topic):
+            await self.remove_files(segment_folder(topic.name, segment))
         incarnation = topic.record.incarnation
         for kind in (keys.CURSORS, keys.SUBSCRIPTIONS, keys.SEGMENTS):
             reach("delete.records")
@@ -139,52 +165,67 @@ class TopicAdmin:
     async def sweep(self) -> int:
         """Remove what creations and deletions that were cut off have left: files and segment records of dead ids.
 
-        Only before this broker serves and while no other one lives: a creation under way has dead ids too.
+        An id is dead if it is below its counter, no creation has it, and the topic has it not; read in that order.
         """
         removed = 0
         entries, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
+        under_way, _ = await read_all(self._coordination, keys.CREATIONS.prefix())
+        busy = {keys.CREATIONS.parse(entry.key)[0] for entry in under_way}
+        await self._catalog.load()
         for entry in entries:
             (name,) = keys.COUNTERS.parse(entry.key)
-            topic = self._catalog.find(name)
+            if name in busy:
+                continue
+            topic, below = self._catalog.find(name), keys.COUNTERS.decode(entry.value).next
             live = self._catalog.segments(topic) if topic else {}
             records, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(name))
-            dead = [
-                r.key for r in records if topic is None or keys.SEGMENTS.parse(r.key)[1] != topic.record.incarnation
-            ]
-            await self._delete_keys(dead)
-            if keys.COUNTERS.decode(entry.value).next > len(live):
-                removed += await self._sweep_files(name, live)
+            await self._delete_keys([r.key for r in records if keys.SEGMENTS.parse(r.key)[2] in _dead(live, below)])
+            if below > len(live):
+                removed += await self._sweep_files(name, live, below)
         return removed
 
-    async def _sweep_files(self, name: str, live: dict[int, SegmentRecord]) -> int:
+    async def _sweep_files(self, name: str, live: dict[int, SegmentRecord], below: int) -> int:
         removed, after = 0, ""
+        dead = {segment_folder(name, segment) for segment in _dead(live, below)}
         while page := await self._store.list(f"topics/{name}/", after=after, limit=1):
             folder = page[0].rsplit("/", 1)[0] + "/"
             after = folder + "~"
-            if folder not in {segment_folder(name, segment) for segment in live}:
+            if folder in dead:
                 removed += await self.remove_files(folder)
         return removed
 
-    async def _allocate(self, name: str, count: int) -> int:
+    async def _allocate(self, name: str, count: int) -> tuple[int, Compare]:
+        """The first of `count` new ids; and what holds as long as nobody else may take them for dead."""
         key = keys.COUNTERS.key(name)
         while True:
             there = await self._coordination.get(key)
             first = keys.COUNTERS.decode(there.value).next if there else 0
-            compare = Compare(key, there.revision if there else 0)
-            if await self._coordination.commit([compare], [Put(key, keys.COUNTERS.encode(Counter(first + count)))]):
-                return first
+            compares = [Compare(key, there.revision if there else 0), self._membership.compare()]
+            creation = keys.CREATIONS.key(name, first)
+            value = keys.CREATIONS.encode(CreationRecord(self._membership.broker, count))
+            writes = [
+                Put(key, keys.COUNTERS.encode(Counter(first + count))),
+                Put(creation, value, self._membership.lease),
+            ]
+            if revision := await self._coordination.commit(compares, writes):
+                return first, Compare(creation, revision)
+            if not self._membership.valid():
+                raise NotReady("this broker's lease has run out")
 
-    async def _put_new(self, writes: Sequence[tuple[str, bytes]], required: bool = True) -> bool:
-        revision = await self._coordination.commit(
-            [Compare(key, 0) for key, _ in writes], [Put(key, value) for key, value in writes]
-        )
+    async def _put_segments(self, name: str, first: int, start: int, records: Sequence[SegmentRecord]) -> None:
+        """Write the records of new segments, which name living brokers as their owners."""
+        writes = [
+            Put(keys.SEGMENTS.key(name, first, first + start + at), keys.SEGMENTS.encode(record))
+            for at, record in enumerate(records)
+        ]
+        owners = {record.owner for record in records if record.owner and record.owner != self._membership.broker}
+        compares = [self._membership.compare(), *map(self._roster.compare, sorted(owners))]
+        revision = await self._coordination.commit([*(Compare(put.key, 0) for put in writes), *compares], writes)
         if revision is None:
-            if required:
-                raise CoordinationUnavailable(f"{writes[0][0]} was written by somebody else")
-            return False
-        for key, value in writes:
-            self._note(key, value, revision)
-        return True
+            await self._roster.load()
+            raise CoordinationUnavailable(f"the brokers have changed while topic {name!r} was created; try again")
+        for put in writes:
+            self._note(put.key, put.value, revision)
 
     async def _replace(self, topic: Topic, record: TopicRecord) -> bool:
         key, value = keys.TOPICS.key(topic.name), keys.TOPICS.encode(record)
@@ -210,3 +251,8 @@ class TopicAdmin:
 
     def _note(self, key: str, value: bytes, revision: int) -> None:
         self._catalog.apply([Change(key, value, revision)])
+
+
+def _dead(live: Container[int], below: int) -> set[int]:
+    """The ids below a counter that no segment has."""
+    return {number for number in range(below) if number not in live}

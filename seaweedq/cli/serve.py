@@ -30,12 +30,13 @@ from seaweedq.api.app import Application
 from seaweedq.api.protocol import BoundedProtocol
 from seaweedq.broker.broker import Broker
 from seaweedq.cli import paste
+from seaweedq.cli.coordinations import open_coordination
 from seaweedq.cli.lifeline import end_with_parent
 from seaweedq.cli.members import check_members
+from seaweedq.cli.secret import cluster_secret
 from seaweedq.cli.stores import open_store
 from seaweedq.cli.supervise import supervise
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.coordination.embedded import EmbeddedCoordination
 from seaweedq.errors import Fenced, InvalidRequest, Unavailable
 from seaweedq.settings import Settings
 
@@ -167,12 +168,15 @@ async def _life(settings: Settings) -> bool:
     url = _url(settings.host, listener)
     clock, ids = SystemClock(), SystemIds()
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    store = open_store(settings.store_path, ids)
-    coordination = EmbeddedCoordination(settings.data_dir / "coordination.db", clock)
-    broker = Broker(settings, store, coordination, clock, ids, url)
+    store = open_store(settings, ids)
+    coordination = open_coordination(settings, clock)
+    broker = Broker(
+        settings, store, coordination, clock, ids, settings.advertise_url.rstrip("/") or url, cluster_secret(settings)
+    )
     try:
         broker.lock()
-        await store.sweep_temporary()
+        if settings.brokers == 1:  # others may be writing
+            await store.sweep_temporary()
         if not await _started(broker):
             return False
         server = _Server(broker)
@@ -182,6 +186,7 @@ async def _life(settings: Settings) -> bool:
     finally:
         await broker.stop()
         await coordination.close()
+        await store.close()
         listener.close()
     return broker.lost.is_set()
 
@@ -226,6 +231,7 @@ class _Server(uvicorn.Server):
             )
         )
         self._broker = broker
+        self._leaving: asyncio.Task[None] | None = None
 
     async def run_until_stopped(self, listener: socket.socket) -> None:
         """Serve until a signal comes, or the broker's lease is lost."""
@@ -243,7 +249,18 @@ class _Server(uvicorn.Server):
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal: take nothing more."""
+        """A signal: hand over to the others, then take nothing more. A second one does not wait."""
+        if self._leaving is None:
+            self._leaving = asyncio.get_running_loop().create_task(self._leave(sig, frame))
+        else:
+            self._leaving.cancel()
+            self._end(sig, frame)
+
+    async def _leave(self, sig: int, frame: FrameType | None) -> None:
+        await self._broker.drain()
+        self._end(sig, frame)
+
+    def _end(self, sig: int, frame: FrameType | None) -> None:
         self._broker.begin_stop()
         super().handle_exit(sig, frame)
 

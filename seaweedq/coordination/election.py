@@ -46,6 +46,11 @@ class Election:
         """Wait until this broker leads."""
         await self._elected.wait()
 
+    async def leader(self) -> str | None:
+        """Who leads."""
+        there = await self._coordination.get(KEY)
+        return LEADER.decode(there.value).broker if there else None
+
     def leader_compare(self) -> Compare:
         """Holds as long as this broker leads. Raises Fenced where it does not even believe so."""
         if not self.is_leader:

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec.structs import replace
+
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.keys import BROKERS
@@ -39,12 +41,13 @@ class Membership:
         url: str,
         lease_s: float,
         on_lost: Callable[[], None] = _nobody_asks,
+        zone: str = "",
     ) -> None:
         self.broker = f"{name}.{ids.nonce()[:16]}"
         self.lease = 0
         self._coordination = coordination
         self._clock = clock
-        self._record = BrokerRecord(url=url, name=name, started_us=clock.now_us())
+        self._record = BrokerRecord(url=url, name=name, started_us=clock.now_us(), zone=zone)
         self._lease_s = lease_s
         self._on_lost = on_lost
         self._revision = 0
@@ -72,6 +75,14 @@ class Membership:
             await asyncio.wait([self._renewal])
         with suppress(CoordinationUnavailable):
             await self._coordination.leases.revoke(self.lease)
+
+    async def drain(self) -> bool:
+        """Say that this broker is about to leave: it gets nothing new. False: the lease has ended."""
+        put = Put(BROKERS.key(self.broker), BROKERS.encode(replace(self._record, draining=True)), self.lease)
+        revision = await self._coordination.commit([self.compare()], [put])
+        if revision is not None:
+            self._revision = revision
+        return revision is not None
 
     def valid(self) -> bool:
         """Whether the lease is younger than `lease_s`: only then may the broker acknowledge, and serve its tails."""

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pyarrow as pa
 
-from seaweedq.broker.commit import GroupCommit, Part
+from seaweedq.broker.commit import GroupCommit, Part, Rows
 from seaweedq.broker.entries import Source
 from seaweedq.broker.journal import Journal
 from seaweedq.broker.memory import Budget
@@ -31,12 +31,12 @@ class StillClock:
 
 def segment(number: int = 0) -> OpenSegment:
     source = Source("t", number, KeyRange(0, KEY_SPACE), LAYOUT)
-    return OpenSegment(source, Chain(MemoryStore(), "t", number), Budget(1 << 30), Signal(), lambda _: None)
+    return OpenSegment(source, Chain(MemoryStore(), "t", number), "me", Budget(1 << 30), Signal(), lambda _: None)
 
 
 def part(to: OpenSegment, *values: bytes) -> Part:
     times = pa.array([1_700_000_000_000_000] * len(values), TIMESTAMP)
-    return Part.of(to, assemble(LAYOUT, times, None, None, None, [pa.array(values, pa.binary())]))
+    return Part.of(to, Rows.of(assemble(LAYOUT, times, None, None, None, [pa.array(values, pa.binary())])))
 
 
 def single(value: bytes) -> Single:

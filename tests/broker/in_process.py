@@ -81,17 +81,16 @@ def held(broker: Broker) -> Held:
 
 async def make_topic(broker: Broker, name: str = "t", segments: int = 1) -> Topic:
     """A topic that is there and open."""
-    await broker.admin.create(name, TopicConfig(initial_segments=segments), broker.membership.broker)
+    await broker.admin.create(name, TopicConfig(initial_segments=segments))
     topic = broker.catalog.topic(name)
-    await broker.routing(topic)
+    await broker.ownership.routing(topic)
     return topic
 
 
 async def publish(broker: Broker, topic: Topic, *texts: str) -> None:
     """Publish JSON texts one after another."""
-    segments, bounds = await broker.routing(topic)
     for text in texts:
-        await broker.publisher.single(segments, bounds, single(text), None)
+        await broker.publisher.single(topic, single(text), None)
 
 
 def single(text: str, key: str | None = None) -> Single:

@@ -36,7 +36,7 @@ async def test_a_lease_that_ends_while_a_pull_reads_is_delivered_again_first(tmp
 async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_path: Path) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
         topic = await make_topic(broker, segments=64)
-        segments = await broker.open_segments(topic)
+        segments = await broker.ownership.mine(topic)
         while not all(segment.end > 1 for segment in segments):
             await publish(broker, topic, *map(str, range(64)))
         await subscribe(broker, topic)

@@ -74,7 +74,7 @@ async def test_a_start_that_finds_itself_without_the_lead_begins_again(
             self.membership._end()
             self.election.leader_compare()
 
-        monkeypatch.setattr(Broker, "_recover", end_the_lease)
+        monkeypatch.setattr(Broker, "_look", end_the_lease)
         assert await asyncio.wait_for(_started(broker), 5) is False
         assert broker.lost.is_set()
 

@@ -49,10 +49,10 @@ async def asking(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
 async def test_a_segment_opened_during_a_deletion_takes_nothing(tmp_path: Path) -> None:
     store = HeldStore()
     async with running(tmp_path, store) as broker:
-        await broker.admin.create("t", TopicConfig(), broker.membership.broker)
+        await broker.admin.create("t", TopicConfig())
         topic = broker.catalog.topic("t")
         store.gate = gate = Gate()
-        opening = asyncio.create_task(broker.routing(topic))
+        opening = asyncio.create_task(broker.ownership.routing(topic))
         await gate.reached.wait()
         store.gate = None
         await broker.delete_topic(topic)
@@ -71,7 +71,7 @@ async def test_a_second_deletion_spares_the_next_topic_of_that_name(tmp_path: Pa
         await broker.delete_topic(topic)
         after = await make_topic(broker)
         await publish(broker, after, "1")
-        await broker.flush(after)
+        await broker.everywhere.positions(after, flush=True)
         files = [name for name in store._objects if name.startswith("topics/t/")]
         store.gate.open.set()
         await late
@@ -101,7 +101,7 @@ async def test_what_a_deletion_takes_from_under_a_reader_is_no_damage(tmp_path: 
     async with running(tmp_path, store) as broker, asking(broker) as http:
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
-        await broker.flush(topic)
+        await broker.everywhere.positions(topic, flush=True)
         store.gate = gate = Gate()
         showing = asyncio.create_task(http.get("/v1/topics/t"))
         await gate.reached.wait()
@@ -125,7 +125,7 @@ async def test_a_pull_that_reads_while_its_topic_goes_ends(tmp_path: Path, monke
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
-        await broker.flush(topic)
+        await broker.everywhere.positions(topic, flush=True)
         await publish(broker, topic, "3", "4")
         await subscribe(broker, topic)
         monkeypatch.setattr(read, "load", load)

@@ -15,7 +15,7 @@ from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 
 # Numbers without a unit in their name.
-COUNTS = {"port"}
+COUNTS = {"port", "brokers", "member", "journal_window"}
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)

@@ -1,0 +1,191 @@
+"""Which segments are this broker's: opened when first needed, given to another broker on demand.
+
+Giving one away, in this order, and what a crash after each step leaves:
+1. *Hold*: nothing new is taken; publishes wait and go to the new owner. (Crash: recovery.)
+2. *Quiet and flush*: what was taken is durable, then in the chain; no put of ours is under way any more. (Crash:
+   recovery finds it in the chain.)
+3. *One transaction* compares the segment, this broker's key and the new owner's, and writes the new owner. From here
+   the other one opens the chain at its end, and we never touch it again. (Crash before: the segment is still ours, and
+   recovered as such; after: nothing of ours is missing from the chain.)
+A transaction whose answer is lost may still come to pass. Before anything is taken again the segment's record is
+written once more, so that the lost one's comparison can not hold any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import numpy as np
+
+from seaweedq.broker.catalog import Catalog, Routing, Topic
+from seaweedq.broker.entries import Source
+from seaweedq.broker.failpoints import reach
+from seaweedq.broker.memory import Budget
+from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Change, Compare, Coordination, Put
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import CoordinationUnavailable, NotOwner
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.keyrange import KeyRange
+from seaweedq.storage.interface import ObjectStore
+
+OPENINGS = 16
+RETRY_S = 0.5
+logger = logging.getLogger(__name__)
+
+
+class Ownership:
+    """The segments of one broker. `dirty` collects those that have a tail."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        coordination: Coordination,
+        store: ObjectStore,
+        membership: Membership,
+        roster: Roster,
+        budget: Budget,
+        dirty: set[OpenSegment],
+    ) -> None:
+        self._catalog = catalog
+        self._coordination = coordination
+        self._store = store
+        self._membership = membership
+        self._roster = roster
+        self._budget = budget
+        self._dirty = dirty
+
+    def has(self, topic: Topic, segment: int) -> bool:
+        """Whether the segment is this broker's, as far as it knows. Raises SegmentNotFound."""
+        return self._catalog.segment(topic, segment)[0].owner == self._membership.broker
+
+    async def routing(self, topic: Topic) -> Routing:
+        """Where the topic's rows go; own segments are opened."""
+        while topic.routing is None:
+            async with topic.opening:
+                if topic.routing is None:
+                    seen = topic.moved.count
+                    routing = await self._route(topic)
+                    if topic.moved.count == seen:
+                        topic.routing = routing
+        return topic.routing
+
+    async def mine(self, topic: Topic) -> list[OpenSegment]:
+        """The segments of a topic that are this broker's, opened."""
+        return [segment for segment in (await self.routing(topic)).opened if segment]
+
+    async def opened(self, topic: Topic, segment: int) -> OpenSegment:
+        """One of this broker's segments. Raises SegmentNotFound, NotOwner."""
+        if not self.has(topic, segment):
+            await self._catalog.look(topic.name, segment)
+        if self.has(topic, segment):
+            await self.routing(topic)
+        found = topic.opened.get(segment)
+        if found is None:
+            owner = self._catalog.segment(topic, segment)[0].owner
+            raise NotOwner(f"segment {segment} of {topic.name!r} belongs to {owner}", owner=owner)
+        return found
+
+    async def give(
+        self, topic: Topic, segment: int, target: str, settle: Callable[[OpenSegment], Awaitable[None]]
+    ) -> bool:
+        """Give a segment to another living broker; `settle` makes it quiet and flushes it. False: it could not be."""
+        if segment in topic.leaving or not self.has(topic, segment) or not self._roster.alive(target):
+            return False
+        topic.leaving.add(segment)
+        topic.routing = None
+        try:
+            return await self._give(topic, segment, target, settle)
+        finally:
+            topic.leaving.discard(segment)
+            topic.routing = None
+            topic.moved.wake()
+
+    async def _give(
+        self, topic: Topic, segment: int, target: str, settle: Callable[[OpenSegment], Awaitable[None]]
+    ) -> bool:
+        opened = topic.opened.get(segment)
+        if opened:
+            opened.hold(NotOwner(f"segment {segment} of {topic.name!r} is moving to {target}", owner=target))
+        moved = False
+        try:
+            if opened:
+                await settle(opened)
+            reach("move.flushed")
+            moved = await self._hand_over(topic, segment, target)
+            reach("move.given")
+        except Exception:  # not when cancelled: then nobody knows yet
+            self._keep(topic, segment, opened)
+            raise
+        if not moved:
+            self._keep(topic, segment, opened)
+        return moved
+
+    def _keep(self, topic: Topic, segment: int, opened: OpenSegment | None) -> None:
+        if opened and topic.opened.get(segment) is opened:
+            opened.reopen()
+
+    async def _hand_over(self, topic: Topic, segment: int, target: str) -> bool:
+        record, revision = self._catalog.segment(topic, segment)
+        key = keys.SEGMENTS.key(topic.name, topic.record.incarnation, segment)
+        compares = [Compare(key, revision), self._membership.compare(), self._roster.compare(target)]
+        try:
+            done = await self._write(key, msgspec.structs.replace(record, owner=target), compares)
+        except CoordinationUnavailable:
+            await self._be_sure(key, record, revision)
+            done = self._catalog.segment(topic, segment)[0].owner == target
+        if not done:
+            await self._catalog.look(topic.name, segment)
+        return done
+
+    async def _be_sure(self, key: str, record: SegmentRecord, revision: int) -> None:
+        """After a lost answer: write the record as it was, or learn that it has changed."""
+        while True:
+            try:
+                if not await self._write(key, record, [Compare(key, revision), self._membership.compare()]):
+                    there = await self._coordination.get(key)
+                    if there and there.revision == revision:
+                        raise NotOwner("this broker's lease has run out")
+                    self._catalog.apply([Change(key, there.value, there.revision)] if there else [])
+                return
+            except CoordinationUnavailable:
+                logger.warning("whether %s has been given away is unknown yet", key)
+                await asyncio.sleep(RETRY_S)
+
+    async def _write(self, key: str, record: SegmentRecord, compares: list[Compare]) -> bool:
+        value = keys.SEGMENTS.encode(record)
+        done = await self._coordination.commit(compares, [Put(key, value)])
+        if done:
+            self._catalog.apply([Change(key, value, done)])
+        return done is not None
+
+    async def _route(self, topic: Topic) -> Routing:
+        places = asyncio.Semaphore(OPENINGS)
+
+        async def open_one(number: int) -> None:
+            async with places:
+                if number not in topic.opened:
+                    opened = await self._open(topic, number)
+                    if number not in topic.opened and self.has(topic, number):
+                        topic.opened[number] = opened
+
+        records = self._catalog.segments(topic)
+        own = [n for n, r in records.items() if r.owner == self._membership.broker and n not in topic.leaving]
+        await asyncio.gather(*map(open_one, own))
+        order = sorted(records, key=lambda number: records[number].low)
+        bounds = np.array([records[number].low for number in order], dtype=np.int32)
+        return Routing(order, bounds, [topic.opened.get(n) if n in own else None for n in order])
+
+    async def _open(self, topic: Topic, number: int) -> OpenSegment:
+        record, _ = self._catalog.segment(topic, number)
+        chain = Chain(self._store, topic.name, number)
+        try:
+            await chain.open()
+        finally:
+            self._catalog.check(topic)  # one that has been deleted meanwhile is not opened, nor damaged
+        source = Source(topic.name, number, KeyRange(record.low, record.high), topic.layout)
+        return OpenSegment(source, chain, self._membership.broker, self._budget, topic.signal, self._dirty.add)

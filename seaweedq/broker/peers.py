@@ -1,0 +1,92 @@
+"""Talking to other brokers over HTTP: calls below /internal, and whole requests of clients handed on (relayed).
+
+Every one carries the cluster's secret; there is no other way in. A broker that does not answer is Unavailable, and what
+became of the request is unknown: whoever asks decides whether it may be repeated.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from seaweedq.errors import SeaweedqError, Unavailable, by_slug
+
+SECRET_HEADER = "Seaweedq-Secret"
+CONNECT_S = 2.0
+MAX_CONNECTIONS = 256
+T = TypeVar("T")
+Headers = Mapping[str, str]
+
+
+class Trouble(msgspec.Struct, array_like=True):
+    """An error on its way between brokers."""
+
+    slug: str
+    detail: str
+    fields: dict[str, Any]
+
+    @staticmethod
+    def of(error: SeaweedqError) -> "Trouble":
+        """The error as it is told."""
+        return Trouble(error.slug, error.detail, dict(error.fields))
+
+    def error(self) -> SeaweedqError:
+        """The error as it was."""
+        return by_slug().get(self.slug, SeaweedqError)(self.detail, **self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """Another broker's answer to a client's request."""
+
+    status: int
+    headers: Headers
+    body: bytes = field(repr=False)
+
+
+class Peers:
+    """Connections to the other brokers, kept open."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+        self._session: aiohttp.ClientSession | None = None
+
+    async def call(self, url: str, path: str, request: Any, answer: type[T], timeout_s: float) -> T:
+        """POST a msgpack'd request to `/internal/{path}`. Raises Unavailable where no answer came, else what the other
+        side raised."""
+        body = await self.post(url, path, msgspec.msgpack.encode(request), timeout_s)
+        return msgspec.msgpack.decode(body, type=answer)
+
+    async def post(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
+        """As `call`, with bytes."""
+        found = await self.relay("POST", f"{url}/internal/{path}", {}, body, timeout_s)
+        if found.status == 200:
+            return found.body
+        try:
+            raise msgspec.msgpack.decode(found.body, type=Trouble).error()
+        except msgspec.DecodeError:
+            raise Unavailable(f"{url} answered {found.status} to {path}") from None
+
+    async def relay(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
+        """Send a request on. Raises Unavailable where no answer came."""
+        total = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
+        secret = {**headers, SECRET_HEADER: self._secret}
+        try:
+            async with self._client().request(method, url, data=body, headers=secret, timeout=total) as response:
+                return Relayed(response.status, dict(response.headers), await response.read())
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+            raise Unavailable(f"{url} does not answer: {type(error).__name__} {error}".rstrip()) from error
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=30, use_dns_cache=True)
+            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+        return self._session

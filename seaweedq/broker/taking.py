@@ -1,0 +1,134 @@
+"""Taking rows into own segments: judged by the producer table, committed together, answered when durable.
+
+Between the judgement and the adding to a commit there is no await: what is judged new is on its way, and a segment that
+is open when its rows are judged is still open when they are added.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from seaweedq.broker.commit import Claim, GroupCommit, Part, Rows
+from seaweedq.broker.open_segment import OpenSegment, Sequences, Waiting
+from seaweedq.broker.parcels import Outcome
+from seaweedq.errors import SequenceOutOfOrder, Unavailable
+from seaweedq.segments.producers import Duplicate, OutOfOrder
+from seaweedq.segments.rows import Single
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A part and what is known of it: None is new."""
+
+    part: Part
+    known: Duplicate | Waiting | None
+
+
+def judged(segment: OpenSegment, rows: Rows, sequences: Sequences | None) -> Judged:
+    """Raises SequenceOutOfOrder, and what closed the segment."""
+    segment.check_open()
+    verdict = segment.judge(sequences, rows.batch.num_rows) if sequences else None
+    if isinstance(verdict, OutOfOrder):
+        assert sequences
+        raise _out_of_order(sequences, verdict)
+    return Judged(Part.of(segment, rows), verdict if isinstance(verdict, Duplicate | Waiting) else None)
+
+
+class Taker:
+    """Takes rows through the group commit; a request waits for its durability for at most `timeout_s`."""
+
+    def __init__(self, commit: GroupCommit, timeout_s: float) -> None:
+        self._commit = commit
+        self._timeout_s = timeout_s
+
+    def begin(self, parts: Sequence[Judged], sequences: Sequences | None) -> asyncio.Future[None] | None:
+        """Add the new ones to one commit, in the step in which they were judged."""
+        new = [one.part for one in parts if one.known is None]
+        if not new:
+            return None
+        durable = self._commit.add(new)
+        for part in new if sequences else ():
+            assert sequences
+            done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            part.claims = [Claim(0, part.rows.num_rows, done, sequences)]
+            part.segment.expect(sequences, part.rows.num_rows, done)
+        return durable
+
+    async def end(self, parts: Sequence[Judged], durable: asyncio.Future[None] | None) -> list[Outcome]:
+        """Wait until the new ones are durable, and those that were on their way; look up what is known."""
+        if durable:
+            await self._durable(durable)
+        return [Outcome(await self._first(one), one.known is not None) for one in parts]
+
+    async def take(self, segment: OpenSegment, rows: Rows, sequences: Sequences) -> Outcome:
+        """Rows of one segment. Raises SequenceOutOfOrder, Unavailable, and what closed the segment."""
+        parts = [judged(segment, rows, sequences)]
+        (outcome,) = await self.end(parts, self.begin(parts, sequences))
+        return outcome
+
+    async def single(self, segment: OpenSegment, message: Single, sequences: Sequences | None) -> tuple[int, bool]:
+        """One message: its offset, and whether it was there already."""
+        segment.check_open()
+        done = self._known_single(segment, sequences) if sequences else None
+        duplicate = done is not None
+        if done is None:
+            done = self._commit.add_single(segment, message, sequences)
+            if sequences:
+                segment.expect(sequences, 1, done)
+        return await (self._durable(done) if sequences else self._own(done)), duplicate
+
+    def _known_single(self, segment: OpenSegment, sequences: Sequences) -> asyncio.Future[int] | None:
+        verdict = segment.judge(sequences, 1)
+        if isinstance(verdict, OutOfOrder):
+            raise _out_of_order(sequences, verdict)
+        if isinstance(verdict, Waiting):
+            return verdict.done
+        if isinstance(verdict, Duplicate):
+            done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            done.set_result(verdict.first_offset)
+            return done
+        return None
+
+    async def _first(self, one: Judged) -> int:
+        if isinstance(one.known, Duplicate):
+            return one.known.first_offset
+        if isinstance(one.known, Waiting):
+            return await self._durable(one.known.done)
+        return one.part.first
+
+    async def _own(self, done: asyncio.Future[T]) -> T:
+        """As `_durable`, of a future for which nobody else waits."""
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, done)
+        try:
+            return await done
+        finally:
+            timer.cancel()
+
+    async def _durable(self, done: asyncio.Future[T]) -> T:
+        """Wait, but not for ever; others may wait for the same future, so it is not cancelled with us."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await asyncio.shield(done)
+        except TimeoutError as error:
+            raise self._timed_out() from error
+
+    def _give_up(self, done: asyncio.Future[Any]) -> None:
+        if not done.done():
+            done.set_exception(self._timed_out())
+
+    def _timed_out(self) -> Unavailable:
+        detail = f"not durable within publish_timeout_s={self._timeout_s:g}; whether it was taken is unknown"
+        return Unavailable(detail, retry_after_s=1)
+
+
+def _out_of_order(sequences: Sequences, verdict: OutOfOrder) -> SequenceOutOfOrder:
+    return SequenceOutOfOrder(
+        f"producer {sequences.producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is "
+        f"{verdict.newest}, and this is none of the last remembered requests",
+        producer=sequences.producer,
+        sequence=sequences.low,
+        newest=verdict.newest,
+    )

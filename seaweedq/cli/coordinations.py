@@ -1,0 +1,35 @@
+"""Which coordination the settings mean: the one place where its kind is chosen."""
+
+from seaweedq.clock import Clock
+from seaweedq.coordination.embedded import EmbeddedCoordination
+from seaweedq.coordination.interface import Coordination
+from seaweedq.errors import InvalidRequest
+from seaweedq.settings import Settings
+
+ETCD = "etcd://"
+
+
+def open_coordination(settings: Settings, clock: Clock) -> Coordination:
+    """The coordination that the settings name. Raises InvalidRequest where it needs an extra, or a file that can not
+    be read."""
+    if not settings.coordination.startswith(ETCD):
+        return EmbeddedCoordination(settings.data_dir / "coordination.db", clock)
+    try:
+        from seaweedq.coordination.etcd import EtcdCoordination
+        from seaweedq.coordination.etcd_transport import Access
+    except ModuleNotFoundError:
+        raise InvalidRequest(
+            f"coordination={settings.coordination!r} needs etcd3: pip install 'seaweedq[etcd]'", field="coordination"
+        ) from None
+    access = Access(
+        endpoints=settings.coordination.removeprefix(ETCD).split(","),
+        user=settings.etcd_user,
+        password=settings.etcd_password,
+        ca_file=settings.etcd_ca_file,
+        cert_file=settings.etcd_cert_file,
+        key_file=settings.etcd_key_file,
+    )
+    try:
+        return EtcdCoordination(access, settings.etcd_prefix)
+    except OSError as error:
+        raise InvalidRequest(f"a file of the settings etcd_* cannot be read: {error}", field="etcd_ca_file") from None

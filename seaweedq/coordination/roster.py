@@ -1,0 +1,63 @@
+"""The roster: who lives, and whose journals are still there. A watched view, like all views possibly behind.
+
+That a broker is *gone* is only ever decided by reading its key again (`gone`): a key that went never comes back, since
+ids are new at every start.
+"""
+
+from collections.abc import Callable
+
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Change, Compare, Coordination
+from seaweedq.coordination.records import BrokerRecord, JournalRecord
+from seaweedq.coordination.view import View
+
+PREFIXES = (keys.BROKERS.prefix(), keys.JOURNALS.prefix())
+
+
+def _nothing() -> None:
+    pass
+
+
+class Roster:
+    """Brokers and journals by broker id, each with its revision. `changed` is called after every change."""
+
+    def __init__(self, coordination: Coordination, changed: Callable[[], None] = _nothing) -> None:
+        self.brokers: dict[str, tuple[BrokerRecord, int]] = {}
+        self.journals: dict[str, tuple[JournalRecord, int]] = {}
+        self._coordination = coordination
+        self._changed = changed
+        self._view = View(coordination, PREFIXES, self._apply)
+        self.load = self._view.load
+        self.follow = self._view.follow
+
+    def alive(self, broker: str | None) -> bool:
+        """Whether the broker's key was there when last seen."""
+        return broker in self.brokers
+
+    def url(self, broker: str | None) -> str | None:
+        """Where a living broker is reached."""
+        found = self.brokers.get(broker or "")
+        return found[0].url if found else None
+
+    def compare(self, broker: str) -> Compare:
+        """Holds as long as the broker lives and is as it was seen."""
+        return Compare(keys.BROKERS.key(broker), self.brokers[broker][1] if broker in self.brokers else 0)
+
+    async def gone(self, broker: str) -> bool:
+        """Whether the broker's lease has ended, read anew."""
+        return await self._coordination.get(keys.BROKERS.key(broker)) is None
+
+    def _apply(self, change: Change) -> None:
+        if change.key.startswith(PREFIXES[0]):
+            (broker,) = keys.BROKERS.parse(change.key)
+            if change.value is None:
+                self.brokers.pop(broker, None)
+            else:
+                self.brokers[broker] = keys.BROKERS.decode(change.value), change.revision
+        else:
+            (broker,) = keys.JOURNALS.parse(change.key)
+            if change.value is None:
+                self.journals.pop(broker, None)
+            else:
+                self.journals[broker] = keys.JOURNALS.decode(change.value), change.revision
+        self._changed()
