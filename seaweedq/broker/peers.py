@@ -4,7 +4,6 @@ Every one carries the cluster's secret; there is no other way in. A broker that 
 became of the request is unknown: whoever asks decides whether it may be repeated.
 """
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -77,7 +76,7 @@ class Peers:
         try:
             async with self._client().request(method, url, data=body, headers=secret, timeout=total) as response:
                 return Relayed(response.status, dict(response.headers), await response.read())
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"{url} does not answer: {type(error).__name__} {error}".rstrip()) from error
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing 
 """
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 
 import msgspec
