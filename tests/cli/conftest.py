@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import Fleet
+from stand_in_fleet import Fleet
 
 
 @pytest.fixture

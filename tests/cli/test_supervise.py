@@ -6,7 +6,7 @@ import time
 
 import httpx
 import pytest
-from fleet import gone, until
+from stand_in_fleet import gone, until
 
 
 def test_every_broker_is_told_with_its_number_and_only_the_first_one_pastes(fleet):

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from fleet import gone, until
+from stand_in_fleet import gone, until
 
 
 def test_a_second_parent_on_the_folder_is_refused_and_told_who_has_it(fleet):

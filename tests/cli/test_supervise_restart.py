@@ -3,7 +3,7 @@
 import os
 import signal
 
-from fleet import gone, until
+from stand_in_fleet import gone, until
 
 
 def test_one_after_another(fleet):
