@@ -72,8 +72,10 @@ class EtcdServer:
             self.process = None
 
     def pause(self) -> None:
-        """SIGSTOP: its sockets stay, nothing answers."""
+        """SIGSTOP, until it stands still: its sockets stay, nothing answers."""
         self._signal(signal.SIGSTOP)
+        assert self.process is not None
+        os.waitpid(self.process.pid, os.WUNTRACED)
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -7,6 +7,7 @@ them, whichever it is; nothing here ever blocks a loop.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import grpc
 from seaweedq.coordination.etcd_rpc import rpc
 from seaweedq.errors import CoordinationUnavailable
 
+Metadata = tuple[tuple[str, str], ...]
 WATCH = "/etcdserverpb.Watch/Watch"
 # KeepAlive is a stream of both directions in etcd; one request and its one answer are a call like the others.
 METHODS = {
@@ -29,7 +31,8 @@ METHODS = {
 OPTIONS = (
     # A dead connection is found by pings. etcd takes one each 5 s at most (--grpc-keepalive-min-time).
     ("grpc.keepalive_time_ms", 5_500),
-    ("grpc.keepalive_timeout_ms", 2_500),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),  # without it gRPC 1.85 waits a minute whatever the line above says
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -83,7 +86,7 @@ class Endpoint:
         self._calls = {kind: self._channel.unary_unary(path, *_codec(kind, to)) for kind, (path, to) in METHODS.items()}
         self._watch = self._channel.unary_stream(WATCH, *_codec(rpc.WatchRequest, rpc.WatchResponse))
 
-    async def call(self, request: Any, timeout_s: float, metadata: Any) -> Any:
+    async def call(self, request: Any, timeout_s: float, metadata: Metadata) -> Any:
         """The answer. Raises grpc.RpcError; a cancelled task cancels its call."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
@@ -95,7 +98,7 @@ class Endpoint:
             call.cancel()
         return call.result()
 
-    def watch(self, request: Any, metadata: Any) -> Any:
+    def watch(self, request: Any, metadata: Metadata) -> Any:
         """The answers to come: iterating them blocks, and raises grpc.RpcError; `cancel()` ends them."""
         return self._watch(request, metadata=metadata)
 
@@ -128,25 +131,31 @@ class Transport:
         LeaseNotFound (it has not).
         """
         self.check_open()
+        endpoint, tries = self.endpoint, len(self._endpoints)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._call(request, repeat)
+                while True:
+                    endpoint, tries = self.endpoint, tries - 1
+                    try:
+                        return await self._authorized(endpoint, request)
+                    except grpc.RpcError as error:
+                        self._judge(error, endpoint, again=repeat and tries > 0)
         except TimeoutError:
-            where = self.endpoint
-            self.blame(where)
-            raise CoordinationUnavailable(f"etcd at {where.address}: no answer in {self._timeout_s} s") from None
+            self.blame(endpoint)
+            raise CoordinationUnavailable(f"etcd at {endpoint.address}: no answer in {self._timeout_s} s") from None
 
-    async def metadata(self, endpoint: Endpoint) -> Any:
+    async def metadata(self, endpoint: Endpoint) -> Metadata:
         """What goes with each call: that a member without a leader must refuse it, and the user's token."""
         if self._access.user and not self._token:
             request = rpc.AuthenticateRequest(name=self._access.user, password=self._access.password)
-            self._token = (await endpoint.call(request, self._timeout_s, ())).token
+            self._token = (await self._send(endpoint, request, ())).token
         token = (("token", self._token),) if self._token else ()
         return (("hasleader", "true"), *token)
 
-    def refresh(self) -> None:
-        """Take a new token before the next call."""
-        self._token = ""
+    def refresh(self, metadata: Metadata) -> None:
+        """Take a new token before the next call, unless somebody has done so since this one was used."""
+        if ("token", self._token) in metadata:
+            self._token = ""
 
     def blame(self, endpoint: Endpoint) -> None:
         """Use the next endpoint, unless another has taken this one's place already."""
@@ -164,28 +173,27 @@ class Transport:
         for endpoint in self._endpoints:
             endpoint.close()
 
-    async def _call(self, request: Any, repeat: bool) -> Any:
-        tries = len(self._endpoints)
-        while True:
-            endpoint = self.endpoint
-            try:
-                return await self._authorized(endpoint, request)
-            except grpc.RpcError as error:
-                self.check_open()
-                tries -= 1
-                if error.code() in SILENT:
-                    self.blame(endpoint)
-                if not (repeat and tries and error.code() is grpc.StatusCode.UNAVAILABLE):
-                    raise meaning(error, endpoint) from error
-
     async def _authorized(self, endpoint: Endpoint, request: Any) -> Any:
+        metadata = await self.metadata(endpoint)
         try:
-            return await endpoint.call(request, self._timeout_s, await self.metadata(endpoint))
+            return await self._send(endpoint, request, metadata)
         except grpc.RpcError as error:
-            if not (self._token and stale_token(error.details())):
+            if not (self._access.user and stale_token(error.details())):
                 raise
-            self.refresh()  # etcd has refused the call, so that it can be made again
-            return await endpoint.call(request, self._timeout_s, await self.metadata(endpoint))
+        self.refresh(metadata)  # etcd has refused the call, so that it can be made again
+        return await self._send(endpoint, request, await self.metadata(endpoint))
+
+    async def _send(self, endpoint: Endpoint, request: Any, metadata: Metadata) -> Any:
+        self.check_open()
+        return await endpoint.call(request, self._timeout_s, metadata)
+
+    def _judge(self, error: Any, endpoint: Endpoint, again: bool) -> None:
+        """Raises what a failed call means, unless it is to be made again at the next endpoint."""
+        self.check_open()
+        if error.code() in SILENT:
+            self.blame(endpoint)
+        if not (again and error.code() is grpc.StatusCode.UNAVAILABLE):
+            raise meaning(error, endpoint) from error
 
 
 def stale_token(details: str | None) -> bool:
@@ -195,7 +203,7 @@ def stale_token(details: str | None) -> bool:
 
 def meaning(error: Any, endpoint: Endpoint) -> Exception:
     """What an RpcError says in the words of this project."""
-    if error.code() is grpc.StatusCode.NOT_FOUND and "lease" in error.details():
+    if error.code() is grpc.StatusCode.NOT_FOUND and "lease" in (error.details() or ""):
         return LeaseNotFound(error.details())
     return CoordinationUnavailable(f"etcd at {endpoint.address}: {error.code().name}: {error.details()}")
 
@@ -205,5 +213,5 @@ def _codec(request: Any, response: Any) -> Any:
 
 
 def _wake(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
-    if not loop.is_closed():
+    with suppress(RuntimeError):  # the loop has gone, and whoever waited in it
         loop.call_soon_threadsafe(done.set)

@@ -14,7 +14,7 @@ import grpc
 
 from seaweedq.coordination.etcd_keys import KeySpace
 from seaweedq.coordination.etcd_rpc import rpc
-from seaweedq.coordination.etcd_transport import SILENT, Endpoint, Transport, meaning, stale_token
+from seaweedq.coordination.etcd_transport import SILENT, Endpoint, Metadata, Transport, meaning, stale_token
 from seaweedq.coordination.interface import Change, WatchLost
 from seaweedq.errors import CoordinationUnavailable
 
@@ -77,6 +77,7 @@ class Watch:
         self._prefix = prefix
         self._revision = revision
         self._refused = False
+        self._metadata: Metadata = ()
         self._stream: Stream | None = None
 
     async def groups(self) -> AsyncGenerator[Sequence[Change], None]:
@@ -98,10 +99,10 @@ class Watch:
         return self._stream
 
     async def _follow(self, endpoint: Endpoint) -> AsyncGenerator[Sequence[Change], None]:
-        metadata = await self._transport.metadata(endpoint)
+        self._metadata = await self._transport.metadata(endpoint)
         if self._transport.closed:
             return
-        self._stream = stream = Stream(endpoint.watch(self._request(), metadata))
+        self._stream = stream = Stream(endpoint.watch(self._request(), self._metadata))
         try:
             while (answer := await stream.next()) is not None:
                 if answer.canceled:
@@ -141,11 +142,12 @@ class Watch:
         if self._refused:
             raise CoordinationUnavailable(f"etcd at {endpoint.address} ends the watch: {answer.cancel_reason}")
         self._refused = True
-        self._transport.refresh()
+        self._transport.refresh(self._metadata)
 
     def _judge(self, error: Any, endpoint: Endpoint) -> None:
-        if stale_token(error.details()):
-            self._transport.refresh()
+        if stale_token(error.details()) and not self._refused:
+            self._refused = True
+            self._transport.refresh(self._metadata)
         elif error.code() in HEALS:
             self._transport.blame(endpoint)
         else:
