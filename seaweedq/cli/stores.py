@@ -1,13 +1,45 @@
-"""Which store a URL means: the one place where a backend is chosen."""
+"""Which store the settings mean: the one place where a store's kind is chosen."""
+
+from typing import Protocol
 
 from seaweedq.clock import Ids
 from seaweedq.errors import InvalidRequest
+from seaweedq.settings import Settings
+from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.local import LocalStore
 
 
-def open_store(url: str, ids: Ids) -> LocalStore:
-    """The store at a URL. Raises InvalidRequest for a kind that there is not."""
+class OpenStore(ObjectStore, Protocol):
+    """A store with what its process does before the first request and after the last one."""
+
+    async def sweep_temporary(self) -> int:
+        """Remove what crashed writers left that has no name yet; how many."""
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+
+
+def open_store(settings: Settings, ids: Ids) -> OpenStore:
+    """The store that the settings name. Raises InvalidRequest for a kind that there is not, or that needs an extra."""
+    url = settings.store_path
     scheme, separator, _ = url.partition("://")
+    if scheme == "s3":
+        return _s3(settings)
     if separator and scheme != "file":
-        raise InvalidRequest(f"store={url!r}: only file:// stores are supported yet", field="store")
+        raise InvalidRequest(f"store={url!r}: there are file:// and s3:// stores", field="store")
     return LocalStore(url, ids)
+
+
+def _s3(settings: Settings) -> OpenStore:
+    try:
+        import s3fs  # noqa: F401
+    except ModuleNotFoundError:
+        raise InvalidRequest(
+            f"store={settings.store!r} needs s3fs: pip install 'seaweedq[s3]'", field="store"
+        ) from None
+    from seaweedq.storage.endpoints import Endpoints
+    from seaweedq.storage.s3 import s3_stores
+
+    endpoints = [endpoint.strip() for endpoint in settings.s3_endpoints.split(",") if endpoint.strip()]
+    stores = s3_stores(settings.store, endpoints, settings.s3_addressing)
+    return stores[0] if len(stores) == 1 else Endpoints(stores)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 import pyarrow as pa
 
-from seaweedq.cli.stores import open_store
+from seaweedq.cli.stores import OpenStore, open_store
 from seaweedq.client.calls import call, fetch_request, segments
 from seaweedq.client.effects import ARROW, Reply, Request, Steps
 from seaweedq.client.problems import check
@@ -24,6 +24,7 @@ from seaweedq.errors import ClientError, Damaged, OffsetOutOfRange, StoreUnavail
 from seaweedq.segments.agreement import disagreement, misplaced
 from seaweedq.segments.audit import Bounds, Finding, Listing, SegmentAudit
 from seaweedq.segments.entry import EntryName
+from seaweedq.settings import Settings
 from seaweedq.storage.identity import NAME, Identity
 from seaweedq.storage.interface import ObjectStore
 
@@ -98,7 +99,7 @@ class Audit:
             broker = stack.enter_context(closing(Broker(self._url, self._topic))) if self._url else None
             before = broker.bounds() if broker else {}
             expected, root = broker.store() if broker else (None, "")
-            store = open_store(self._root or root, SystemIds())
+            store = open_store(Settings(store=self._root or root), SystemIds())
             cluster, names = asyncio.run(_look(store, self._topic))
             if expected not in (None, cluster):
                 raise ClientError(f"the store is that of cluster {cluster}, the broker is of cluster {expected}")
@@ -174,13 +175,15 @@ def _answer(request: Request) -> Steps[Reply]:
     return (yield request)  # type: ignore[no-any-return]
 
 
-async def _look(store: ObjectStore, topic: str) -> tuple[str, list[str]]:
+async def _look(store: OpenStore, topic: str) -> tuple[str, list[str]]:
     """The store's cluster id, and all names below the topic's folder."""
     try:
         cluster = msgspec.json.decode(await store.read(NAME), type=Identity).cluster
+        names: list[str] = []
+        while page := await store.list(f"topics/{topic}/", after=names[-1] if names else "", limit=PAGE_NAMES):
+            names += page
     except FileNotFoundError:
         raise ClientError(f"there is no store: {NAME} is not there") from None
-    names: list[str] = []
-    while page := await store.list(f"topics/{topic}/", after=names[-1] if names else "", limit=PAGE_NAMES):
-        names += page
+    finally:
+        await store.close()
     return cluster, names

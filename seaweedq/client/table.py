@@ -33,8 +33,12 @@ class Files:
 
     @staticmethod
     def list(url: str) -> "Files":
-        """List the files of a topic's directory. Raises ClientError where there are none: every topic has one."""
-        filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        """List the files of a topic's directory; on S3 with the credentials and the endpoint that boto's variables and
+        files name. Raises ClientError where there are none: every topic has one."""
+        try:
+            filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except ImportError:
+            raise ClientError(f"reading {url} needs s3fs: pip install 'seaweedq[s3]'", url=url) from None
         found = sorted(path for path in filesystem.find(root) if path.endswith(".parquet"))
         if not found:
             raise ClientError(f"there are no Parquet files at {url}, as seen from this machine", url=url)

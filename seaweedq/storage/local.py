@@ -65,6 +65,9 @@ class LocalStore:
         """Remove what crashed writers left in `_tmp`; to be called at start. How many files went."""
         return await asyncio.to_thread(self._sweep)
 
+    async def close(self) -> None:
+        """Nothing is held open."""
+
     def _path(self, name: str) -> str:
         return f"{self._root}/{check_name(name)}"
 

@@ -1,39 +1,71 @@
 """The start-up probe: does the store keep the one promise that safety rests on?
 
-Many writers race for one fresh name, and one comes late. Exactly one may win, and its bytes must stay.
+Many writers race for one fresh name, and one comes late. Exactly one may win, and its bytes must stay. A store with
+several endpoints is raced at each of them, and then at all of them at once: each may be honest for itself, and yet know
+nothing of the others.
 """
 
 import asyncio
+import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 from seaweedq.clock import Ids
 from seaweedq.errors import StoreUnavailable, UnfitStore
 from seaweedq.storage.interface import ObjectStore
 
+logger = logging.getLogger("seaweedq")
+
 ATTEMPTS = 5  # for each racer: S3 answers 409 while a concurrent put is being resolved
 
 
 async def probe(store: ObjectStore, ids: Ids, racers: int = 32) -> None:
-    """Race `racers` creates of one fresh name below `_probe/`, and remove it again.
+    """Race `racers` creates of one fresh name below `_probe/`, and remove it again; at each of the store's endpoints.
 
-    Raises UnfitStore, which says what the store ignores (fields: racers, winners); StoreUnavailable where a racer got
-    no answer.
+    An endpoint that does not answer is left out for this start, unless none does. Raises UnfitStore, which says what
+    the store ignores (fields: racers, winners); StoreUnavailable where a racer got no answer.
     """
+    if not isinstance(endpoints := getattr(store, "endpoints", None), Sequence):
+        await _race([store], ids, racers)
+        return
+    answering: list[ObjectStore] = []
+    for endpoint in endpoints:
+        try:
+            await _race([endpoint], ids, racers)
+        except StoreUnavailable as error:
+            last = error
+            logger.warning("an endpoint of the store is left out: %s", error)
+        else:
+            answering.append(endpoint)
+    if not answering:
+        raise last
+    if len(answering) > 1:
+        await _race(answering, ids, racers)
+    for endpoint in endpoints:
+        if endpoint not in answering:
+            store.leave_out(endpoint)  # type: ignore[attr-defined]
+
+
+async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:
     nonce = ids.nonce()
     name = f"_probe/{nonce}"
     contents = [f"{nonce} racer {number}".encode() for number in range(racers)]
+    lanes = [stores[number % len(stores)] for number in range(racers)]
     try:
-        won = await asyncio.gather(*(_create(store, name, content) for content in contents))
+        won = await asyncio.gather(
+            *(_create(lane, name, content) for lane, content in zip(lanes, contents, strict=True))
+        )
         winners = [content for content, mine in zip(contents, won, strict=True) if mine]
         if len(winners) != 1:
             raise UnfitStore(_verdict(racers, len(winners)), racers=racers, winners=len(winners))
-        if await _create(store, name, f"{nonce} late".encode()):
-            raise UnfitStore("the store created an object again that was there: it ignores create-if-absent")
-        if await store.read(name) != winners[0]:
-            raise UnfitStore("a create that the store refused has overwritten the object nevertheless")
+        for store in stores:
+            if await _create(store, name, f"{nonce} late".encode()):
+                raise UnfitStore("the store created an object again that was there: it ignores create-if-absent")
+            if await store.read(name) != winners[0]:
+                raise UnfitStore("a create that the store refused has overwritten the object nevertheless")
     finally:
         with suppress(StoreUnavailable):
-            await store.delete(name)
+            await stores[0].delete(name)
 
 
 def _verdict(racers: int, winners: int) -> str:

@@ -1,0 +1,80 @@
+"""A seekable file over range requests, for readers of Parquet in worker threads.
+
+Parquet is read from its end: the tail, which came with the first request, mostly holds the whole footer. Small reads
+that follow one another share a request.
+"""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from seaweedq.errors import StoreUnavailable
+
+TAIL_BYTES = 64 * 1024  # what pyarrow asks for first
+AHEAD_BYTES = 256 * 1024
+
+
+class RangeReader(io.RawIOBase):
+    """An object of `size` bytes that ends with `tail`; `fetch(start, end)` gets the rest.
+
+    A read gives all that was asked for, up to the end, or raises: what `fetch` raises, and StoreUnavailable for a short
+    answer.
+    """
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int, tail: bytes) -> None:
+        self._fetch = fetch
+        self._size = size
+        self._at = 0
+        self._tail = (size - len(tail), tail)
+        self._ahead = (0, b"")
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """The position in bytes."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """As any file. Raises ValueError for a place before the start."""
+        place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if place < 0:
+            raise ValueError(f"negative seek position {place}")
+        self._at = place
+        return place
+
+    def read(self, size: int | None = -1) -> bytes:
+        """That many bytes, fewer only at the end; all up to the end if negative or None."""
+        end = self._size if size is None or size < 0 else min(self._at + size, self._size)
+        if self.closed:
+            raise ValueError("read of a closed file")
+        found = self._bytes(self._at, end) if self._at < end else b""
+        self._at += len(found)
+        return found
+
+    def readall(self) -> bytes:
+        """All up to the end."""
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:
+        """As any file; fills the buffer unless the end comes first."""
+        space = memoryview(buffer).cast("B")
+        found = self.read(len(space))
+        space[: len(found)] = found
+        return len(found)
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        for first, held in (self._tail, self._ahead):
+            if first <= start and end <= first + len(held):
+                return held[start - first : end - first]
+        stop = min(max(end, start + AHEAD_BYTES), self._size)
+        found = self._fetch(start, stop)
+        if len(found) != stop - start:
+            raise StoreUnavailable(f"asked for the bytes {start} to {stop - 1}, got {len(found)} bytes")
+        self._ahead = (start, found if end < stop else b"")
+        return found[: end - start]

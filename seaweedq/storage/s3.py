@@ -1,0 +1,133 @@
+"""Objects below a prefix of a bucket, on AWS or whatever speaks S3 and keeps create-if-absent.
+
+Creates are single conditional puts (`If-None-Match: *`), so an object is at most 5 GB, and nothing is ever left half
+done. Credentials, region and profiles are boto's: AWS_* variables, ~/.aws, instance roles.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import BinaryIO, cast
+
+from fsspec.asyn import sync
+
+from seaweedq.errors import InvalidRequest, StoreUnavailable
+from seaweedq.storage.interface import Data
+from seaweedq.storage.names import check_name, check_prefix
+from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
+from seaweedq.storage.s3_requests import Bucket
+
+PAGE = 1000  # keys, the most that S3 lists at once
+_URL = re.compile(r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?P<prefix>(/[^/?#]+)*)/?")
+
+
+class S3Store:
+    """An ObjectStore at `url` (s3://bucket/prefix), reached at `endpoint`; None: where boto's variables and files say.
+
+    `addressing`: auto, path or virtual. All awaited methods belong to one event loop, `open` to any thread: what it
+    gives reads through fsspec's own thread. Raises InvalidRequest for a URL that is none.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        endpoint: str | None = None,
+        addressing: str = "auto",
+        connect_timeout_s: float = 3.0,
+        read_timeout_s: float = 10.0,
+        connections: int = 64,
+    ) -> None:
+        match = _URL.fullmatch(url)
+        if not match:
+            raise InvalidRequest(f"store={url!r} is not s3://bucket/prefix", field="store")
+        self.endpoint = endpoint
+        self._root = f"{match['prefix'][1:]}/" if match["prefix"] else ""
+        bucket = partial(
+            Bucket,
+            match["bucket"],
+            endpoint,
+            addressing,
+            connect_timeout_s=connect_timeout_s,
+            read_timeout_s=read_timeout_s,
+            connections=connections,
+        )
+        self._bucket = bucket(on_loop=True)
+        self._readers = bucket(on_loop=False)
+
+    async def create(self, name: str, data: Data) -> bool:
+        """As ObjectStore. Raises UnfitStore where the store does not know the condition."""
+        return await self._bucket.create(self._key(name), data)
+
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
+        if start < 0 or (end is not None and end < start):
+            raise ValueError(f"not a range: [{start}, {end})")
+        if start == end:
+            await self.size(name)
+            return b""
+        return await _range(self._bucket, self._key(name), start, end)
+
+    async def size(self, name: str) -> int:
+        """As ObjectStore."""
+        return await self._bucket.size(self._key(name))
+
+    async def delete(self, name: str) -> None:
+        """As ObjectStore."""
+        await self._bucket.delete(self._key(name))
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        """As ObjectStore; folder markers, which other tools leave, are not listed."""
+        first, last = self._root + check_prefix(prefix), self._root + after
+        names: list[str] = []
+        more = True
+        while more and len(names) < limit:
+            keys, more = await self._bucket.list(first, last, min(PAGE, limit - len(names)))
+            names += [key.removeprefix(self._root) for key in keys if not key.endswith("/")]
+            last = keys[-1] if keys else last
+        return names
+
+    def open(self, name: str) -> BinaryIO:
+        """As ObjectStore. Raises StoreUnavailable as well, and so do the reader's reads."""
+        key = self._key(name)
+        tail, _, size = sync(self._readers.loop, self._readers.read, key, f"-{TAIL_BYTES}")
+        fetch = partial(sync, self._readers.loop, _range, self._readers, key)
+        return cast(BinaryIO, RangeReader(fetch, size, tail))
+
+    async def presign_upload(
+        self, name: str, expires_s: int, content_type: str | None = None, size: int | None = None
+    ) -> str:
+        """A URL that takes one PUT of the object, of that Content-Type and that many bytes where they are given."""
+        stated = {"ContentType": content_type, "ContentLength": size}
+        stated = {parameter: value for parameter, value in stated.items() if value is not None}
+        return await self._bucket.presign("put_object", self._key(name), expires_s, **stated)
+
+    async def presign_download(self, name: str, expires_s: int) -> str:
+        """A URL that takes a GET of the object."""
+        return await self._bucket.presign("get_object", self._key(name), expires_s)
+
+    async def sweep_temporary(self) -> int:
+        """A put that was cut off leaves nothing."""
+        return 0
+
+    async def close(self) -> None:
+        """Close the loop's connections. Readers go on; their connections go with the store."""
+        await self._bucket.close()
+
+    def _key(self, name: str) -> str:
+        return self._root + check_name(name)
+
+
+def s3_stores(url: str, endpoints: Sequence[str], addressing: str = "auto") -> list[S3Store]:
+    """One store for each endpoint; without any, the one where boto's variables and files say."""
+    return [S3Store(url, endpoint, addressing) for endpoint in endpoints or (None,)]
+
+
+async def _range(bucket: Bucket, key: str, start: int, end: int | None) -> bytes:
+    """The bytes [start, end), cut at the object's end; also from a store that ignores the range."""
+    whole = start == 0 and end is None
+    data, first, size = await bucket.read(key, None if whole else f"{start}-{'' if end is None else end - 1}")
+    stop = size if end is None else min(end, size)
+    found = data[start - first : stop - first] if first <= start < stop else b""
+    if len(found) != max(stop - start, 0):
+        raise StoreUnavailable(f"asked for the bytes {start} to {stop - 1} of {key}, got {len(data)} from {first} on")
+    return found

@@ -1,0 +1,198 @@
+"""What each method of the S3 store raises, and how often it asks, when the network or the store misbehave."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from s3_proxy import (
+    Exchange,
+    Fault,
+    Proxy,
+    answers,
+    cut,
+    flipped,
+    proxy_of,
+    reset_after,
+    reset_before,
+    shortened,
+    silence_after,
+    through,
+    without_range,
+)
+from s3_service import S3Service
+
+from seaweedq.errors import StoreUnavailable, UnfitStore
+from seaweedq.storage.endpoints import Endpoints
+from seaweedq.storage.s3 import S3Store
+
+READ_TIMEOUT_S = 0.5
+Act = Callable[[S3Store], Awaitable[object]]
+
+
+@pytest.fixture
+async def proxy(moto: S3Service) -> AsyncIterator[Proxy]:
+    async with proxy_of(moto.endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def store(moto: S3Service, proxy: Proxy) -> AsyncIterator[S3Store]:
+    store = S3Store(f"s3://{moto.bucket()}", proxy.endpoint, "path", read_timeout_s=READ_TIMEOUT_S)
+    assert await store.create("there", b"0123456789")
+    yield store
+    await store.close()
+
+
+UNKNOWN = {
+    "500": answers(500, "InternalError"),
+    "503": answers(503, "ServiceUnavailable"),
+    "slow down": answers(503, "SlowDown"),
+    "conflict": answers(409, "ConditionalRequestConflict"),
+    "forbidden": answers(403, "AccessDenied"),
+    "reset": reset_before,
+}
+HAPPENED = {"reset": reset_after, "silence": silence_after}
+
+
+@pytest.mark.parametrize("fault", UNKNOWN)
+async def test_a_create_that_failed_is_unknown_and_was_sent_once(store: S3Store, proxy: Proxy, fault: str) -> None:
+    proxy.inject(UNKNOWN[fault])
+    with pytest.raises(StoreUnavailable, match="create new"):
+        await store.create("new", b"mine")
+    assert proxy.methods == ["PUT"]
+    proxy.inject(through)
+    assert await store.create("new", b"mine")
+
+
+@pytest.mark.parametrize("fault", HAPPENED)
+async def test_a_create_without_an_answer_may_have_happened(store: S3Store, proxy: Proxy, fault: str) -> None:
+    proxy.inject(HAPPENED[fault])
+    with pytest.raises(StoreUnavailable):
+        await store.create("new", b"mine")
+    assert proxy.methods == ["PUT"]
+    proxy.inject(through)
+    assert not await store.create("new", b"mine")
+    assert await store.read("new") == b"mine"
+
+
+async def test_a_store_that_does_not_know_the_condition_is_unfit(store: S3Store, proxy: Proxy) -> None:
+    proxy.inject(answers(501, "NotImplemented"))
+    with pytest.raises(UnfitStore, match="create-if-absent"):
+        await store.create("new", b"mine")
+
+
+async def _open(store: S3Store) -> bytes:
+    def read() -> bytes:
+        with store.open("there") as reader:
+            return reader.read()
+
+    return await asyncio.to_thread(read)
+
+
+REPEATABLE: dict[str, Act] = {
+    "read": lambda store: store.read("there"),
+    "range": lambda store: store.read("there", 2, 9),
+    "size": lambda store: store.size("there"),
+    "list": lambda store: store.list("there"),
+    "delete": lambda store: store.delete("gone"),
+    "open": _open,
+}
+WITH_BODY = ("read", "range", "list", "open")
+
+
+@pytest.mark.parametrize("act", REPEATABLE)
+@pytest.mark.parametrize("fault", ["500", "slow down", "reset"])
+async def test_what_may_be_sent_again_is_once(store: S3Store, proxy: Proxy, act: str, fault: str) -> None:
+    expected = await REPEATABLE[act](store)
+    proxy.inject(UNKNOWN[fault], times=1)
+    assert await REPEATABLE[act](store) == expected
+    assert len(proxy.methods) == 2
+    proxy.inject(UNKNOWN[fault])
+    with pytest.raises(StoreUnavailable):
+        await REPEATABLE[act](store)
+    assert len(proxy.methods) in ((2, 4) if fault == "reset" else (2,))  # aiohttp goes on after a reset by itself
+
+
+@pytest.mark.parametrize("act", REPEATABLE)
+async def test_no_answer_is_waited_for_no_longer_than_the_timeout(store: S3Store, proxy: Proxy, act: str) -> None:
+    if act == "open":
+        store = S3Store(f"s3://{store._bucket._name}", proxy.endpoint, "path", read_timeout_s=READ_TIMEOUT_S)
+    proxy.inject(silence_after)
+    async with asyncio.timeout(20 * READ_TIMEOUT_S):
+        with pytest.raises(StoreUnavailable):
+            await REPEATABLE[act](store)
+
+
+@pytest.mark.parametrize("fault", [cut, shortened], ids=["cut", "shortened"])
+@pytest.mark.parametrize("act", WITH_BODY)
+async def test_a_short_body_is_an_error(store: S3Store, proxy: Proxy, act: str, fault: Fault) -> None:
+    expected = await REPEATABLE[act](store)
+    proxy.inject(fault, times=1)
+    assert await REPEATABLE[act](store) == expected
+    proxy.inject(fault)
+    with pytest.raises(StoreUnavailable):
+        await REPEATABLE[act](store)
+
+
+async def test_a_flipped_bit_of_a_whole_object_is_an_error(store: S3Store, proxy: Proxy) -> None:
+    proxy.inject(flipped)
+    with pytest.raises(StoreUnavailable):
+        await store.read("there")
+
+
+async def test_a_store_that_ignores_ranges_is_read_right(store: S3Store, proxy: Proxy) -> None:
+    proxy.inject(without_range)
+    assert await store.read("there", 2, 5) == b"234"
+    assert await store.read("there", 8, 99) == b"89"
+    assert await store.read("there", 99) == b""
+    assert await _open(store) == b"0123456789"
+
+
+async def test_a_missing_bucket_is_named_and_is_no_missing_object(moto: S3Service) -> None:
+    store = S3Store("s3://no-such-bucket", moto.endpoint)
+    acts = [*REPEATABLE.values(), lambda store: store.create("new", b"")]
+    for act in acts:
+        with pytest.raises(StoreUnavailable, match=r"bucket no-such-bucket at http.*NoSuchBucket"):
+            await act(store)
+    await store.close()
+
+
+async def test_all_racers_are_under_way_at_once(store: S3Store, proxy: Proxy) -> None:
+    arrived, waiting = asyncio.Event(), []
+
+    async def together(exchange: Exchange) -> None:
+        waiting.append(exchange)
+        if len(waiting) == 32:
+            arrived.set()
+        await arrived.wait()
+        await through(exchange)
+
+    store = S3Store(f"s3://{store._bucket._name}", proxy.endpoint, "path")
+    proxy.inject(together)
+    won = await asyncio.gather(*(store.create("race", b"%d" % number) for number in range(32)))
+    assert sum(won) == 1
+    await store.close()
+
+
+async def test_the_next_endpoint_serves_what_may_be_sent_again(store: S3Store, proxy: Proxy, moto: S3Service) -> None:
+    other = S3Store(f"s3://{store._bucket._name}", moto.endpoint, "path")
+    both = Endpoints([store, other])
+    proxy.inject(reset_before)
+    assert await both.read("there") == b"0123456789"
+    assert both.endpoints == (other, store)
+    assert await both.list("") == ["there"]
+    assert await both.create("new", b"by the other one")
+    await both.close()
+
+
+async def test_a_create_is_not_repeated_at_the_next_endpoint_but_the_next_create_goes_there(
+    store: S3Store, proxy: Proxy, moto: S3Service
+) -> None:
+    both = Endpoints([store, S3Store(f"s3://{store._bucket._name}", moto.endpoint, "path")])
+    proxy.inject(reset_before)
+    with pytest.raises(StoreUnavailable):
+        await both.create("new", b"mine")
+    assert await both.list("") == ["there"]
+    assert await both.create("new", b"mine")
+    assert (await asyncio.to_thread(both.open, "new")).read() == b"mine"
+    await both.close()

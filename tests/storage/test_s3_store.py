@@ -1,0 +1,198 @@
+"""What the S3 store alone promises: presigned URLs, readers that ask seldom, bodies without copies, clear refusals."""
+
+import asyncio
+import io
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from s3_proxy import proxy_of
+from s3_service import S3Service
+
+from seaweedq.cli.stores import open_store
+from seaweedq.clock import Ids
+from seaweedq.errors import InvalidRequest, StoreUnavailable
+from seaweedq.settings import Settings
+from seaweedq.storage.counting import Counted
+from seaweedq.storage.endpoints import Endpoints
+from seaweedq.storage.local import LocalStore
+from seaweedq.storage.memory import MemoryStore
+from seaweedq.storage.ranges import AHEAD_BYTES, TAIL_BYTES, RangeReader
+from seaweedq.storage.s3 import S3Store, s3_stores
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+async def store(s3: S3Service) -> AsyncIterator[S3Store]:
+    store = S3Store(f"s3://{s3.bucket()}/below/")
+    yield store
+    await store.close()
+
+
+async def test_a_presigned_upload_takes_what_it_was_made_for_and_nothing_else(store: S3Store) -> None:
+    url = await store.presign_upload("_payloads/t/1", 60, content_type="image/png", size=5)
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.put(url, content=b"12345", headers={"Content-Type": "image/png"})).status_code == 200
+        download = await client.get(await store.presign_download("_payloads/t/1", 60))
+    assert await store.read("_payloads/t/1") == b"12345"
+    assert (download.status_code, download.content) == (200, b"12345")
+    assert download.headers["content-type"] == "image/png"
+    signed = httpx.URL(url).params["X-Amz-SignedHeaders"]
+    assert signed == "content-length;content-type;host"
+
+
+async def test_what_is_not_stated_is_not_signed(store: S3Store) -> None:
+    url = await store.presign_upload("_payloads/t/1", 60)
+    assert httpx.URL(url).params["X-Amz-SignedHeaders"] == "host"
+    assert httpx.URL(url).params["X-Amz-Expires"] == "60"
+    async with httpx.AsyncClient(trust_env=False) as client:
+        assert (await client.put(url, content=b"anything")).status_code == 200
+    assert await store.size("_payloads/t/1") == 8
+
+
+async def test_folder_markers_of_other_tools_are_not_objects_and_do_not_shorten_a_page(store: S3Store) -> None:
+    for key in ("t/", "t/a/", "t/b/"):
+        await store._bucket.create(f"below/{key}", b"")
+    for name in ("t/a/1", "t/b/1", "t/b/2"):
+        await store.create(name, b"")
+    assert await store.list("t/", limit=2) == ["t/a/1", "t/b/1"]
+    assert await store.list("t/", after="t/b/1", limit=2) == ["t/b/2"]
+
+
+async def test_more_names_than_a_page_holds(moto: S3Service) -> None:
+    store = S3Store(f"s3://{moto.bucket()}")
+    names = [f"n/{number:04d}" for number in range(1100)]
+    for start in range(0, len(names), 50):
+        await asyncio.gather(*(store.create(name, b"") for name in names[start : start + 50]))
+    assert await store.list("n/", limit=2000) == names
+    assert await store.list("n/", after="n/0041", limit=1050) == names[42:1092]
+    await store.close()
+
+
+async def test_a_large_body_is_sent_whole_and_not_copied(moto: S3Service) -> None:
+    store = S3Store(f"s3://{moto.bucket()}")
+    await store.create("first", b"connects")
+    memory = np.random.default_rng(1).integers(0, 256, 32 * MIB, np.uint8)
+    data = memoryview(pa.py_buffer(memory))
+    tracemalloc.start()
+    assert await store.create("large", data)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < len(data) / 2
+    assert await store.read("large", 31 * MIB) == bytes(data[31 * MIB :])
+    await store.close()
+
+
+async def test_a_store_of_two_lives_is_used_in_both(moto: S3Service) -> None:
+    store = S3Store(f"s3://{moto.bucket()}")
+    await store.create("a", b"a")
+    await store.close()
+    assert await store.read("a") == b"a"
+    await store.close()
+
+
+async def test_parquet_is_opened_with_one_request_and_a_row_group_read_with_few(moto: S3Service) -> None:
+    sink = io.BytesIO()
+    columns = {f"c{n}": np.random.default_rng(n).integers(0, 1 << 60, 20_000) for n in range(3)}
+    pq.write_table(pa.table(columns), sink, row_group_size=10_000)
+    async with proxy_of(moto.endpoint) as proxy:
+        store = S3Store(f"s3://{moto.bucket()}", proxy.endpoint)
+        await store.create("file.parquet", sink.getvalue())
+        proxy.methods.clear()
+
+        def read() -> tuple[int, pa.Table]:
+            with store.open("file.parquet") as file:
+                parquet = pq.ParquetFile(file)
+                opened = len(proxy.methods)
+                return opened, parquet.read_row_group(0, columns=["c0", "c1"])
+
+        opened, table = await asyncio.to_thread(read)
+        assert opened == 1
+        assert len(proxy.methods) <= 3
+        assert table["c1"].to_numpy().tolist() == columns["c1"][:10_000].tolist()
+        await store.close()
+
+
+def counted_reader(data: bytes) -> tuple[RangeReader, list[tuple[int, int]]]:
+    asked: list[tuple[int, int]] = []
+
+    def fetch(start: int, end: int) -> bytes:
+        asked.append((start, end))
+        return data[start:end]
+
+    return RangeReader(fetch, len(data), data[-TAIL_BYTES:]), asked
+
+
+def test_a_reader_takes_the_tail_from_what_it_has_and_reads_ahead() -> None:
+    data = np.random.default_rng(2).bytes(2 * MIB)
+    reader, asked = counted_reader(data)
+    assert reader.seek(-TAIL_BYTES, io.SEEK_END) == len(data) - TAIL_BYTES
+    assert reader.read() == data[-TAIL_BYTES:]
+    assert reader.read(5) == b""
+    reader.seek(100)
+    assert reader.read(10) + reader.read(20) == data[100:130]
+    assert reader.read(MIB) == data[130 : 130 + MIB]
+    assert asked == [(100, 100 + AHEAD_BYTES), (130, 130 + MIB)]
+    reader.seek(0)
+    assert reader.readall() == data
+    space = bytearray(7)
+    reader.seek(-4, io.SEEK_END)
+    assert reader.readinto(space) == 4
+    assert space[:4] == data[-4:]
+
+
+def test_a_reader_refuses_short_answers_and_what_is_no_place() -> None:
+    reader = RangeReader(lambda start, end: b"short", MIB, b"")
+    with pytest.raises(StoreUnavailable, match="5 bytes"):
+        reader.read(100)
+    with pytest.raises(ValueError, match="negative"):
+        reader.seek(-1)
+    reader.close()
+    with pytest.raises(ValueError, match="closed"):
+        reader.read()
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3://b", "s3://bucket//x", "s3://bucket/x?versionId=1", "S3://bucket"])
+def test_what_is_no_store_is_refused(url: str) -> None:
+    with pytest.raises(InvalidRequest, match="s3://bucket/prefix"):
+        S3Store(url)
+
+
+def test_settings_choose_the_store(tmp_path: Any, ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(open_store(Settings(data_dir=tmp_path), ids), LocalStore)
+    assert isinstance(open_store(Settings(store="s3://bucket/x"), ids), S3Store)
+    several = open_store(Settings(store="s3://bucket/x", s3_endpoints="http://a:1, http://b:2,"), ids)
+    assert isinstance(several, Endpoints)
+    assert [each.endpoint for each in several.endpoints] == ["http://a:1", "http://b:2"]
+    assert [each.endpoint for each in s3_stores("s3://bucket", [])] == [None]
+    with pytest.raises(InvalidRequest, match=r"gs://.*file:// and s3://"):
+        open_store(Settings(store="gs://bucket"), ids)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    with pytest.raises(InvalidRequest, match=r"pip install 'seaweedq\[s3\]'"):
+        open_store(Settings(store="s3://bucket/x"), ids)
+
+
+async def test_requests_are_counted_and_all_else_is_had(ids: Ids) -> None:
+    inner = MemoryStore()
+    store = Counted(inner)
+    await store.create("a", b"a")
+    await store.create("a", b"a")
+    await store.list("")
+    await store.size("a")
+    store.open("a").close()
+    assert await store.read("a") == b"a"
+    await store.delete("a")
+    assert store.requests == Counter(create=2, list=1, size=1, open=1, read=1, delete=1)
+    assert store.faults is inner.faults
+    with pytest.raises(AttributeError, match="nonsense"):
+        store.nonsense  # noqa: B018
+    assert Counted(SimpleNamespace(endpoints=("x",))).endpoints == ("x",)
