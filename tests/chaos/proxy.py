@@ -133,8 +133,8 @@ class Proxy:
         self._writers.add(writer)
         try:
             await self.serve(reader, writer)
-        except (OSError, EOFError):
-            pass
+        except (OSError, EOFError, asyncio.CancelledError):
+            pass  # whoever cancels it is done with it
         finally:
             self.end(writer)
 

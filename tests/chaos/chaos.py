@@ -1,0 +1,121 @@
+"""One run of chaos: a cluster, a fleet, a nemesis, then everything heals, all is read, and the history is judged."""
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+from checker import Run, Violation, check
+from cluster import Cluster, waited
+from faults import ALL, Fault
+from figures import calls, failovers
+from final_read import flush, over_http
+from fleet import Fleet, Lister
+from history import Event, History
+from load import create
+from nemesis import Nemesis, plan
+from reading_rules import HEAL_S
+
+SETTLE_S = 2 * HEAL_S
+NEVER = ("Traceback (most recent call last)",)  # in no broker's log
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a run: its violations, the faults that were done, the history."""
+
+    seed: int
+    seconds: float
+    violations: Sequence[Violation]
+    done: Sequence[str]
+    events: Sequence[Event]
+    waits: Sequence[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is: its seed, how long faults happen, how many brokers, which faults."""
+
+    seed: int
+    seconds: float
+    brokers: int = 3
+    lease_s: float = 3.0
+    faults: Sequence[Fault] = ALL
+
+
+def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] = lambda at, nemesis: None) -> Report:
+    """Do it. `folder` gets the history (`history.jsonl`), and the brokers' logs and data."""
+    with (
+        History(folder / "history.jsonl") as history,
+        Cluster(folder, random.Random(options.seed), options.brokers, options.lease_s) as cluster,
+    ):
+        create(cluster.urls[0], segments=2 * options.brokers)
+        nemesis = Nemesis(cluster, history, plan(options.seed, options.seconds, options.lease_s, options.faults))
+        lister = Lister(cluster.reader())
+        fleet = Fleet(cluster.urls, history, options.seed)
+        lister.start()
+        with fleet:
+            nemesis.run(options.seconds, lambda at: watch(at, nemesis))
+            heal(cluster, fleet, history)
+            fleet.give_up()
+        lister.wait()
+        found = [*judge(cluster, history, lister), *fleet.strange, *complaints(cluster)]
+    return Report(options.seed, options.seconds, found, nemesis.done, history.events, failovers(history.events))
+
+
+def heal(cluster: Cluster, fleet: Fleet, history: History) -> None:
+    """End all faults; publishers end after some more messages, and the subscription comes to its end."""
+    cluster.heal()
+    call = history.invoke("nemesis", "heal", [{}])
+    healed = time.monotonic()
+    names = {publisher.name for publisher in fleet.publishers}
+    waited(lambda: names <= _answered(history, healed), SETTLE_S)
+    for publisher in fleet.publishers:
+        publisher.stopped.set()
+    waited(lambda: not any(p.is_alive() for p in fleet.publishers), healed + SETTLE_S - time.monotonic())
+    fleet.give_up()
+    fleet.forget_lag()
+    if waited(lambda: fleet.lag() == 0, healed + SETTLE_S - time.monotonic()):
+        history.told("nemesis", "heal", "ok", call, [{}])
+
+
+def judge(cluster: Cluster, history: History, lister: Lister) -> list[Violation]:
+    """All that the checker finds, over the last reads; an end that can not be read is a violation too."""
+    try:
+        cluster.wait_ready()
+        flush(cluster.urls[0])
+        reads = {url: over_http(url) for url in cluster.urls}
+        files = cluster.reader().at_last()
+    except (httpx.HTTPError, AssertionError, OSError) as error:
+        return [Violation("last read", repr(error))]
+    first, *others = reads
+    return check(Run(history.events, reads[first], files, lister.listings, {url: reads[url] for url in others}))
+
+
+def complaints(cluster: Cluster) -> list[Violation]:
+    """Lines that stand in no broker's log."""
+    return [
+        Violation("log", f"{name}: {log.count(line)} times {line!r}")
+        for name, log in cluster.logs().items()
+        for line in NEVER
+        if line in log
+    ]
+
+
+def summary(report: Report) -> str:
+    """The figures, one a line."""
+    counted = calls(report.events)
+    return "\n".join(f"{op:8} {outcome:5} {count:8,}" for (op, outcome), count in sorted(counted.items()))
+
+
+def _answered(history: History, since: float) -> set[str]:
+    """The producers that were answered since then; the history grows at its end."""
+    found = set()
+    for event in reversed(history.events[:]):
+        if event.t < since:
+            break
+        if event.op == "publish" and event.type == "ok":
+            found.add(event.proc)
+    return found

@@ -1,0 +1,87 @@
+"""When which fault happens: a plan drawn from a seed, and what carries it out and writes it into the history."""
+
+import heapq
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from cluster import Cluster
+from faults import Begun, Fault
+from history import History
+
+GAP_S = (0.5, 3.0)
+OVERLAP = 0.25  # the part of faults that begin before the last one ends
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A fault from `at` on, for `lasts_s`, both in seconds; its own choices come from `seed`."""
+
+    at: float
+    lasts_s: float
+    fault: Fault
+    seed: int
+
+
+def plan(seed: int, seconds: float, lease_s: float, faults: Sequence[Fault]) -> list[Planned]:
+    """Faults in random order, each as often as any other (but once), all of them begun and undone within `seconds`."""
+    rng = random.Random(f"plan {seed}")
+    planned: list[Planned] = []
+    deck: list[Fault] = []
+    at = rng.uniform(*GAP_S)
+    while faults:
+        if not deck:
+            deck = rng.sample(faults, len(faults))
+        fault = deck.pop()
+        lasts_s = rng.uniform(*fault.lasts) * lease_s
+        if at + lasts_s > seconds:
+            break
+        planned.append(Planned(at, lasts_s, fault, rng.getrandbits(32)))
+        at += (0.5 if rng.random() < OVERLAP else 1.0) * lasts_s + rng.uniform(*GAP_S)
+    return planned
+
+
+class Nemesis:
+    """Carries out a plan on a cluster. `done` counts what was begun, by name."""
+
+    def __init__(self, cluster: Cluster, history: History, planned: Sequence[Planned]) -> None:
+        self.done: list[str] = []
+        self._cluster = cluster
+        self._history = history
+        self._planned = planned
+        self._undo: list[tuple[float, int, Begun, Planned]] = []
+
+    def run(self, seconds: float, watch: Callable[[float], None]) -> None:
+        """At least so long, and to the last undone one; `watch` hears the seconds since the start, often."""
+        began = time.monotonic()
+        for planned in self._planned:
+            self._until(began + planned.at, began, watch)
+            self._begin(planned)
+        while self._undo:
+            self._until(self._undo[0][0], began, watch)
+        self._until(began + seconds, began, watch)
+
+    def _begin(self, planned: Planned) -> None:
+        call = self._history.invoke("nemesis", "fault", [{"note": planned.fault.name}])
+        t = time.monotonic()
+        begun = planned.fault.begin(self._cluster, random.Random(planned.seed))
+        if begun is None:
+            self._history.told("nemesis", "fault", "fail", call, [{"note": planned.fault.name}])
+            return
+        self.done.append(planned.fault.name)
+        hit = f"{planned.fault.name}: {begun.hit}"
+        for segment in begun.orphans:
+            self._history.told("nemesis", "fault", "info", call, [{"note": hit, "segment": segment}])
+        heapq.heappush(self._undo, (t + planned.lasts_s, call, begun, planned))
+
+    def _until(self, end: float, began: float, watch: Callable[[float], None]) -> None:
+        """Wait, and undo what is over."""
+        while (now := time.monotonic()) < end or (self._undo and self._undo[0][0] <= now):
+            if self._undo and self._undo[0][0] <= now:
+                _, call, begun, planned = heapq.heappop(self._undo)
+                begun.undo()
+                note = f"{planned.fault.name}: {begun.hit}"
+                self._history.told("nemesis", "fault", "ok", call, [{"note": note}])
+            watch(now - began)
+            time.sleep(0.05)

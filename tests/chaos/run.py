@@ -1,0 +1,79 @@
+"""`make chaos SECONDS=…`: a run with a seed, its progress and its figures. Exit status 1 for any violation.
+
+Run from the root of the repository: PYTHONPATH=tests python tests/chaos/run.py --seconds 300 --seed 7
+"""
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from chaos import Options, Report, run, summary
+from faults import ALL
+from figures import quantile
+from nemesis import Nemesis
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+SHOWN = 8  # violations of a rule
+
+
+def main() -> int:
+    """Parse, run, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long faults happen")
+    parser.add_argument("--seed", type=int, default=None, help="what the plan is drawn from; without it, any")
+    parser.add_argument("--brokers", type=int, default=3)
+    parser.add_argument("--lease-s", type=float, default=3.0)
+    parser.add_argument("--faults", default="", help="only those whose names begin so, separated by commas")
+    given = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
+    wanted = tuple(given.faults.split(","))
+    options = Options(
+        seed, given.seconds, given.brokers, given.lease_s, [fault for fault in ALL if fault.name.startswith(wanted)]
+    )
+    folder = Path(tempfile.mkdtemp(prefix="seaweedq-chaos-"))
+    console = Console()
+    console.print(
+        f"seed {seed}, {given.seconds:g} s of faults, {given.brokers} brokers; history and logs in {folder}",
+        soft_wrap=True,
+    )
+    with Progress(TextColumn("{task.description:40}"), BarColumn(), TimeRemainingColumn(), console=console) as progress:
+        task = progress.add_task("start", total=given.seconds)
+
+        def watch(at: float, nemesis: Nemesis) -> None:
+            progress.update(task, completed=at, description=f"{len(nemesis.done)}: {', '.join(nemesis.done[-1:])}")
+
+        report = run(options, folder, watch)
+    _show(report, console)
+    if report.violations:
+        console.print(f"kept: {folder}; again: make chaos SECONDS={given.seconds:g} SEED={seed}")
+        return 1
+    shutil.rmtree(folder)
+    return 0
+
+
+def _show(report: Report, console: Console) -> None:
+    for name, count in sorted(Counter(report.done).items()):
+        console.print(f"{count:4} {name}")
+    console.print(summary(report), highlight=False)
+    waits = report.waits
+    console.print(
+        f"SIGKILL of an owner to the next acknowledged publish: p50 {quantile(waits, 0.5):.2f} s, "
+        f"max {max(waits, default=float('nan')):.2f} s of {len(waits)}"
+    )
+    shown: Counter[str] = Counter()
+    for violation in report.violations:
+        shown[violation.rule] += 1
+        if shown[violation.rule] <= SHOWN:
+            console.print(
+                f"VIOLATION {violation.rule}: {violation.text}", markup=False, highlight=False, soft_wrap=True
+            )
+    console.print(f"seed {report.seed}: {len(report.violations)} violations {dict(shown) or ''}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""The fleet against one real broker: its history is sound, and the checker finds what is taken from what was read."""
+
+import pytest
+from checker import Run, check
+from final_read import flush, in_files, over_http
+from fleet import Fleet
+from load import create, until
+
+
+@pytest.fixture
+def ran(broker_process, history):
+    broker = broker_process()
+    create(broker.url)
+    with Fleet([broker.url], history, seed=1) as fleet:
+        until(lambda: {"publish", "deliver", "ack", "cursor", "read"} <= answered(history), what="each kind of answer")
+        until(lambda: sum(e.type == "ok" and e.op == "read" for e in history.events) > 100, what="reads")
+        fleet.settle()
+    flush(broker.url)
+    return Run(history.events, over_http(broker.url), in_files(broker.store)), fleet
+
+
+def answered(history):
+    return {event.op for event in history.events if event.type == "ok"}
+
+
+def test_a_fleet_writes_a_sound_history_and_damage_to_it_is_found(ran):
+    run, fleet = ran
+    assert check(run) == []
+    assert fleet.strange == []
+    run.http = run.http[:-1]
+    assert {"loss", "tables"} <= {violation.rule for violation in check(Run(run.events, run.http[1:], run.files))}
+
+
+def test_a_client_goes_to_another_broker_and_notes_what_is_strange(broker_process, history):
+    alive, dead = broker_process(), broker_process(start=False)
+    create(alive.url)
+    fleet = Fleet([dead.url, alive.url], history, seed=1)
+    publisher = fleet.publishers[0]
+    publisher.urls = [dead.url]
+    publisher.step()
+    publisher.urls = fleet.reader.urls
+    publisher.steps(10)
+    assert {e.broker for e in history.events if e.type == "ok"} == {str(alive.port)}
+    assert {e.broker for e in history.events if e.type == "fail"} == {str(dead.port)}
+    assert fleet.strange == []
+    observer = fleet.observer
+    observer.http.base_url = alive.url
+    with observer.http:
+        assert observer.ask("GET", "/segments/77/messages") is None
+    assert [violation.rule for violation in fleet.strange] == ["answer"]

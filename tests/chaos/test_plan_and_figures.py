@@ -1,0 +1,61 @@
+"""The pure parts: the plan of faults, and the figures that are taken from a history."""
+
+from dataclasses import replace
+
+import pytest
+from faults import ALL, Fault
+from figures import calls, failovers, quantile
+from history import Event
+from hypothesis import given
+from hypothesis import strategies as st
+from nemesis import plan
+
+
+@given(st.integers(), st.floats(0, 500), st.floats(1, 10))
+def test_a_plan_is_drawn_from_its_seed_and_keeps_its_time(seed, seconds, lease_s):
+    planned = plan(seed, seconds, lease_s, ALL)
+    assert planned == plan(seed, seconds, lease_s, ALL)
+    assert all(each.at + each.lasts_s <= seconds for each in planned)
+    assert [each.at for each in planned] == sorted(each.at for each in planned)
+
+
+def test_a_long_plan_has_all_faults_equally_often():
+    names = [each.fault.name for each in plan(1, 2000, 3, ALL)]
+    counts = {names.count(fault.name) for fault in ALL}
+    assert max(counts) - min(counts) <= 1 <= min(counts)
+
+
+def test_faults_have_names_of_their_own_and_say_what_they_do():
+    assert len({fault.name for fault in ALL}) == len(ALL)
+    assert all(isinstance(fault, Fault) and 0 <= fault.lasts[0] <= fault.lasts[1] for fault in ALL)
+
+
+def killed(t: float, segment: int) -> Event:
+    return Event(t, "nemesis", "fault", "info", 1, segment=segment, note="kill owner: b0")
+
+
+def published(begun: float, ended: float, segment: int, call: int) -> list[Event]:
+    line = Event(begun, "p", "publish", "invoke", call)
+    return [line, replace(line, t=ended, type="ok", segment=segment, offset=0)]
+
+
+def test_a_wait_is_from_the_kill_to_the_first_ok_of_a_publish_that_began_later():
+    events = [
+        *published(9.0, 10.5, 0, 2),
+        killed(10.0, 0),
+        killed(10.0, 1),
+        killed(10.0, 2),
+        *published(10.2, 15.0, 0, 3),
+        *published(11.0, 14.0, 0, 4),
+        *published(12.0, 13.0, 1, 5),
+    ]
+    assert failovers(events) == [4.0, 3.0]
+
+
+def test_calls_are_counted_by_outcome():
+    assert calls([*published(1, 2, 0, 1), *published(1, 2, 0, 2), killed(1, 0)]) == {("publish", "ok"): 2}
+
+
+@pytest.mark.parametrize(("part", "value"), [(0, 1), (0.5, 3), (1, 4)])
+def test_quantiles(part, value):
+    assert quantile([4, 1, 3, 2], part) == value
