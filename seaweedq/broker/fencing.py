@@ -14,7 +14,7 @@ Every step can be repeated. The fence stays for ever, since a put of its broker 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from seaweedq.broker.failpoints import reach
 from seaweedq.broker.slot_objects import batches, delete_slots, list_slots, read_header
@@ -46,8 +46,9 @@ async def fence(store: ObjectStore, broker: str, ids: Ids) -> range:
     unknown.
     """
     known: int | None = None  # a fence that was there before the look
+    headers: dict[int, SlotHeader] = {}  # read once: a name that is used anew is behind what was released
     while True:
-        run = valid_run(*await _look(store, broker))
+        run = valid_run(await _look(store, broker, headers), headers)
         if run.fence is None:
             header = SlotHeader(SlotKind.FENCE, broker, run.end, ids.nonce(), run.first)
             reach("fence.put")
@@ -83,7 +84,8 @@ async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncIter
 
 async def remove_slots(store: ObjectStore, broker: str) -> None:
     """Delete a recovered journal but for its fence. Raises JournalDamaged where there are slots and no fence."""
-    numbers, headers = await _look(store, broker)
+    headers: dict[int, SlotHeader] = {}
+    numbers = await _look(store, broker, headers)
     fences = [number for number, header in headers.items() if header.kind is SlotKind.FENCE]
     if numbers and not fences:
         raise JournalDamaged(f"{journal_folder(broker)} has no fence", path=journal_folder(broker), position=0)
@@ -92,28 +94,28 @@ async def remove_slots(store: ObjectStore, broker: str) -> None:
         await delete_slots(store, broker, batch)
 
 
-async def _look(store: ObjectStore, broker: str) -> tuple[list[int], dict[int, SlotHeader]]:
-    """(numbers of all slots, the headers that valid_run needs). A slot that goes meanwhile means to look again."""
+async def _look(store: ObjectStore, broker: str, headers: dict[int, SlotHeader]) -> list[int]:
+    """The numbers of all slots; adds the headers that valid_run needs. If a slot goes meanwhile, it looks again."""
     while True:
         numbers = await list_slots(store, broker)
+        lowest = near(numbers[-1]) if numbers else 0
         try:
-            lowest = near(numbers[-1]) if numbers else 0
-            headers = await _headers(store, broker, [number for number in numbers if number >= lowest])
+            await _read_headers(store, broker, [number for number in numbers if number >= lowest], headers)
             for number in reversed(numbers):
-                if any(header.kind is SlotKind.DATA for header in headers.values()):
+                await _read_headers(store, broker, [number], headers)
+                if headers[number].kind is SlotKind.DATA:
                     break
-                if number not in headers:
-                    headers |= await _headers(store, broker, [number])
         except FileNotFoundError:
             continue
-        return numbers, headers
+        return numbers
 
 
-async def _headers(store: ObjectStore, broker: str, numbers: list[int]) -> dict[int, SlotHeader]:
-    found: dict[int, SlotHeader] = {}
-    for batch in batches(numbers):
-        found |= zip(batch, await asyncio.gather(*(read_header(store, broker, n) for n in batch)), strict=True)
-    return found
+async def _read_headers(
+    store: ObjectStore, broker: str, numbers: Sequence[int], headers: dict[int, SlotHeader]
+) -> None:
+    for batch in batches([number for number in numbers if number not in headers]):
+        found = await asyncio.gather(*(read_header(store, broker, number) for number in batch))
+        headers.update(zip(batch, found, strict=True))
 
 
 async def _begin_reading(store: ObjectStore, name: str) -> bytes:

@@ -79,17 +79,23 @@ def slot_number(name: str) -> int:
 def encode_slot(header: SlotHeader, frames: Sequence[Frame]) -> bytes:
     """A slot's bytes. Payloads are copied once."""
     index, body = pack(frames)
+    index_padded = index + padding(len(index))
     broker = header.broker.encode()
-    length = sum(memoryview(part).nbytes for part in body)
-    nonce = bytes.fromhex(header.nonce)
     fixed = _FIXED.pack(
-        _MAGIC, VERSION, header.kind, len(broker), header.number, header.released, nonce, len(index), length,
-        zlib.crc32(index),
-    )  # fmt: skip
-    head = fixed + broker
-    head += _CRC.pack(zlib.crc32(head))
-    assert len(head) <= HEADER_BYTES, f"the broker's id is too long: {header.broker}"
-    return b"".join((head, padding(len(head)), index, padding(len(index)), *body))
+        _MAGIC,
+        VERSION,
+        header.kind,
+        len(broker),
+        header.number,
+        header.released,
+        bytes.fromhex(header.nonce),
+        len(index),
+        sum(memoryview(part).nbytes for part in body),
+        zlib.crc32(index_padded),
+    )
+    head = fixed + broker + bytes(_header_bytes(len(broker)) - len(fixed) - len(broker) - _CRC.size)
+    assert len(head) < HEADER_BYTES, f"the broker's id is too long: {header.broker}"
+    return b"".join((head, _CRC.pack(zlib.crc32(head)), index_padded, *body))
 
 
 def decode_header(data: bytes, name: str) -> SlotHeader:
@@ -108,10 +114,9 @@ def decode_slot(data: bytes, name: str) -> tuple[SlotHeader, Commit]:
     view = memoryview(data)
     header, index_at, index_length, body_length, crc = _decode_header(view, name)
     body_at = index_at + padded(index_length)
-    index = view[index_at : index_at + index_length]
-    if len(view) != body_at + body_length or zlib.crc32(index) != crc:
+    if len(view) != body_at + body_length or zlib.crc32(view[index_at:body_at]) != crc:
         raise _damaged(name, "is not as it was written: its length, or its index")
-    frames = unpack(index, view[body_at:])
+    frames = unpack(view[index_at : index_at + index_length], view[body_at:])
     if frames is None:
         raise _damaged(name, "holds other bytes than were written")
     return header, Commit(header.number, frames)
@@ -143,14 +148,18 @@ def _decode_header(view: memoryview, name: str) -> tuple[SlotHeader, int, int, i
     _, version, kind, broker_length, number, released, nonce, index_length, length, crc = _FIXED.unpack_from(view)
     if version != VERSION:
         raise _damaged(name, f"has format version {version}; this software reads {VERSION}")
-    end = _FIXED.size + broker_length
-    if len(view) < end + _CRC.size or zlib.crc32(view[:end]) != _CRC.unpack_from(view, end)[0]:
+    end = _header_bytes(broker_length)
+    if len(view) < end or zlib.crc32(view[: end - _CRC.size]) != _CRC.unpack_from(view, end - _CRC.size)[0]:
         raise _damaged(name, "has a bad header")
-    broker = str(view[_FIXED.size : end], "utf-8")
+    broker = str(view[_FIXED.size : _FIXED.size + broker_length], "utf-8")
     if slot_name(broker, number) != name:
         raise _damaged(name, f"says that it is {slot_name(broker, number)}")
-    header = SlotHeader(SlotKind(kind), broker, number, nonce.hex(), released)
-    return header, padded(end + _CRC.size), index_length, length, crc
+    return SlotHeader(SlotKind(kind), broker, number, nonce.hex(), released), end, index_length, length, crc
+
+
+def _header_bytes(broker_length: int) -> int:
+    """Zeros stand before the CRC, so that what follows begins where payloads may."""
+    return padded(_FIXED.size + broker_length + _CRC.size)
 
 
 def _damaged(name: str, what: str) -> JournalDamaged:

@@ -1,0 +1,109 @@
+"""A slot's bytes: what was encoded is decoded, any damage is told, and names are what they say."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seaweedq.broker.slots import (
+    HEADER_BYTES,
+    SlotHeader,
+    SlotKind,
+    decode_header,
+    decode_slot,
+    encode_slot,
+    slot_bytes,
+    slot_name,
+    slot_number,
+)
+from seaweedq.errors import JournalDamaged
+from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
+
+BROKERS = st.text("abc-.09", min_size=1, max_size=100).filter(lambda text: text.strip("."))
+HEADERS = st.builds(
+    SlotHeader,
+    kind=st.sampled_from(SlotKind),
+    broker=BROKERS,
+    number=st.integers(0, 2**40),
+    nonce=st.binary(min_size=16, max_size=16).map(bytes.hex),
+    released=st.integers(0, 2**40),
+)
+FRAMES = st.lists(
+    st.builds(
+        Frame,
+        kind=st.sampled_from(FrameKind),
+        topic=st.text("flights.-", min_size=1, max_size=9),
+        segment=st.integers(0, 2**40),
+        first_offset=st.integers(0, 2**40),
+        count=st.integers(0, 1000),
+        columns=st.integers(0, 15),
+        schema_id=st.integers(0, 2**40),
+        ranges=st.just((ProducerRange("p", 1, 2, 3, 4),)),
+        append_time_us=st.integers(0, 2**50),
+        payload=st.binary(max_size=40),
+    ),
+    max_size=3,
+)
+
+
+@given(HEADERS, FRAMES)
+def test_what_was_encoded_is_decoded(header: SlotHeader, frames: list[Frame]) -> None:
+    name, data = slot_name(header.broker, header.number), encode_slot(header, frames)
+    assert decode_header(data[:HEADER_BYTES], name) == header
+    assert slot_bytes(data[:HEADER_BYTES], name) == len(data)
+    found, commit = decode_slot(data, name)
+    assert (found, commit.number) == (header, header.number)
+    assert [(f.kind, f.segment, f.ranges, bytes(f.payload)) for f in commit.frames] == [
+        (f.kind, f.segment, f.ranges, f.payload) for f in frames
+    ]
+
+
+@given(HEADERS, FRAMES, st.data())
+def test_a_changed_or_missing_byte_is_damage(header: SlotHeader, frames: list[Frame], data: st.DataObject) -> None:
+    name, whole = slot_name(header.broker, header.number), encode_slot(header, frames)
+    at = data.draw(st.integers(0, len(whole) - 1))
+    spoilt = bytearray(whole)
+    spoilt[at] ^= data.draw(st.integers(1, 255))
+    for other in (bytes(spoilt), whole[:at], whole + b"\0"):
+        with pytest.raises(JournalDamaged):
+            decode_slot(other, name)
+
+
+@given(HEADERS, st.integers(0, 2**40))
+def test_a_slot_under_another_name_is_damage(header: SlotHeader, number: int) -> None:
+    data = encode_slot(header, ())
+    for name in (slot_name(header.broker, number), slot_name("other", header.number)):
+        if name != slot_name(header.broker, header.number):
+            with pytest.raises(JournalDamaged, match="says that it is"):
+                decode_header(data, name)
+
+
+def test_a_later_format_is_refused_by_name() -> None:
+    data = bytearray(encode_slot(SlotHeader(SlotKind.DATA, "b", 0, "00" * 16, 0), ()))
+    data[8] = 2
+    with pytest.raises(JournalDamaged, match=re.escape("_journals/b/00000000 has format version 2")):
+        decode_header(bytes(data), slot_name("b", 0))
+
+
+def test_payloads_stand_where_arrow_reads_them_in_place() -> None:
+    for length in range(1, 20):
+        frame = Frame(FrameKind.ROWS, "t" * length, 1, 0, 1, 0, 0, (), 0, b"12345678")
+        data = encode_slot(SlotHeader(SlotKind.DATA, "b" * length, 0, "00" * 16, 0), [frame])
+        assert data.index(b"12345678") % 8 == 0
+
+
+@given(BROKERS, st.integers(0, 10**12))
+def test_names_say_their_number(broker: str, number: int) -> None:
+    assert slot_number(slot_name(broker, number)) == number
+
+
+@pytest.mark.parametrize("name", ["_journals/b/1", "_journals/b/0000000x", "_journals/b/00000001.tmp", "_journals/b/"])
+def test_what_is_no_slots_name_is_damage(name: str) -> None:
+    with pytest.raises(JournalDamaged, match="is no slot"):
+        slot_number(name)
+
+
+def test_a_brokers_id_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(AssertionError, match="too long"):
+        encode_slot(SlotHeader(SlotKind.DATA, "b" * 200, 0, "00" * 16, 0), ())
