@@ -25,6 +25,7 @@ def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
     """Run `settings.brokers` brokers until SIGTERM or SIGINT: the exit code, 0 if all have ended in order. One that
     ends by itself before it was ever ready ends all, with its exit code. `program` starts one, by default as this
     process was started. Raises InvalidRequest, DataFolderInUse, OSError."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # at info it tells of each look at /readyz
     check_members(settings)
     lock = FolderLock(settings.data_dir)
     lock.acquire()
