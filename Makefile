@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WEED_VERSION := 4.23
 
-.PHONY: demo test check bench format clean help
+.PHONY: demo test weed check bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -21,6 +22,11 @@ demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read
 
 test: $(STAMP)  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
+
+weed: $(BIN)/weed ## SeaweedFS in .venv/bin, built with Go 1.25 or newer: with it `make test` also runs over SeaweedFS
+
+$(BIN)/weed: | $(STAMP)
+	GOBIN=$(abspath $(BIN)) go install github.com/seaweedfs/seaweedfs/weed@$(WEED_VERSION)
 
 check: $(STAMP) ## lint, format, types, import contracts, documentation links, the Helm chart
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Real S3 servers on loopback ports: moto always, SeaweedFS where its binary is (`make .venv/bin/weed`).
+"""Real S3 servers on loopback ports: moto always, SeaweedFS where its binary is (`make weed`).
 
 moto looks whether a name is taken and then writes: one request at a time makes it atomic.
 """
@@ -93,7 +93,7 @@ def seaweedfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Ser
     """S3 by SeaweedFS; skipped where there is no binary."""
     binary = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if binary is None:
-        pytest.skip("there is no weed binary; `make .venv/bin/weed` builds it where Go can")
+        pytest.skip("there is no weed binary: `make weed` builds it where Go gets its source")
     folder = tmp_path_factory.mktemp("seaweedfs")
     services = ("master", "volume", "filer", "s3")
     ports = {f"{service}.port{kind}": free_port() for service in services for kind in ("", ".grpc")}

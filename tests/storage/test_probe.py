@@ -6,6 +6,8 @@ import pytest
 
 from seaweedq.clock import Ids
 from seaweedq.errors import StoreUnavailable, UnfitStore
+from seaweedq.storage.counting import Counted
+from seaweedq.storage.endpoints import Endpoints
 from seaweedq.storage.interface import Data, ObjectStore
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.probe import ATTEMPTS, probe
@@ -101,3 +103,42 @@ async def test_a_store_that_does_not_answer_is_unavailable_not_unfit(ids: Ids) -
     with pytest.raises(StoreUnavailable):
         await probe(MemoryStore(never), ids, racers=1)
     assert len(calls) == ATTEMPTS
+
+
+class Gateway(MemoryStore):
+    """One way to objects that others may share; `down` answers nothing."""
+
+    def __init__(self, name: str, objects: dict[str, bytes], down: bool = False) -> None:
+        super().__init__(self._answer)
+        self.endpoint, self._objects, self.down = name, objects, down
+
+    def _answer(self, moment: str, name: str) -> None:
+        if self.down:
+            raise StoreUnavailable(f"{self.endpoint} is down")
+
+
+async def test_every_endpoint_is_probed_and_those_that_do_not_answer_are_left_out(ids: Ids) -> None:
+    objects: dict[str, bytes] = {}
+    gateways = [Gateway("a", objects, down=True), Gateway("b", objects), Gateway("c", objects)]
+    store = Endpoints(gateways)
+    await probe(Counted(store), ids)
+    assert store.endpoints == tuple(gateways[1:])
+    assert objects == {}
+    gateways[1].down = gateways[2].down = True
+    with pytest.raises(StoreUnavailable, match="is down"):
+        await probe(store, ids)
+
+
+async def test_one_broken_endpoint_condemns_the_store(ids: Ids) -> None:
+    class Broken(Gateway, Overwriting):
+        pass
+
+    objects: dict[str, bytes] = {}
+    with pytest.raises(UnfitStore, match="32 of 32"):
+        await probe(Endpoints([Gateway("a", objects), Broken("b", objects)]), ids)
+
+
+async def test_endpoints_that_do_not_serve_the_same_data_are_unfit(ids: Ids) -> None:
+    with pytest.raises(UnfitStore, match="2 of 32") as caught:
+        await probe(Endpoints([Gateway("a", {}), Gateway("b", {})]), ids)
+    assert caught.value.fields["winners"] == 2
