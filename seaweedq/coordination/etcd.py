@@ -18,6 +18,7 @@ from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Leas
 from seaweedq.coordination.transactions import check_transaction
 
 JOIN_S = 5.0
+RENEWAL_S = 1.0  # what takes longer is better sent again, to the next endpoint, while the lease still lives
 
 
 class EtcdCoordination:
@@ -74,7 +75,8 @@ class EtcdCoordination:
 
     async def renew(self, lease: int) -> bool:
         """As Leases."""
-        return bool((await self._transport.call(rpc.LeaseKeepAliveRequest(ID=lease))).TTL > 0)
+        answer = await self._transport.call(rpc.LeaseKeepAliveRequest(ID=lease), at_most_s=RENEWAL_S)
+        return bool(answer.TTL > 0)
 
     async def revoke(self, lease: int) -> None:
         """As Leases."""

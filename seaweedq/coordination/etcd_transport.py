@@ -6,6 +6,7 @@ them, whichever it is; nothing here ever blocks a loop.
 """
 
 import asyncio
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -126,14 +127,15 @@ class Transport:
         """The one in use."""
         return self._endpoints[self._current]
 
-    async def call(self, request: Any, *, repeat: bool = True) -> Any:
+    async def call(self, request: Any, *, repeat: bool = True, at_most_s: float = math.inf) -> Any:
         """The answer; `repeat`: it may happen twice. Raises CoordinationUnavailable (it may have happened),
         LeaseNotFound (it has not).
         """
         self.check_open()
+        timeout_s = min(self._timeout_s, at_most_s)
         endpoint, tries = self.endpoint, len(self._endpoints)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(timeout_s):
                 while True:
                     endpoint, tries = self.endpoint, tries - 1
                     try:
@@ -142,7 +144,7 @@ class Transport:
                         self._judge(error, endpoint, again=repeat and tries > 0)
         except TimeoutError:
             self.blame(endpoint)
-            raise CoordinationUnavailable(f"etcd at {endpoint.address}: no answer in {self._timeout_s} s") from None
+            raise CoordinationUnavailable(f"etcd at {endpoint.address}: no answer in {timeout_s} s") from None
 
     async def metadata(self, endpoint: Endpoint) -> Metadata:
         """What goes with each call: that a member without a leader must refuse it, and the user's token."""

@@ -2,7 +2,8 @@
 
 The lease's age counts from *sending* the last renewal that succeeded, so this side gives up no later than the other
 does. Renewal is a task of the broker's own loop: a loop that stands still for a whole lease answers nobody either, so
-that losing the lease is then right. (A backend whose client blocks the loop brings its own thread.)
+that losing the lease is then right. On a cluster that would be dear: `renew_in_thread` renews while the loop stands
+still, up to STALL_LEASES; a broker that hangs for good still loses what it owns.
 """
 
 import asyncio
@@ -13,12 +14,14 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.aside import Aside
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.records import BrokerRecord
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 
 logger = logging.getLogger(__name__)
+STALL_LEASES = 6
 
 
 def _nobody_asks() -> None:
@@ -42,6 +45,8 @@ class Membership:
         lease_s: float,
         on_lost: Callable[[], None] = _nobody_asks,
         zone: str = "",
+        *,
+        renew_in_thread: bool = False,
     ) -> None:
         self.broker = f"{name}.{ids.nonce()[:16]}"
         self.lease = 0
@@ -53,6 +58,10 @@ class Membership:
         self._revision = 0
         self._valid_until_s = 0.0
         self._renewal: asyncio.Task[None] | None = None
+        self._in_thread = renew_in_thread
+        self._aside: Aside | None = None
+        self._home: asyncio.AbstractEventLoop | None = None
+        self._home_seen_s = 0.0
 
     async def start(self) -> None:
         """Take a lease, write `brokers/{broker}`, go on renewing. Raises CoordinationUnavailable."""
@@ -65,7 +74,11 @@ class Membership:
             raise CoordinationUnavailable(f"the lease of {self.broker} ended before its key was written")
         self._revision = revision
         self._valid_until_s = sent_s + self._lease_s
-        self._renewal = asyncio.create_task(self._keep_renewing(), name="lease-renewal")
+        if self._in_thread:
+            self._home, self._home_seen_s = asyncio.get_running_loop(), sent_s
+            self._aside = Aside(self._keep_renewing, "lease-renewal")
+        else:
+            self._renewal = asyncio.create_task(self._keep_renewing(), name="lease-renewal")
 
     async def stop(self) -> None:
         """End the lease, and with it all keys tied to it; where coordination does not answer it ends by itself."""
@@ -73,6 +86,9 @@ class Membership:
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.wait([self._renewal])
+        if self._aside is not None:
+            await self._aside.stop()
+            self._end()  # a renewal may have been answered meanwhile
         with suppress(CoordinationUnavailable):
             await self._coordination.leases.revoke(self.lease)
 
@@ -106,6 +122,9 @@ class Membership:
         alive = True
         while alive:
             await asyncio.sleep(self._lease_s / 3)
+            if self._home_stands_still():
+                logger.error("the event loop of %s stands still, its lease is not renewed any more", self.broker)
+                break
             try:
                 alive = await self.renew()
             except CoordinationUnavailable:
@@ -114,7 +133,25 @@ class Membership:
                 logger.exception("the lease of %s cannot be renewed any more", self.broker)
                 self._end()
                 break
-        self._on_lost()
+        self._tell_lost()
+
+    def _home_stands_still(self) -> bool:
+        """Whether the loop that this broker lives in has not run for STALL_LEASES; never, from that loop itself."""
+        if self._home is None:
+            return False
+        with suppress(RuntimeError):  # it was closed, and is not seen again
+            self._home.call_soon_threadsafe(self._see_home)
+        return self._clock.monotonic_s() - self._home_seen_s > STALL_LEASES * self._lease_s
+
+    def _see_home(self) -> None:
+        self._home_seen_s = self._clock.monotonic_s()
+
+    def _tell_lost(self) -> None:
+        if self._home is None:
+            self._on_lost()
+        else:
+            with suppress(RuntimeError):
+                self._home.call_soon_threadsafe(self._on_lost)
 
     def _end(self) -> None:
         self._valid_until_s = 0.0
