@@ -1,8 +1,21 @@
-"""Tables cut into Arrow streams that fit into requests."""
+"""Tables cut by the keys of their rows, and into Arrow streams that fit into requests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
+
+from seaweedq.client.keys import Keys
+from seaweedq.segments import keyhash
+
+
+def slices(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> Iterator[pa.Table]:
+    """A table's rows, uncopied, in slices whose Arrow streams are on average below `limit_bytes`."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    rows = max(1, table.num_rows * (limit_bytes * 15 // 16) // max(1, table.nbytes))
+    for start in range(0, table.num_rows, rows):
+        yield table.slice(start, rows)
 
 
 def streams(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> Iterator[tuple[bytes, int]]:
@@ -22,6 +35,30 @@ def streams(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> Iterator[tupl
             continue
         yield stream, piece.num_rows
         start += piece.num_rows
+
+
+def cut(
+    table: pa.Table | pa.RecordBatch, keys: Keys, bounds: Sequence[int], places: Sequence[int], n: int
+) -> list[tuple[int, pa.RecordBatch]]:
+    """A table's rows by place, of `n`: `places[i]` has the keys from `bounds[i]` on, place 0 those without one.
+
+    The rows of a place stay in order. Keys that cannot be read count as none.
+    """
+    batches = table.combine_chunks().to_batches() if isinstance(table, pa.Table) else [table]
+    lows, where = np.array(bounds, np.int32), np.array(places)
+    parts = []
+    for rows in batches:
+        try:
+            found = keys.of_rows(rows)
+        except pa.ArrowException:
+            found = None
+        if found is None:
+            parts.append((0, rows))
+            continue
+        at = where[keyhash.route(keyhash.hash_keys(found), lows)]
+        at[found.is_null().to_numpy(zero_copy_only=False)] = 0
+        parts += [(place, part) for place, part, _ in keyhash.cut(rows, at, n)]
+    return parts
 
 
 def _stream(table: pa.Table) -> bytes:

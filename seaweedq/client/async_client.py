@@ -12,6 +12,7 @@ from seaweedq.client import calls
 from seaweedq.client.async_producer import AsyncProducer
 from seaweedq.client.async_subscriber import AsyncAcker, messages
 from seaweedq.client.batching import MIB, Limits
+from seaweedq.client.brokers import Brokers, parse_urls
 from seaweedq.client.delivering import Route
 from seaweedq.client.message import Message, Page
 from seaweedq.client.pulling import Pulling
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
 class AsyncClient:
     """Talks to a cluster through any of its brokers. For one event loop.
 
+    `url` is one broker's, or that of several: separated by commas, or a sequence. They are tried in this order; what
+    one does not answer, or with 502, 503 or 504, goes to the next, if it is safe to repeat or was never sent.
     `timeout_s` is the patience for one answer; a subscription also tries for so long again where brokers are gone.
     `headers` go with every request. Every method raises what the broker states (`seaweedq.errors`), ConnectionFailed
-    where none answers. Only producers and subscriptions repeat requests: they can do so without doubling anything.
+    where none answers. Only producers and subscriptions go on when all brokers have failed: they double nothing.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         timeout_s: float = 30,
         headers: Mapping[str, str] | None = None,
@@ -42,10 +45,11 @@ class AsyncClient:
         clock: Clock | None = None,
         ids: Ids | None = None,
     ) -> None:
-        self._transport = AsyncTransport(url, timeout_s, headers, transport)
+        self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
+        self._urls = parse_urls(url)
+        self._transport = AsyncTransport(Brokers(self._urls, self._clock.monotonic_s), timeout_s, headers, transport)
         self._run = self._transport.run
         self._timeout_s = timeout_s
-        self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
         self._producers: set[AsyncProducer] = set()
         self._ackers: WeakSet[AsyncAcker] = WeakSet()
 
@@ -107,11 +111,12 @@ class AsyncClient:
     ) -> AsyncProducer:
         """A producer of a topic: batches, bounded memory, retries that double nothing. Use it in an `async with`.
 
+        Where the topic's segments have several owners, it sends to each what is its own, to all at a time.
         The limits are explained at `batching.Limits`. Messages that no broker takes within
         `delivery_timeout_s` of `send` fail.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
-        route = Route(topic, self._ids.nonce(), self._patience(delivery_timeout_s))
+        route = Route(topic, self._patience(delivery_timeout_s), self._ids.nonce, self._urls)
         producer = AsyncProducer(route, limits, self._run, self._forget)
         self._producers.add(producer)
         return producer

@@ -1,4 +1,4 @@
-"""The async producer: a task that sends what `send` gathers."""
+"""The async producer: a task that lets go what `send` gathers, each batch in a task of its own."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
@@ -6,9 +6,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from seaweedq.client.batching import Batch, Batcher, Limits
+from seaweedq.client.batching import Batch, Limits
 from seaweedq.client.delivering import Outcome, Route
 from seaweedq.client.effects import Steps
+from seaweedq.client.lookout import Lookout
+from seaweedq.client.partition import Partition, Stream
 from seaweedq.client.wire import Published, envelope
 from seaweedq.errors import ClientError, SeaweedqError
 
@@ -82,18 +84,21 @@ class AsyncProducer:
         self,
         route: Route,
         limits: Limits,
-        run: Callable[[Steps[Outcome]], Coroutine[Any, Any, Outcome]],
+        run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]],
         on_close: Callable[["AsyncProducer"], None],
     ) -> None:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
         self._now_s = route.patience.monotonic_s
-        self._batcher: Batcher[AsyncDelivery] = Batcher(limits, AsyncDelivery)
+        self._partition: Partition[AsyncDelivery] = Partition(limits, AsyncDelivery, route.new_id)
+        self._lookout = Lookout()
         self._wake = asyncio.Event()
         self._settled = asyncio.Condition()
         self._error: Exception | None = None
         self._closing = False
         self._acknowledged = 0
         self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._flights: set[asyncio.Task[None]] = set()
 
     async def send(
         self,
@@ -110,7 +115,7 @@ class AsyncProducer:
         """
         line = envelope(value, key, headers, timestamp, expires_in_s)
         await self._wait_for_room(len(line))
-        delivery, index = self._batcher.add_line(line, self._now_s())
+        delivery, index = self._partition.add_line(key, line, self._now_s())
         # The task wakes for a batch's first message and for its last: in between it knows all there is.
         if index in (0, self._limits.batch_messages - 1):
             self._start()
@@ -123,12 +128,13 @@ class AsyncProducer:
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
         Waits while `max_buffer_bytes` wait; raises as `send` does.
         """
-        from seaweedq.client.arrow import streams
+        from seaweedq.client.arrow import slices
 
-        deliveries = []
-        for stream, rows in streams(table, self._limits.max_request_bytes // 2):
-            await self._wait_for_room(len(stream))
-            deliveries.append(self._batcher.add_stream(stream, rows, self._now_s()))
+        deliveries: list[AsyncDelivery] = []
+        limit_bytes = self._limits.max_request_bytes // 2
+        for rows in slices(table, limit_bytes):
+            await self._wait_for_room(rows.nbytes)
+            deliveries += self._partition.add_pieces(self._partition.routing.cut(rows, limit_bytes), self._now_s())
             self._start()
         return deliveries
 
@@ -139,17 +145,16 @@ class AsyncProducer:
 
     async def flush(self) -> None:
         """Return once all that was sent before is settled; raises the error of a batch that failed."""
-        self._batcher.close_open()
+        settled = self._partition.close_open()
         self._wake.set()
-        accepted = self._batcher.accepted
         async with self._settled:
-            await self._settled.wait_for(lambda: self._batcher.settled >= accepted)
+            await self._settled.wait_for(settled)
         self._raise_error()
 
     async def close(self) -> None:
         """Flush and end. Raises as `flush` does; closing again is no error."""
         self._closing = True
-        self._batcher.close_open()
+        self._partition.close_open()
         self._wake.set()
         if self._task:
             await self._task
@@ -170,7 +175,7 @@ class AsyncProducer:
             error.add_note(f"the producer failed too: {failed}")
 
     async def _wait_for_room(self, size: int) -> None:
-        while not (self._error or self._closing or self._batcher.has_room(size)):
+        while not (self._error or self._closing or self._partition.has_room(size)):
             async with self._settled:
                 await self._settled.wait()
         self._raise_error()
@@ -188,31 +193,55 @@ class AsyncProducer:
             self._task = asyncio.create_task(self._deliver_all(), name=f"producer-{self._route.topic}")
 
     async def _deliver_all(self) -> None:
-        while (batch := await self._next_batch()) is not None:
-            outcome = await self._deliver(batch)
-            batch.delivery.settle(outcome)
-            self._batcher.finish()
-            self._acknowledged += outcome.published.count if outcome.published else 0
-            self._error = self._error or outcome.error
-            async with self._settled:
-                self._settled.notify_all()
-
-    async def _deliver(self, batch: Batch[AsyncDelivery]) -> Outcome:
-        try:
-            return await self._run(self._route.deliver(batch))
-        except Exception as error:  # the task must live on; whoever sends learns of it
-            return Outcome(error=error)
-
-    async def _next_batch(self) -> Batch[AsyncDelivery] | None:
-        while True:
+        while not (self._closing and self._partition.idle):
             self._wake.clear()
-            wait_s = self._batcher.ready_in_s(self._now_s())
+            now_s = self._now_s()
+            wait_s = self._partition.ready_in_s(now_s)
             if wait_s == 0:
-                return self._batcher.take()
-            if wait_s is None and self._closing:
-                return None
+                self._look(now_s)
+                flight = asyncio.create_task(self._fly(*self._partition.take(now_s)))
+                self._flights.add(flight)
+                flight.add_done_callback(self._flights.discard)
+                continue
             try:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+        if self._looking:
+            self._looking.cancel()
+
+    async def _fly(self, stream: Stream[AsyncDelivery], batch: Batch[AsyncDelivery]) -> None:
+        outcome = await self._deliver(stream, batch)
+        batch.delivery.settle(outcome)
+        self._partition.finish(stream, batch)
+        if outcome.strayed or outcome.error:
+            self._lookout.doubt()
+        self._acknowledged += outcome.published.count if outcome.published else 0
+        self._error = self._error or outcome.error
+        self._wake.set()
+        async with self._settled:
+            self._settled.notify_all()
+
+    async def _deliver(self, stream: Stream[AsyncDelivery], batch: Batch[AsyncDelivery]) -> Outcome:
+        try:
+            outcome: Outcome = await self._run(self._route.deliver(stream, batch))
+        except Exception as error:  # the producer must live on; whoever sends learns of it
+            return Outcome(error=error)
+        return outcome
+
+    def _look(self, now_s: float) -> None:
+        if self._lookout.due(now_s):
+            self._lookout.begin()
+            self._looking = asyncio.create_task(self._follow(), name=f"segments-{self._route.topic}")
+
+    async def _follow(self) -> None:
+        try:
+            found = await self._run(self._route.look(self._partition.needs_rule))
+        except Exception:  # a map only makes things faster
+            found = None
+        self._lookout.end(self._now_s(), seen=found is not None)
+        if found:
+            seen, rule = found
+            self._partition.follow(seen, rule, self._route.given)
+            self._wake.set()

@@ -1,4 +1,4 @@
-"""A producer's memory: which messages wait, in which batches, under which sequences. Pure: the time is passed in.
+"""What one stream of a producer holds: messages in batches, under their sequences. Pure: the time is passed in.
 
 Batches leave in order, one at a time. A batch takes its sequence as it leaves, and keeps it over all its attempts.
 """
@@ -61,12 +61,7 @@ class Batcher(Generic[D]):
         self._open: Batch[D] | None = None
         self._in_flight: Batch[D] | None = None
         self._next_sequence = 0
-        self.pending_bytes = 0
         self.accepted = self.settled = 0
-
-    def has_room(self, size: int) -> bool:
-        """Whether `size` bytes more stay within the bound; something always fits into an empty producer."""
-        return not self.pending_bytes or self.pending_bytes + size <= self._limits.max_buffer_bytes
 
     def add_line(self, line: bytes, now_s: float) -> tuple[D, int]:
         """Add a message as a line of JSON: the delivery of its batch, and its place in it."""
@@ -80,7 +75,6 @@ class Batcher(Generic[D]):
         batch.lines.append(line)
         batch.size += size
         batch.count += 1
-        self.pending_bytes += size
         self.accepted += 1
         if batch.count >= self._limits.batch_messages:
             self.close_open()
@@ -91,7 +85,6 @@ class Batcher(Generic[D]):
         self.close_open()
         batch = Batch(ARROW, self._new_delivery(), now_s, [stream], len(stream), rows)
         self._closed.append(batch)
-        self.pending_bytes += batch.size
         self.accepted += rows
         return batch.delivery
 
@@ -121,8 +114,7 @@ class Batcher(Generic[D]):
         return batch
 
     def finish(self) -> None:
-        """The batch in flight is settled, one way or the other: its memory is free, and the next may leave."""
+        """The batch in flight is settled, one way or the other: the next may leave."""
         assert self._in_flight is not None
-        self.pending_bytes -= self._in_flight.size
         self.settled += self._in_flight.count
         self._in_flight = None

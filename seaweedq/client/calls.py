@@ -1,6 +1,6 @@
 """The core's calls, one for each route: each says what to send and what its answer means. No I/O.
 
-A call here is one request and one answer; only what `Patience` sends is ever repeated.
+A call here is one request, which `brokers` may offer to several; only what `Patience` sends is tried for longer.
 """
 
 from collections.abc import Iterable, Mapping
@@ -30,16 +30,18 @@ def subscription_path(topic: str, subscription: str) -> str:
     return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}"
 
 
-def call(method: Method, path: str, body: Mapping[str, Any] | None = None, wait_s: float = 0) -> Steps[Any]:
+def call(
+    method: Method, path: str, body: Mapping[str, Any] | None = None, wait_s: float = 0, repeatable: bool = False
+) -> Steps[Any]:
     """Send JSON (or nothing), return the decoded answer: None if it is empty."""
     content, headers = (b"", {}) if body is None else (encode(body), {"Content-Type": JSON})
-    reply = check((yield Request(method, path, {}, content, headers, wait_s)))
+    reply = check((yield Request(method, path, {}, content, headers, wait_s, repeatable=repeatable)))
     return msgspec.json.decode(reply.body) if reply.body else None
 
 
 def flush(topic: str) -> Steps[Any]:
     """Flush a topic; large tails take their time."""
-    return (yield from call("POST", f"{topic_path(topic)}/flush", wait_s=_FLUSH_WAIT_S))
+    return (yield from call("POST", f"{topic_path(topic)}/flush", wait_s=_FLUSH_WAIT_S, repeatable=True))
 
 
 def pages(path: str, member: str) -> Steps[list[dict[str, Any]]]:

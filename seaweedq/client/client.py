@@ -11,6 +11,7 @@ import httpx
 
 from seaweedq.client import calls
 from seaweedq.client.batching import MIB, Limits
+from seaweedq.client.brokers import Brokers, parse_urls
 from seaweedq.client.delivering import Route
 from seaweedq.client.message import Message, Page
 from seaweedq.client.producer import Producer
@@ -28,14 +29,16 @@ if TYPE_CHECKING:
 class Client:
     """Talks to a cluster through any of its brokers. Threads may share one.
 
+    `url` is one broker's, or that of several: separated by commas, or a sequence. They are tried in this order; what
+    one does not answer, or with 502, 503 or 504, goes to the next, if it is safe to repeat or was never sent.
     `timeout_s` is the patience for one answer; a subscription also tries for so long again where brokers are gone.
     `headers` go with every request. Every method raises what the broker states (`seaweedq.errors`), ConnectionFailed
-    where none answers. Only producers and subscriptions repeat requests: they can do so without doubling anything.
+    where none answers. Only producers and subscriptions go on when all brokers have failed: they double nothing.
     """
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         timeout_s: float = 30,
         headers: Mapping[str, str] | None = None,
@@ -43,10 +46,11 @@ class Client:
         clock: Clock | None = None,
         ids: Ids | None = None,
     ) -> None:
-        self._transport = SyncTransport(url, timeout_s, headers, transport)
+        self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
+        self._urls = parse_urls(url)
+        self._transport = SyncTransport(Brokers(self._urls, self._clock.monotonic_s), timeout_s, headers, transport)
         self._run = self._transport.run
         self._timeout_s = timeout_s
-        self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
         self._producers: set[Producer] = set()
         self._ackers: WeakSet[Acker] = WeakSet()
 
@@ -108,11 +112,12 @@ class Client:
     ) -> Producer:
         """A producer of a topic: batches, bounded memory, retries that double nothing. Use it in a `with`.
 
+        Where the topic's segments have several owners, it sends to each what is its own, to all at a time.
         The limits are explained at `batching.Limits`. Messages that no broker takes within
         `delivery_timeout_s` of `send` fail.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
-        route = Route(topic, self._ids.nonce(), self._patience(delivery_timeout_s))
+        route = Route(topic, self._patience(delivery_timeout_s), self._ids.nonce, self._urls)
         producer = Producer(route, limits, self._run, self._forget)
         self._producers.add(producer)
         atexit.register(producer.close)

@@ -1,24 +1,31 @@
 """What all producers share: how a batch is sent, and what became of each of its messages. No I/O."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from seaweedq.client.batching import Batch
 from seaweedq.client.calls import publish_request
 from seaweedq.client.effects import NDJSON, Steps
+from seaweedq.client.partition import Stream
 from seaweedq.client.retry import Patience
+from seaweedq.client.segment_map import KeyRule, SegmentMap, fetch_map, fetch_rule
 from seaweedq.client.wire import Published, decode_published
 from seaweedq.errors import InvalidMessages
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch: published, apart from the `rejected` indexes, or all failed with `error`."""
+    """What became of a batch: published, apart from the `rejected` indexes, or all failed with `error`.
+
+    `strayed`: something was not where the producer believed it to be, so that its segment map may be old.
+    """
 
     published: Published | None = None
     error: Exception | None = None
     rejected: tuple[int, ...] = ()
+    strayed: bool = False
 
     def error_of(self, index: int) -> Exception | None:
         """Why message number `index` was not published; None if it was."""
@@ -37,31 +44,45 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a producer's batches go, and as whom."""
+    """Where a producer's batches go. `given` are the brokers that the user named."""
 
     topic: str
-    producer_id: str
     patience: Patience
+    new_id: Callable[[], str]
+    given: tuple[str, ...] = ()
 
-    def deliver(self, batch: Batch[Any]) -> Steps[Outcome]:
+    def look(self, needs_rule: Callable[[SegmentMap], bool]) -> Steps[tuple[SegmentMap, KeyRule | None]]:
+        """The segment map, and where it is needed the rule for keys."""
+        seen = yield from fetch_map(self.topic)
+        return seen, (yield from fetch_rule(self.topic)) if needs_rule(seen) else None
+
+    def deliver(self, stream: Stream[Any], batch: Batch[Any]) -> Steps[Outcome]:
         """Publish a batch until it is taken: every attempt carries the same id and sequence, so that none doubles.
 
         Where the broker names all messages that are not valid, it took none, and the others go again without them.
         """
         try:
-            return Outcome((yield from self._publish(batch, batch.lines)))
+            return (yield from self._publish(stream, batch, batch.lines))
         except InvalidMessages as error:
             rejected = _rejected(error)
             if batch.content_type != NDJSON or len(rejected) in (0, batch.count):
                 raise
             valid = [line for index, line in enumerate(batch.lines) if index not in rejected]
-            return Outcome((yield from self._publish(batch, valid)), error, rejected)
+            return replace((yield from self._publish(stream, batch, valid)), error=error, rejected=rejected)
 
-    def _publish(self, batch: Batch[Any], lines: list[bytes]) -> Steps[Published]:
-        identity = {"Producer-Id": self.producer_id, "Producer-Sequence": str(batch.sequence)}
+    def _publish(self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes]) -> Steps[Outcome]:
+        identity = {"Producer-Id": stream.producer_id, "Producer-Sequence": str(batch.sequence)}
         request = publish_request(self.topic, batch.content_type, b"\n".join(lines), identity)
+        request = replace(request, urls=stream.urls, repeatable=True)
         reply = yield from self.patience.send(request, batch.opened_s)
-        return decode_published(reply.body)
+        published = decode_published(reply.body)
+        detour = reply.url not in request.urls[:1] if request.urls else False
+        return Outcome(published, strayed=detour or _strayed(stream, published))
+
+
+def _strayed(stream: Stream[Any], published: Published) -> bool:
+    known = stream.segments
+    return known is not None and any(rows.segment not in known for rows in published.segments)
 
 
 def _rejected(error: InvalidMessages) -> tuple[int, ...]:

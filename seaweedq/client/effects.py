@@ -16,7 +16,8 @@ ARROW = "application/vnd.apache.arrow.stream"
 @dataclass(frozen=True, slots=True)
 class Request:
     """One HTTP request; answered with a Reply, or ConnectionFailed is thrown in. `wait_s`: how long the server was
-    asked to wait, on top of the client's own timeout."""
+    asked to wait, on top of the client's own timeout. `urls` are the brokers that know best, the best first: any other
+    can do it too. Only what is `repeatable`, and GET and PUT, is sent again where its outcome is open."""
 
     method: str
     path: str
@@ -24,6 +25,16 @@ class Request:
     content: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     wait_s: float = 0
+    urls: tuple[str, ...] = ()
+    repeatable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a request at one broker; answered as the request is."""
+
+    url: str
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +53,13 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP answer, read whole. Header names are in lower case."""
+    """An HTTP answer, read whole. Header names are in lower case; `url` is the broker's who gave it."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    url: str = ""
 
 
-Steps = Generator[Request | Pause | Work, Any, T]
+Effect = Request | Attempt | Pause | Work
+Steps = Generator[Effect, Any, T]

@@ -1,4 +1,4 @@
-"""The sync producer: a thread that sends what `send` gathers."""
+"""The sync producer: threads that send what `send` gathers."""
 
 import threading
 from collections.abc import Callable
@@ -6,14 +6,20 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from seaweedq.client.batching import Batch, Batcher, Limits
+from seaweedq.client.batching import Batch, Limits
 from seaweedq.client.delivering import Outcome, Route
 from seaweedq.client.effects import Steps
+from seaweedq.client.lookout import Lookout
+from seaweedq.client.partition import Partition, Stream
 from seaweedq.client.wire import Published, envelope
 from seaweedq.errors import ClientError, SeaweedqError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+# So many requests a producer has in flight at most, however many owners there are.
+_MOST_THREADS = 32
 
 
 class Delivery:
@@ -86,18 +92,19 @@ class Producer:
         self,
         route: Route,
         limits: Limits,
-        run: Callable[[Steps[Outcome]], Outcome],
+        run: Callable[[Steps[Any]], Any],
         on_close: Callable[["Producer"], None],
     ) -> None:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
         self._now_s = route.patience.monotonic_s
-        self._batcher: Batcher[Delivery] = Batcher(limits, Delivery)
+        self._partition: Partition[Delivery] = Partition(limits, Delivery, route.new_id)
+        self._lookout = Lookout()
         self._changed = threading.Condition()
         self._error: Exception | None = None
         self._closing = False
         self._acknowledged = 0
-        self._thread = threading.Thread(target=self._deliver_all, name=f"producer-{route.topic}", daemon=True)
-        self._thread.start()
+        self._threads: list[threading.Thread] = []
+        self._grow()
 
     def send(
         self,
@@ -115,8 +122,8 @@ class Producer:
         line = envelope(value, key, headers, timestamp, expires_in_s)
         with self._changed:
             self._wait_for_room(len(line))
-            delivery, index = self._batcher.add_line(line, self._now_s())
-            # The thread wakes for a batch's first message and for its last: in between it knows all there is.
+            delivery, index = self._partition.add_line(key, line, self._now_s())
+            # A thread wakes for a batch's first message and for its last: in between it knows all there is.
             if index in (0, self._limits.batch_messages - 1):
                 self._changed.notify_all()
         return Receipt(delivery, index)
@@ -127,15 +134,20 @@ class Producer:
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
         Blocks while `max_buffer_bytes` wait; raises as `send` does.
         """
-        from seaweedq.client.arrow import streams
+        from seaweedq.client.arrow import slices
 
-        deliveries = []
-        for stream, rows in streams(table, self._limits.max_request_bytes // 2):
+        limit_bytes = self._limits.max_request_bytes // 2
+        return [one for rows in slices(table, limit_bytes) for one in self._send_rows(rows, limit_bytes)]
+
+    def _send_rows(self, rows: "pa.Table", limit_bytes: int) -> list[Delivery]:
+        while True:
+            routing = self._partition.routing
+            pieces = routing.cut(rows, limit_bytes)
             with self._changed:
-                self._wait_for_room(len(stream))
-                deliveries.append(self._batcher.add_stream(stream, rows, self._now_s()))
-                self._changed.notify_all()
-        return deliveries
+                self._wait_for_room(rows.nbytes)
+                if routing is self._partition.routing:
+                    self._changed.notify_all()
+                    return self._partition.add_pieces(pieces, self._now_s())
 
     @property
     def acknowledged(self) -> int:
@@ -145,19 +157,19 @@ class Producer:
     def flush(self) -> None:
         """Return once all that was sent before is settled; raises the error of a batch that failed."""
         with self._changed:
-            self._batcher.close_open()
+            settled = self._partition.close_open()
             self._changed.notify_all()
-            accepted = self._batcher.accepted
-            self._changed.wait_for(lambda: self._batcher.settled >= accepted)
+            self._changed.wait_for(settled)
             self._raise_error()
 
     def close(self) -> None:
         """Flush and end. Raises as `flush` does; closing again is no error."""
         with self._changed:
             self._closing = True
-            self._batcher.close_open()
+            self._partition.close_open()
             self._changed.notify_all()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._on_close(self)
         with self._changed:
             self._raise_error()
@@ -185,7 +197,7 @@ class Producer:
         self._on_close(self)
 
     def _wait_for_room(self, size: int) -> None:
-        self._changed.wait_for(lambda: self._error or self._closing or self._batcher.has_room(size))
+        self._changed.wait_for(lambda: self._error or self._closing or self._partition.has_room(size))
         self._raise_error()
         if self._closing:
             raise ClientError(f"the producer of topic {self._route.topic} is closed")
@@ -195,28 +207,60 @@ class Producer:
         if error:
             raise error
 
+    def _grow(self) -> None:
+        """A thread for each stream: one sends the batches of any of them."""
+        while len(self._threads) < min(len(self._partition), _MOST_THREADS):
+            thread = threading.Thread(target=self._deliver_all, name=f"producer-{self._route.topic}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
     def _deliver_all(self) -> None:
-        while (batch := self._next_batch()) is not None:
-            outcome = self._deliver(batch)
+        while (turn := self._next_turn()) is not None:
+            stream, batch = turn
+            outcome = self._deliver(stream, batch)
             batch.delivery.settle(outcome)
             with self._changed:
-                self._batcher.finish()
+                self._partition.finish(stream, batch)
+                if outcome.strayed or outcome.error:
+                    self._lookout.doubt()
                 self._acknowledged += outcome.published.count if outcome.published else 0
                 self._error = self._error or outcome.error
                 self._changed.notify_all()
 
-    def _deliver(self, batch: Batch[Delivery]) -> Outcome:
+    def _deliver(self, stream: Stream[Delivery], batch: Batch[Delivery]) -> Outcome:
         try:
-            return self._run(self._route.deliver(batch))
+            outcome: Outcome = self._run(self._route.deliver(stream, batch))
         except Exception as error:  # the thread must live on; whoever sends learns of it
             return Outcome(error=error)
+        return outcome
 
-    def _next_batch(self) -> Batch[Delivery] | None:
+    def _next_turn(self) -> tuple[Stream[Delivery], Batch[Delivery]] | None:
         with self._changed:
             while True:
-                wait_s = self._batcher.ready_in_s(self._now_s())
+                now_s = self._now_s()
+                wait_s = self._partition.ready_in_s(now_s)
                 if wait_s == 0:
-                    return self._batcher.take()
-                if wait_s is None and self._closing:
+                    self._look(now_s)
+                    return self._partition.take(now_s)
+                if self._closing and self._partition.idle:
                     return None
                 self._changed.wait(wait_s)
+
+    def _look(self, now_s: float) -> None:
+        # Not at the end: threads cannot start any more while the program exits.
+        if not self._closing and self._lookout.due(now_s):
+            self._lookout.begin()
+            threading.Thread(target=self._follow, name=f"segments-{self._route.topic}", daemon=True).start()
+
+    def _follow(self) -> None:
+        try:
+            found = self._run(self._route.look(self._partition.needs_rule))
+        except Exception:  # a map only makes things faster
+            found = None
+        with self._changed:
+            self._lookout.end(self._now_s(), seen=found is not None)
+            if found and not self._closing:
+                seen, rule = found
+                self._partition.follow(seen, rule, self._route.given)
+                self._grow()
+                self._changed.notify_all()

@@ -59,4 +59,4 @@ class Pulling:
 
     def _post(self, verb: str, body: dict[str, Any], wait_s: float = 0) -> Request:
         path = f"{subscription_path(self.topic, self.subscription)}/{verb}"
-        return Request("POST", path, {}, encode(body), {"Content-Type": JSON}, wait_s)
+        return Request("POST", path, {}, encode(body), {"Content-Type": JSON}, wait_s, repeatable=True)

@@ -4,16 +4,19 @@ import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 
-from seaweedq.client.effects import Pause, Reply, Request, Steps, Work
+from seaweedq.client.brokers import Brokers
+from seaweedq.client.effects import Attempt, Effect, Pause, Reply, Request, Steps, Work
 from seaweedq.errors import ConnectionFailed
 
 T = TypeVar("T")
 # Shorter than servers keep idle connections (uvicorn: 5 s), so that none is used just as it is closed.
 _LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3)
+# A broker that takes longer is as good as gone, and there are others.
+_CONNECT_S = 5.0
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 class SyncTransport:
@@ -21,20 +24,13 @@ class SyncTransport:
 
     def __init__(
         self,
-        url: str,
+        brokers: Brokers,
         timeout_s: float,
         headers: Mapping[str, str] | None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._url, self._timeout_s = _base(url), timeout_s
-        self._http = httpx.Client(
-            base_url=self._url,
-            headers=headers,
-            timeout=timeout_s,
-            limits=_LIMITS,
-            verify=_secure(url),
-            transport=transport,
-        )
+        self._brokers, self._timeout_s = brokers, timeout_s
+        self._http = httpx.Client(headers=headers, limits=_LIMITS, verify=_secure(brokers), transport=transport)
 
     def run(self, steps: Steps[T]) -> T:
         """What the steps return, or the error that they raise."""
@@ -52,7 +48,9 @@ class SyncTransport:
             except ConnectionFailed as error:
                 failure = error
 
-    def _perform(self, effect: Request | Pause | Work) -> Any:
+    def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Request):
+            return self.run(self._brokers.send(effect))
         if isinstance(effect, Work):
             return effect.run()
         if isinstance(effect, Pause):
@@ -60,8 +58,8 @@ class SyncTransport:
         try:
             response = self._http.request(**_arguments(effect, self._timeout_s))
         except httpx.RequestError as error:
-            raise _failed(self._url, error) from error
-        return _reply(response)
+            raise _failed(effect.url, error) from error
+        return _reply(effect.url, response)
 
     def close(self) -> None:
         """Close the connections."""
@@ -73,20 +71,13 @@ class AsyncTransport:
 
     def __init__(
         self,
-        url: str,
+        brokers: Brokers,
         timeout_s: float,
         headers: Mapping[str, str] | None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        self._url, self._timeout_s = _base(url), timeout_s
-        self._http = httpx.AsyncClient(
-            base_url=self._url,
-            headers=headers,
-            timeout=timeout_s,
-            limits=_LIMITS,
-            verify=_secure(url),
-            transport=transport,
-        )
+        self._brokers, self._timeout_s = brokers, timeout_s
+        self._http = httpx.AsyncClient(headers=headers, limits=_LIMITS, verify=_secure(brokers), transport=transport)
 
     async def run(self, steps: Steps[T]) -> T:
         """What the steps return, or the error that they raise."""
@@ -104,7 +95,9 @@ class AsyncTransport:
             except ConnectionFailed as error:
                 failure = error
 
-    async def _perform(self, effect: Request | Pause | Work) -> Any:
+    async def _perform(self, effect: Effect) -> Any:
+        if isinstance(effect, Request):
+            return await self.run(self._brokers.send(effect))
         if isinstance(effect, Work):
             return await asyncio.to_thread(effect.run)
         if isinstance(effect, Pause):
@@ -112,43 +105,35 @@ class AsyncTransport:
         try:
             response = await self._http.request(**_arguments(effect, self._timeout_s))
         except httpx.RequestError as error:
-            raise _failed(self._url, error) from error
-        return _reply(response)
+            raise _failed(effect.url, error) from error
+        return _reply(effect.url, response)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
 
 
-def _base(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ValueError(f"url is {url!r}; it should be like http://127.0.0.1:8080")
-    return url.rstrip("/")
-
-
-def _secure(url: str) -> bool:
+def _secure(brokers: Brokers) -> bool:
     # Loading certificates takes longer than a request, and plain HTTP has no use for them.
-    return url.startswith("https:")
+    return brokers.urls[0].startswith("https:")
 
 
-def _arguments(request: Request, timeout_s: float) -> dict[str, Any]:
-    arguments: dict[str, Any] = {
+def _arguments(attempt: Attempt, timeout_s: float) -> dict[str, Any]:
+    request = attempt.request
+    return {
         "method": request.method,
-        "url": request.path,
+        "url": attempt.url + request.path,
         "params": dict(request.params) or None,
         "headers": dict(request.headers),
         "content": request.content or None,
+        "timeout": httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S), read=timeout_s + request.wait_s),
     }
-    if request.wait_s:
-        arguments["timeout"] = httpx.Timeout(timeout_s, read=timeout_s + request.wait_s)
-    return arguments
 
 
-def _reply(response: httpx.Response) -> Reply:
-    return Reply(response.status_code, response.headers, response.content)
+def _reply(url: str, response: httpx.Response) -> Reply:
+    return Reply(response.status_code, response.headers, response.content, url)
 
 
 def _failed(url: str, error: httpx.RequestError) -> ConnectionFailed:
     reason = str(error) or type(error).__name__
-    return ConnectionFailed(f"no answer from {url}: {reason}", url=url)
+    return ConnectionFailed(f"no answer from {url}: {reason}", url=url, sent=not isinstance(error, _UNSENT))

@@ -22,7 +22,7 @@ def problem(
 @dataclass
 class FakeCluster:
     """One topic `t` of one segment 0. `faults` are used up first, one a request: before it is handled, or with
-    `lost` after it was."""
+    `lost` after it was. Producers look at the segment map when they like: that is neither recorded nor at fault."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
     requests: list[httpx.Request] = field(default_factory=list)
@@ -33,6 +33,8 @@ class FakeCluster:
     delivered: int = 0
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/topics/t/segments":
+            return httpx.Response(200, json={"segments": self.segments()})
         self.requests.append(request)
         fault = self.faults.pop(0) if self.faults else lambda _: None
         return fault(request) or self.handle(request)
@@ -55,6 +57,11 @@ class FakeCluster:
             self.ack_requests.append(ids)
             return httpx.Response(200, json={"acked": len(ids), "unknown": []})
         return problem(404, "topic-not-found", f"no topic at {request.url.path}", topic="x")
+
+    def segments(self) -> list[dict[str, Any]]:
+        """The segment map."""
+        whole = {"id": 0, "low": 0, "high": 2**31 - 1, "state": "open"}
+        return [whole | {"owner": "b0.1", "owner_url": "http://test"}]
 
     def _publish(self, request: httpx.Request) -> httpx.Response:
         lines = [json.loads(line) for line in request.content.splitlines()]
