@@ -4,7 +4,7 @@ Publish, pull and ack are matched by hand in `__call__` and run as plain ASGI, w
 FastAPI function; they are declared as routes too, so that OpenAPI shows them.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, MutableMapping
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any
@@ -46,6 +46,8 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Hot routes here, the rest in FastAPI."""
+        if self._broker.draining and scope["type"] == "http":
+            out = _last_answer(out)
         work: Work | None = None
         if scope["type"] == "http" and scope["path"].startswith(internal.PREFIX):
             work = internal.answer(self._broker, scope, receive)
@@ -66,6 +68,17 @@ class Application:
             case ["", "v1", "topics", topic, "subscriptions", name, "ack"]:
                 return deliver.ack(self._broker, scope, receive, topic, name)
         return None
+
+
+def _last_answer(out: Send) -> Send:
+    """The last one on its connection, so that the client turns to another broker."""
+
+    async def closing(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await out(message)
+
+    return closing
 
 
 async def answered(work: Work) -> Answer | None:

@@ -374,12 +374,12 @@ class Broker:
 
     def check_joined(self) -> None:
         """Raises NotReady unless other brokers can talk to this one."""
-        if not self.ready or self.stopping:
+        if not self.ready or (self.stopping and not self.draining):
             raise NotReady("the broker is stopping" if self.stopping else "the broker is starting")
 
     def check_ready(self) -> None:
-        """Raises NotReady while starting, stopping or without a lease."""
-        if not self.ready or self.stopping:
+        """Raises NotReady while starting, stopping or without a lease; one that drains serves to the end."""
+        if not self.ready or (self.stopping and not self.draining):
             raise NotReady("the broker is stopping" if self.stopping else "the broker is starting")
         if not self.membership.valid():
             raise NotReady("this broker's lease has run out")

@@ -119,6 +119,8 @@ def serve(
         raise typer.Exit(supervise(settings))
     if settings.member:
         end_with_parent()
+    for chatty in ("aiobotocore", "botocore"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     sys.meta_path.insert(0, _NoPandas())
     _keep_freed_memory()
