@@ -1,0 +1,170 @@
+"""What a world of the recovery model is made of: objects, who knows what, and which rules can be left out.
+
+Broker X owns the one segment. It makes messages durable in its journal, flushes them to the segment's chain, may seal
+it, or move it to the living broker Y. Its lease may end at any moment; then recoverers work its journal in and give
+the segment to Z, while X, the zombie, goes on, and its puts land late, or twice.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from seaweedq.broker.slots import Run, SlotHeader, SlotKind, valid_run
+
+RULES = {
+    "look again": "a fence is trusted without looking once it is there",
+    "newest stays": "X deletes its newest slot too",
+    "fence stays": "a finished recovery deletes the fence as well",
+    "acknowledge in order": "a durable slot is acknowledged though an earlier one is not durable yet",
+    "flush what is acknowledged": "a flush takes what is not durable in the journal yet",
+    "stop at a gap": "a recovery also reads what lies behind the first gap",
+    "journal the seal": "the seal goes straight into the chain",
+    "one put to a chain": "two puts to the chain are under way",
+    "release what is flushed": "X releases rows when their flush begins, not when it is done",
+    "give last": "a recovery gives the segment away before its rows are in the chain",
+    "compare the owner": "a recovery gives the segment away though X had moved it",
+    "move when quiet": "X moves the segment while commits are under way",
+    "move when flushed": "X moves the segment with rows that are in no file",
+    "move while alive": "X moves the segment though its lease has ended",
+}
+
+Row = tuple[int, str]  # offset, message
+Name = tuple[int, int]  # sequence, first offset; of a slot: its number, 0
+SEAL = "seal"
+
+
+@dataclass(frozen=True)
+class Object:
+    """A slot of the journal, or an entry of the chain."""
+
+    writer: str
+    rows: tuple[Row, ...] = ()
+    released: int = 0
+    is_fence: bool = False
+
+
+@dataclass(frozen=True)
+class Put:
+    """On its way: may land at any time, or never."""
+
+    where: str  # "journal" or "chain"
+    name: Name
+    content: Object
+
+
+Objects = tuple[tuple[Name, Object], ...]  # sorted by name
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A slot of X that X has not acknowledged."""
+
+    number: int
+    rows: tuple[Row, ...]
+    released: int
+    is_durable: bool = False
+
+
+@dataclass(frozen=True)
+class Broker:
+    """X, as it knows itself. `tail`: (row, slot), acknowledged, not flushed; `flushing`: (name, part of the tail)."""
+
+    accepted: int = 0
+    is_sealing: bool = False
+    waiting: tuple[Row, ...] = ()
+    sent: tuple[Sent, ...] = ()
+    next_slot: int = 0
+    tail: tuple[tuple[Row, int], ...] = ()
+    flushing: tuple[tuple[Name, tuple[tuple[Row, int], ...]], ...] = ()
+    next_entry: Name = (0, 0)
+    released: int = 0
+    stated: int = 0
+    is_at_rest: bool = True
+    acked: frozenset[str] = frozenset()
+    moving: bool = False
+    stopped: bool = False
+
+
+@dataclass(frozen=True)
+class Recoverer:
+    """`known` is a fence that was there before the look; `run` what the look found."""
+
+    step: str = "look"
+    known: int | None = None
+    run: Run | None = None
+    rows: tuple[Row, ...] = ()
+    entry: Name = (0, 0)
+
+
+@dataclass(frozen=True)
+class Successor:
+    """Y or Z: opens the segment, acknowledges a message, flushes it."""
+
+    opened_at: Name | None = None
+    acked: bool = False
+    flushed: bool = False
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything there is."""
+
+    journal: Objects = ()
+    chain: Objects = ()
+    flying: frozenset[Put] = frozenset()
+    heard: frozenset[tuple[str, Name, bool]] = frozenset()  # answers that X may get: is the name X's own?
+    x: Broker = Broker()
+    lease_ended: bool = False
+    owner: str = "X"
+    recoverers: tuple[Recoverer, ...] = ()
+    crashes: int = 0
+    recovered: bool = False
+    y: Successor = Successor()
+    z: Successor = Successor()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How large a world is. `left_out` is one of RULES."""
+
+    messages: int = 2
+    window: int = 2
+    recoverers: int = 1
+    crashes: int = 1
+    twice: bool = False
+    left_out: str | None = None
+
+
+def with_object(objects: Objects, name: Name, content: Object) -> Objects:
+    """The objects and one more, if its name is free."""
+    there = dict(objects)
+    there.setdefault(name, content)
+    return tuple(sorted(there.items(), key=lambda item: item[0]))
+
+
+def without(objects: Objects, name: Name) -> Objects:
+    """The objects but one."""
+    return tuple(item for item in objects if item[0] != name)
+
+
+@cache
+def run_of(journal: Objects) -> Run:
+    """What the broker's own code makes of the journal."""
+    headers = {
+        number: SlotHeader(SlotKind.FENCE if slot.is_fence else SlotKind.DATA, "X", number, "", slot.released)
+        for (number, _), slot in journal
+    }
+    return valid_run(headers.keys(), headers)
+
+
+def end_of(chain: Objects) -> Name:
+    """The next name."""
+    if not chain:
+        return 0, 0
+    (sequence, first), last = chain[-1]
+    return sequence + 1, first + len(last.rows)
+
+
+def rows_in(objects: Iterable[tuple[Name, Object]]) -> tuple[Row, ...]:
+    """All rows, in the order of the names."""
+    return tuple(row for _, content in objects for row in content.rows)

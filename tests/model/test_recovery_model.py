@@ -1,0 +1,80 @@
+"""Every interleaving of X, the network, X's recovery, its clean-up and a move, in small worlds: the design holds, and
+breaks with any one rule left out."""
+
+from collections import deque
+
+import pytest
+from recovery_steps import steps
+from recovery_world import RULES, SEAL, Bounds, World, rows_in
+
+LIMIT = 400_000
+
+
+def fault(w: World) -> str | None:
+    """What must never be."""
+    sequences = [sequence for (sequence, _), _ in w.chain]
+    rows = rows_in(w.chain)
+    messages = [message for _, message in rows]
+    if len(set(messages)) < len(messages):
+        return f"a message twice: {rows}"
+    if sequences != list(range(len(sequences))) or [offset for offset, _ in rows] != list(range(len(rows))):
+        return f"the chain is not dense: {sequences} {rows}"
+    if SEAL in messages[:-1]:
+        return f"rows behind the seal: {rows}"
+    for name, s in (("Y", w.y), ("Z", w.z)):
+        if s.opened_at is not None and not s.flushed and s.opened_at[0] in sequences:
+            return f"the place of {name}'s flush was taken by one that had lost the segment"
+    if w.y.acked and w.z.acked:
+        return "two owners have taken messages"
+    if w.recovered and not w.x.acked <= set(messages):
+        return f"acknowledged and lost: {sorted(w.x.acked - set(messages))}"
+    return None
+
+
+def explore(bounds: Bounds) -> tuple[str | None, int, list[str]]:
+    """(the first fault, states seen, how it came to that), breadth first."""
+    start = World()
+    came_from: dict[World, tuple[World, str] | None] = {start: None}
+    todo = deque([start])
+    while todo:
+        world = todo.popleft()
+        for what, after in steps(world, bounds):
+            if after in came_from:
+                continue
+            came_from[after] = (world, what)
+            if found := fault(after):
+                return found, len(came_from), path_to(after, came_from)
+            todo.append(after)
+        assert len(came_from) < LIMIT, "the world is too large for a test"
+    return None, len(came_from), []
+
+
+def path_to(world: World, came_from: dict[World, tuple[World, str] | None]) -> list[str]:
+    path = []
+    while step := came_from[world]:
+        world, what = step
+        path.append(what)
+    return path[::-1]
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        Bounds(crashes=0),
+        Bounds(messages=1),
+        Bounds(messages=1, recoverers=2, crashes=0),
+        Bounds(messages=1, twice=True, crashes=0),
+    ],
+    ids=["two messages", "a recoverer crashes", "two recoverers", "puts land twice"],
+)
+def test_the_design_holds(bounds: Bounds) -> None:
+    found, states, path = explore(bounds)
+    assert found is None, " -> ".join(path)
+    assert states > 1000, "hardly anything happened"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_that_is_left_out_breaks_it(rule: str) -> None:
+    found, _, path = explore(Bounds(left_out=rule, crashes=0))
+    assert found, "nothing depends on this rule"
+    print(f"{found}\n  {' -> '.join(path)}")
