@@ -15,7 +15,7 @@ CHOOSER = "google.protobuf.internal.api_implementation"
 
 
 def load() -> Any:
-    """The generated module. Raises ImportError where etcd3 is missing, or protobuf was there before in another way."""
+    """The generated module. Raises ModuleNotFoundError without etcd3, ImportError where protobuf was chosen before."""
     if CHOOSER in sys.modules and (chosen := sys.modules[CHOOSER].Type()) != "python":
         raise ImportError(
             f"protobuf was imported with its implementation {chosen!r} before coordination on etcd could choose "
@@ -28,7 +28,7 @@ def load() -> Any:
             warnings.simplefilter("ignore", DeprecationWarning)
             return importlib.import_module("etcd3.etcdrpc.rpc_pb2")
     except ModuleNotFoundError as error:
-        raise ImportError("coordination on etcd needs more packages: pip install 'seaweedq[etcd]'") from error
+        raise ModuleNotFoundError("coordination on etcd needs more packages: pip install 'seaweedq[etcd]'") from error
     finally:
         if before is None:
             del os.environ[CHOICE]

@@ -58,7 +58,11 @@ class Relay:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port = self._target.split(":")
-        to_reader, to_writer = await asyncio.open_connection(host, int(port))
+        try:
+            to_reader, to_writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            writer.transport.abort()
+            return
         self._writers.add(to_writer)
         self._spawn(self._pump(to_reader, writer, self._answers))
         self._spawn(self._pump(reader, to_writer, self._open))
