@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WEED_VERSION := 4.23
 
-.PHONY: demo test weed check bench format clean help
+.PHONY: demo test chaos weed check bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -22,6 +22,9 @@ demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read
 
 test: $(STAMP)  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
+
+chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new one each time), and the judgement of its history
+	PYTHONPATH=tests $(BIN)/python tests/chaos/run.py --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS)
 
 weed: $(BIN)/weed ## SeaweedFS in .venv/bin, built with Go 1.25 or newer: with it `make test` also runs over SeaweedFS
 

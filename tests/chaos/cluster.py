@@ -104,7 +104,8 @@ class Cluster:
             stack.callback(self.thread.close)
             for n in range(self._count):
                 self.members.append(member := self._member(f"b{n}"))
-                stack.callback(member.kill)
+                for end in (*(link.stop for link in member.links), member.kill):
+                    stack.callback(end)
                 member.process.start(wait=False)
             self.wait_ready()
             self._stack = stack.pop_all()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from clocks import HOW, Clock, library
 from cluster import Cluster, Member, waited
 from s3_proxy import Action, Rule
 
@@ -189,6 +190,19 @@ def compacted(cluster: Cluster, rng: Random) -> Begun | None:
     return begun
 
 
+def clock_jump(cluster: Cluster, rng: Random) -> Begun | None:
+    """A broker's wall clock jumps, or runs fast or slow, and jumps back; it was started anew for that."""
+    found = _one(cluster, rng)
+    if not found:
+        return None
+    clock, how, member = Clock(cluster.folder / f"{found[0].name}.clock"), rng.choice(HOW), found[0]
+    member.kill()
+    member.process.start(wait=False, env=clock.env)
+    waited(member.process.ready, 5 + 2 * cluster.lease_s)
+    clock.set(how)
+    return Begun(lambda: clock.set("+0"), f"{member.name} {how}")
+
+
 def _store(name: str, *rules: Rule, lasts: tuple[float, float] = (0.5, 2)) -> Fault:
     return Fault(name, partial(store_rules, rules), lasts)
 
@@ -233,4 +247,5 @@ ALL = (
     Fault("pause etcd", etcd_paused, (0.3, 2)),
     Fault("revoke a lease", lease_revoked, (0, 0)),
     Fault("compact etcd", compacted, (0.1, 0.5)),
+    *([Fault("clock jump", clock_jump, (0.5, 1.5))] if library() else []),
 )

@@ -10,7 +10,7 @@ from history import Event
 def failovers(events: Sequence[Event]) -> list[float]:
     """Seconds from each SIGKILL of an owner to the first acknowledgement of a publish in that segment that began later.
 
-    One for each segment and kill; none for a segment that nobody published to any more.
+    One for each segment that `kill owner` took from its owner; none where nobody published to it any more.
     """
     began = {e.call: e.t for e in events if e.type == "invoke"}
     answered: dict[int | None, list[tuple[float, float]]] = defaultdict(list)
@@ -21,7 +21,7 @@ def failovers(events: Sequence[Event]) -> list[float]:
         found.sort()
     waits = []
     for kill in events:
-        if kill.op == "fault" and kill.type == "info":
+        if kill.op == "fault" and kill.type == "info" and (kill.note or "").startswith("kill owner"):
             later = answered[kill.segment][bisect_left(answered[kill.segment], (kill.t, kill.t)) :]
             if later:
                 waits.append(min(t for _, t in later) - kill.t)

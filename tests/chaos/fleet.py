@@ -12,9 +12,10 @@ from typing import Any
 import httpx
 from checker import Violation
 from history import History, Op, Type, digest
-from load import PAUSE_S, TOPIC, Client, Load, Observer, Publisher, Subscriber
+from load import TOPIC, Client, Load, Observer, Publisher, Subscriber
 from store_read import StoreReader
 
+AWAY_S = 0.1  # before another broker is asked
 LIST_S = 2.0
 WANDER = 0.02  # the part of calls before which a client goes to any broker
 SHOWN = 300
@@ -77,7 +78,7 @@ class Roaming(Client):
     def fail(self) -> None:
         """Leave this broker, after a moment."""
         self.failed = True
-        self.stopped.wait(PAUSE_S)
+        self.stopped.wait(AWAY_S)
 
 
 class RoamingPublisher(Roaming, Publisher):

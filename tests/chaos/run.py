@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from chaos import Options, Report, run, summary
+from clocks import ABSENT, library
 from faults import ALL
 from figures import quantile
 from nemesis import Nemesis
@@ -35,6 +36,8 @@ def main() -> int:
     options = Options(
         seed, given.seconds, given.brokers, given.lease_s, [fault for fault in ALL if fault.name.startswith(wanted)]
     )
+    if library() is None:
+        print(ABSENT)
     folder = Path(tempfile.mkdtemp(prefix="seaweedq-chaos-"))
     console = Console()
     console.print(

@@ -45,6 +45,7 @@ def test_a_wait_is_from_the_kill_to_the_first_ok_of_a_publish_that_began_later()
         killed(10.0, 0),
         killed(10.0, 1),
         killed(10.0, 2),
+        replace(killed(10.0, 1), note="kill all: b0 b1"),
         *published(10.2, 15.0, 0, 3),
         *published(11.0, 14.0, 0, 4),
         *published(12.0, 13.0, 1, 5),

@@ -1,0 +1,79 @@
+"""The cluster under chaos: who is who in it, what the faults do to processes, and that a stopped fail point goes on."""
+
+import random
+import subprocess
+import sys
+from time import time
+
+import httpx
+import pytest
+from clocks import ABSENT, Clock, library
+from cluster import Cluster, waited
+from load import create
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with Cluster(tmp_path_factory.mktemp("cluster"), random.Random(0), 2, 2.0) as cluster:
+        create(cluster.urls[0], segments=4)
+        yield cluster
+
+
+def test_it_knows_leader_owners_and_dispatcher_from_etcd(cluster):
+    assert cluster.leader() in cluster.members
+    assert set(cluster.owned()) == {0, 1, 2, 3}
+    assert set(cluster.owned().values()) <= set(cluster.members)
+    told = httpx.get(f"{cluster.urls[1]}/v1/cluster", trust_env=False).json()
+    assert told["leader"].split(".")[0] == cluster.leader().name
+
+
+def test_a_paused_one_is_not_working_until_it_is_revived(cluster):
+    member = cluster.members[0]
+    member.pause()
+    assert not member.working
+    assert cluster.working == [cluster.members[1]]
+    member.revive()
+    assert waited(member.process.ready, 20)
+
+
+def test_a_broker_that_stops_at_a_fail_point_goes_on(cluster):
+    member = cluster.members[1]
+    member.kill()
+    member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": "commit.append:1:stop"})
+    url = f"{member.process.url}/v1/topics/t/messages"
+
+    def asked():
+        try:
+            httpx.post(url, json={"value": 1}, timeout=0.5, trust_env=False)
+        except httpx.TransportError:
+            pass
+        return member.state() == "T"
+
+    assert waited(asked, 30)
+    assert not member.working
+    member.revive()
+    assert waited(lambda: httpx.post(url, json={"value": 1}, trust_env=False, timeout=20).status_code == 200, 30)
+
+
+def test_etcd_can_be_compacted_and_leases_revoked(cluster):
+    assert len(cluster.leases()) >= 2
+    cluster.compact()
+    before = cluster.members[0].process.log.count("is ready")
+    for lease in cluster.leases():
+        cluster.revoke(lease)
+    assert waited(lambda: cluster.members[0].process.log.count("is ready") > before, 30)
+
+
+@pytest.mark.skipif(library() is None, reason=ABSENT)
+@pytest.mark.parametrize("how", ["+3600", "-3600"])
+def test_a_clock_jumps_while_its_process_runs(tmp_path, how):
+    clock = Clock(tmp_path / "clock")
+    code = "import time; print(int(time.time()), flush=True); input(); print(int(time.time()), flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=clock.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert abs(int(process.stdout.readline()) - time()) < 60
+        clock.set(how)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert abs(int(process.stdout.readline()) - time() - int(how)) < 60

@@ -1,0 +1,37 @@
+"""The nemesis carries out its plan: each fault begins at its time, ends when it is over, and stands in the history."""
+
+from faults import Begun, Fault
+from nemesis import Nemesis, Planned
+
+
+def fault(name, did, begun=True, orphans=()):
+    def begin(cluster, rng):
+        did.append(f"begin {name}")
+        return Begun(lambda: did.append(f"undo {name}"), "b0", orphans) if begun else None
+
+    return Fault(name, begin, (0, 1))
+
+
+def test_faults_overlap_as_planned_and_all_are_undone(history):
+    did, seen = [], []
+    planned = [Planned(0.1, 0.6, fault("long", did, orphans=[3]), 1), Planned(0.2, 0.1, fault("short", did), 2)]
+    nemesis = Nemesis(None, history, planned)
+    nemesis.run(0.5, seen.append)
+    assert did == ["begin long", "begin short", "undo short", "undo long"]
+    assert nemesis.done == ["long", "short"]
+    assert 0.6 < seen[-1] < 2
+    assert [(e.type, e.note, e.segment) for e in history.events] == [
+        ("invoke", "long", None),
+        ("info", "long: b0", 3),
+        ("invoke", "short", None),
+        ("ok", "short: b0", None),
+        ("ok", "long: b0", None),
+    ]
+
+
+def test_what_can_not_be_done_now_is_no_fault(history):
+    did = []
+    nemesis = Nemesis(None, history, [Planned(0.0, 0.1, fault("none", did, begun=False), 1)])
+    nemesis.run(0.2, lambda at: None)
+    assert (did, nemesis.done) == (["begin none"], [])
+    assert [e.type for e in history.events] == ["invoke", "fail"]
