@@ -47,6 +47,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # them in again. The settings hold for all threads' arenas.
 MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -4: 0}
 DRAIN_S = 3
+ACCEPT_S = 0.05
 AGAIN_S = 1.0
 logger = logging.getLogger("seaweedq")
 
@@ -234,9 +235,11 @@ class _Server(uvicorn.Server):
         )
         self._broker = broker
         self._leaving: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
 
     async def run_until_stopped(self, listener: socket.socket) -> None:
         """Serve until a signal comes, or the broker's lease is lost."""
+        self._listener = listener
         watcher = asyncio.create_task(self._until_lost())
         await self.serve(sockets=[listener])
         watcher.cancel()
@@ -260,6 +263,9 @@ class _Server(uvicorn.Server):
 
     async def _leave(self, sig: int, frame: FrameType | None) -> None:
         await self._broker.drain()
+        if self._listener:  # who waits to be accepted when a listener closes would be cut off
+            self._listener.listen(0)
+            await asyncio.sleep(ACCEPT_S)
         self._end(sig, frame)
 
     def _end(self, sig: int, frame: FrameType | None) -> None:
