@@ -13,6 +13,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from seaweedq.client.batching import Batch, Batcher, Limits
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from seaweedq.client.keys import Keys
 
 D = TypeVar("D")
+_second = itemgetter(1)
 # Streams an owner, over all of them, beyond which all are made anew: moves leave more and more of them.
 STREAMS_AN_OWNER = 2
 Pieces = list[tuple["Stream[D]", bytes, int]]
@@ -187,10 +190,10 @@ class Partition(Generic[D]):
             for old, owner in parts:
                 stays = owners[old] == 1 and old is not before.keyless
                 next_of[old, owner] = old if stays else self._stream([old])
-        streams = [next_of[old, owner] for _, old, owner in ranges]
         keyless = self._stream([before.keyless]) if before.keyless in before.streams else before.keyless
-        self.routing = Routing(tuple(low for low, _, _ in ranges), tuple(streams), keyless, keys)
-        for stream in {*before.streams} - {*streams}:
+        runs = [next(run) for _, run in groupby(((low, next_of[old, owner]) for low, old, owner in ranges), _second)]
+        self.routing = Routing(tuple(low for low, _ in runs), tuple(stream for _, stream in runs), keyless, keys)
+        for stream in {*before.streams} - {*self.routing.streams}:
             stream.batcher.close_open()
 
     def _aim(self, seen: SegmentMap) -> None:

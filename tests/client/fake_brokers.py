@@ -1,7 +1,7 @@
 """Some brokers made of dictionaries: topic `t` in segments that move, split and merge, as DESIGN.md has it.
 
 The key space is in cells, and a segment is some neighbouring cells. Producer tables go with the cells, as they go with
-the sub-ranges of segments. Any broker takes any row; `forwarded` counts those that were not its own.
+the sub-ranges of segments. Any broker takes any row; `forwarded` counts those that were not its own. What is for `refused` cells is not taken, once.
 """
 
 import json
@@ -91,7 +91,8 @@ class FakeBrokers(FakeCluster):
 
     def _publish(self, request: httpx.Request) -> httpx.Response:
         rows = self._rows(request)
-        producer, sequence = request.headers["producer-id"], int(request.headers["producer-sequence"])
+        producer = request.headers.get("producer-id", f"nobody-{len(self.requests)}")
+        sequence = int(request.headers.get("producer-sequence", "0"))
         cells: dict[int, list[int]] = {}
         for n, (key, _) in enumerate(rows):
             cells.setdefault(cell_of(hash_key(f"{producer}:{sequence + n}" if key is None else key)), []).append(n)
@@ -112,6 +113,7 @@ class FakeBrokers(FakeCluster):
             if owner is None or URLS[owner] != f"http://{request.url.host}":
                 self.forwarded += len(mine)
         if left:
+            self.refused = set()
             return problem(503, "partly-taken", retry_after="0", taken=[])
         counts: dict[int, int] = {}
         for cell, mine in cells.items():

@@ -1,0 +1,238 @@
+"""A producer's streams one by one: when there are several, where they go, who waits for whom, when all is made anew."""
+
+from itertools import count
+
+import pyarrow as pa
+import pytest
+from fake_brokers import CELLS, URLS, FakeBrokers, key_in
+
+from seaweedq.client.batching import Limits
+from seaweedq.client.keys import Keys
+from seaweedq.client.lookout import Lookout
+from seaweedq.client.partition import Partition
+from seaweedq.client.segment_map import KeyRule, Segment, SegmentMap
+from seaweedq.client.wire import envelope
+from seaweedq.segments.keyrange import KEY_SPACE
+
+
+@pytest.fixture
+def cluster():
+    return FakeBrokers()
+
+
+@pytest.fixture
+def partition():
+    ids = count()
+    return Partition(Limits(linger_ms=0), object, lambda: f"p{next(ids)}")
+
+
+def _seen(cluster):
+    fields = Segment.__struct_fields__
+    return SegmentMap.of([Segment(**{name: each[name] for name in fields}) for each in cluster.segments()])
+
+
+def _send(partition, *cells):
+    for cell in cells:
+        partition.add_line(key_in(cell), envelope(cell, key_in(cell)), 0.0)
+
+
+def _leave(partition):
+    """What may leave now: for each batch its stream, and where it goes first."""
+    left = []
+    while partition.ready_in_s(0.0) == 0:
+        stream, batch = partition.take(0.0)
+        left.append((stream, batch))
+    return left
+
+
+def _finish(partition, left):
+    for stream, batch in left:
+        partition.finish(stream, batch)
+
+
+def _urls(left):
+    return {int(line[9:-1].split(b",")[0]): stream.urls[0] for stream, batch in left for line in batch.lines}
+
+
+def test_one_owner_means_one_stream_and_the_brokers_that_were_given(cluster, partition):
+    cluster.owners = {0: 1, 1: 1, 2: 1}
+    whole = partition.routing.keyless
+    partition.follow(_seen(cluster), given=("http://proxy",))
+    assert whole.urls == ()
+    partition.follow(_seen(cluster), given=("http://proxy", URLS[1]))
+    assert whole.urls == (URLS[1],)
+    assert not partition.needs_rule(_seen(cluster))
+    assert partition.routing.keyless is whole
+    assert len(partition) == 1
+
+
+def test_each_owner_gets_its_own_keys_with_the_others_behind_it(cluster, partition):
+    partition.follow(_seen(cluster))
+    for cell in range(CELLS):
+        stream = partition.routing.of_line(key_in(cell), b"")
+        at = cluster.owners[cluster.segment_of[cell]]
+        assert stream.urls == (*URLS[at:], *URLS[:at])
+        assert stream.segments == {cluster.segment_of[cell]}
+    assert len({stream.producer_id for stream in partition.routing.streams}) == 3
+
+
+def test_messages_without_key_go_in_turn_and_one_batch_at_a_time(cluster, partition):
+    partition.follow(_seen(cluster))
+    firsts = []
+    for n in range(6):
+        partition.add_line(None, envelope(n), 0.0)
+        left = _leave(partition)
+        partition.add_line(None, envelope(n), 0.0)
+        assert partition.ready_in_s(0.0) is None
+        _finish(partition, left)
+        left += _leave(partition)
+        firsts += [stream.urls[0] for stream, _ in left]
+        _finish(partition, left[1:])
+    assert len({id(stream) for stream in [partition.routing.keyless]}) == 1
+    assert {firsts.count(url) for url in URLS} == {4}
+
+
+def test_who_gets_keys_waits_for_who_had_them_and_nobody_else_does(cluster, partition):
+    partition.follow(_seen(cluster))
+    _send(partition, 0, 7)
+    before = _leave(partition)
+    cluster.split(0, 2, (0, 1))
+    partition.follow(_seen(cluster))
+    _send(partition, 0, 2, 3, 7)
+    others = _leave(partition)
+    assert [stream for stream, _ in others] == [partition.routing.of_line(key_in(3), b"")]
+    _finish(partition, before)
+    left = _leave(partition)
+    assert _urls(left) == {0: URLS[0], 2: URLS[1], 7: URLS[2]}
+
+
+def test_a_move_of_all_that_a_stream_has_changes_only_where_it_goes(cluster, partition):
+    partition.follow(_seen(cluster))
+    before = partition.routing.streams
+    cluster.owners[0] = 2
+    cluster.split(1, 4, (1, 1))
+    partition.follow(_seen(cluster))
+    assert partition.routing.streams == before
+    assert partition.routing.of_line(key_in(0), b"").urls[0] == URLS[2]
+    cluster.owners[0] = None
+    partition.follow(_seen(cluster))
+    assert partition.routing.streams == before
+
+
+def test_too_many_streams_are_made_anew_after_all_that_had_their_keys(cluster, partition):
+    cluster.segment_of, cluster.owners = list(range(CELLS)), dict.fromkeys(range(CELLS), 0) | {7: 1}
+    partition.follow(_seen(cluster))
+    for cell in (0, 1):  # each leaves a stream of its own at its next owner
+        cluster.owners[cell] = 1
+        partition.follow(_seen(cluster))
+    _send(partition, 0, 1, 3, 7)
+    left = _leave(partition)
+    assert len(left) == 4
+    cluster.owners[2] = 1
+    partition.follow(_seen(cluster))
+    assert len(set(partition.routing.streams)) == 2
+    _send(partition, *range(CELLS))
+    assert _leave(partition) == []
+    at_first_owner = [(stream, batch) for stream, batch in left if stream.urls[0] == URLS[0]]
+    _finish(partition, at_first_owner)
+    now = _leave(partition)
+    assert _urls(now) == dict.fromkeys((3, 4, 5, 6), URLS[0])
+    for turn in left:
+        if turn not in at_first_owner:
+            assert _leave(partition) == []
+            _finish(partition, [turn])
+    assert _urls(_leave(partition)) == dict.fromkeys((0, 1, 2, 7), URLS[1])
+
+
+def test_a_table_is_cut_as_its_messages_would_be(cluster, partition):
+    partition.follow(_seen(cluster))
+    keys = [key_in(cell) for cell in range(CELLS)] * 3 + [None]
+    table = pa.table({"value": [str(n) for n in range(len(keys))], "_key": keys})
+    pieces = partition.routing.cut(table, 1 << 20)
+    found = {}
+    for stream, piece, rows in pieces:
+        values = pa.ipc.open_stream(piece).read_all().to_pydict()
+        assert len(values["value"]) == rows
+        assert [int(value) for value in values["value"]] == sorted(int(value) for value in values["value"])
+        found |= dict.fromkeys((int(value) for value in values["value"]), stream)
+    expected = {n: partition.routing.of_line(key, b"") for n, key in enumerate(keys)}
+    assert found == expected
+    assert len(pieces) == 4
+
+
+def test_a_table_whose_keys_cannot_be_read_goes_as_one_without_keys(cluster, partition):
+    partition.follow(_seen(cluster))
+    table = pa.table({"value": ["1"], "_key": pa.array([{"a": 1}])})
+    assert [stream for stream, _, _ in partition.routing.cut(table, 1 << 20)] == [partition.routing.keyless]
+
+
+def test_room_is_counted_over_all_streams(cluster, partition):
+    partition.follow(_seen(cluster))
+    _send(partition, *range(CELLS))
+    held = partition.pending_bytes
+    assert held == sum(len(envelope(cell, key_in(cell))) + 1 for cell in range(CELLS))
+    partition._limits = Limits(max_buffer_bytes=held + 10)
+    assert partition.has_room(10)
+    assert not partition.has_room(11)
+    settled = partition.close_open()
+    left = _leave(partition)
+    _finish(partition, left[1:])
+    assert not settled()
+    _send(partition, 0)
+    _finish(partition, left[:1])
+    assert settled()
+
+
+def test_a_map_with_holes_leaves_them_to_anybody(partition):
+    third = KEY_SPACE // 3
+    holed = [
+        Segment(1, third, 2 * third, "open", "b1.1", "http://b1"),
+        Segment(2, 2 * third, KEY_SPACE, "open", "b2.1", None),
+    ]
+    partition.follow(SegmentMap.of(holed))
+    assert [stream.urls for stream in partition.routing.streams] == [("http://b1",)] * 3
+    assert [stream.segments for stream in partition.routing.streams] == [set(), {1}, {2}]
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ({"k": "ü"}, "ü"),
+        ({"k": 7}, "7"),
+        ({"k": True}, "true"),
+        ({"k": None}, None),
+        ({}, None),
+        ([1], None),
+        (3, None),
+    ],
+)
+def test_keys_in_values_are_what_brokers_take_for_them(value, key):
+    keys = Keys(KeyRule("k"))
+    assert keys.of_line(None, envelope(value)) == key
+    assert keys.of_line("mine", envelope(value)) == "mine"
+    rows = pa.RecordBatch.from_pydict({"value": [envelope(value)[9:-1].decode()]})
+    assert keys.of_rows(rows).to_pylist() == [key]
+
+
+def test_keys_of_typed_tables_and_explicit_ones_before_them():
+    keys = Keys(KeyRule("k", typed=True))
+    rows = pa.RecordBatch.from_pydict({"k": [5, 6, None], "_key": ["a", None, None]})
+    assert keys.of_rows(rows).to_pylist() == ["a", "6", None]
+    assert keys.of_rows(pa.RecordBatch.from_pydict({"k": [True]})).to_pylist() == ["true"]
+    assert keys.of_rows(pa.RecordBatch.from_pydict({"n": [5]})).to_pylist() == [None]
+
+
+def test_the_map_is_looked_at_at_first_now_and_then_and_soon_when_it_is_doubted():
+    lookout = Lookout()
+    assert lookout.due(0.0)
+    lookout.begin()
+    assert not lookout.due(100.0)
+    lookout.end(100.0, seen=True)
+    assert not lookout.due(129.0)
+    assert lookout.due(130.0)
+    lookout.doubt()
+    assert not lookout.due(100.5)
+    assert lookout.due(101.0)
+    lookout.begin()
+    lookout.end(102.0, seen=False)
+    assert lookout.due(103.0)
