@@ -15,11 +15,12 @@ import msgspec
 import pyarrow as pa
 
 from seaweedq.cli.stores import OpenStore, open_store
+from seaweedq.client.brokers import Brokers, parse_urls
 from seaweedq.client.calls import call, fetch_request, segments
 from seaweedq.client.effects import ARROW, Reply, Request, Steps
 from seaweedq.client.problems import check
 from seaweedq.client.transport import SyncTransport
-from seaweedq.clock import SystemIds
+from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import ClientError, Damaged, OffsetOutOfRange, StoreUnavailable
 from seaweedq.segments.agreement import disagreement, misplaced
 from seaweedq.segments.audit import Bounds, Finding, Listing, SegmentAudit
@@ -48,7 +49,7 @@ class Broker:
 
     def __init__(self, url: str, topic: str) -> None:
         self._topic = topic
-        self._transport = SyncTransport(url, TIMEOUT_S, None)
+        self._transport = SyncTransport(Brokers(parse_urls(url), SystemClock().monotonic_s), TIMEOUT_S, None)
 
     def store(self) -> tuple[str, str]:
         """The id of its cluster, and the URL of the cluster's store."""
