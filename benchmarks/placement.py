@@ -17,10 +17,8 @@ def measure(folder: Path) -> Iterator[Result]:
     """Each decision, the best of three. Nothing is written."""
     for size in SIZES:
         yield from _rounds(size)
-    yield _result("placement: dispatchers of 1,000 keys", _best_s(lambda: [successor_of(f"{n}", HOSTS) for n in SIZE]))
-
-
-SIZE = range(1_000)
+    took_s = _best_s(lambda: [successor_of(f"{number}", HOSTS) for number in range(1_000)])
+    yield _result("placement: dispatchers of 1,000 keys", took_s)
 
 
 def _rounds(size: int) -> Iterator[Result]:

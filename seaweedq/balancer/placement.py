@@ -24,7 +24,7 @@ SegmentId = tuple[str, int, int]
 """Topic, incarnation, segment."""
 
 MEAN = 10_000
-"""What the mean load of a segment counts as."""
+"""What the mean load of a segment counts as; so loads that differ by less than a ten-thousandth of it are equal."""
 BASE = 500
 """The least that a segment counts as: all idle segments together are at most a twentieth of the load."""
 TOLERANCE = 0.2
@@ -142,28 +142,29 @@ class _Board:
         on_host, in_zone, zone = self._on_host[segment[0]], self._in_zone[segment[0]], self._zone
         most = max(most, self.order[0][0])
         few = [
-            (on_host[broker], in_zone[zone[broker]], load, rank, broker)
-            for load, rank, broker in self.order[:LOOK]
+            (on_host[broker], in_zone[zone[broker]], at)
+            for at, (load, _, broker) in enumerate(self.order[:LOOK])
             if load <= most
         ]
-        broker = min(few)[-1]
-        self._change(segment, broker, weight, 1)
+        at = min(few)[-1]
+        broker = self.order[at][-1]
+        self._change(at, segment[0], weight, 1)
         return broker
 
     def give(self, segment: SegmentId, broker: str, weight: int) -> None:
         """Take a segment off its host."""
-        self._change(segment, broker, -weight, -1)
+        at = bisect_left(self.order, (self.load[broker], self._rank[broker], broker))
+        self._change(at, segment[0], -weight, -1)
 
     def entry(self, broker: str) -> tuple[int, int, str]:
         """How the host sorts among those that give: the heaviest first."""
         return -self.load[broker], self._rank[broker], broker
 
-    def _change(self, segment: SegmentId, broker: str, weight: int, count: int) -> None:
-        rank, load = self._rank[broker], self.load[broker]
-        del self.order[bisect_left(self.order, (load, rank, broker))]
-        insort(self.order, (load + weight, rank, broker))
+    def _change(self, at: int, topic: str, weight: int, count: int) -> None:
+        load, rank, broker = self.order.pop(at)
         self.load[broker] = load + weight
-        self._count(segment[0], broker, count)
+        insort(self.order, (load + weight, rank, broker))
+        self._count(topic, broker, count)
 
     def _count(self, topic: str, broker: str, count: int) -> None:
         self._on_host[topic][broker] += count
@@ -186,21 +187,18 @@ def _even(
     low, fair, high = bounds
     held: defaultdict[str, list[_Piece]] = defaultdict(list)
     for segment, broker in where.items():
-        if broker in board.load:
-            held[broker].append((weights[segment], mmh3.hash(repr(segment)), segment))
+        held[broker].append((weights[segment], mmh3.hash(repr(segment)), segment))
     for pieces in held.values():
         pieces.sort()
     givers = [board.entry(broker) for broker in board.load]
     heapify(givers)
     while givers and len(plan) < limit:
-        load, _, source = heappop(givers)
-        if -load != board.load[source]:
-            continue  # it changed since; its newer entry is among the others
-        lightest = board.order[0][0]
-        if -load <= high and lightest >= low:
+        source = heappop(givers)[-1]  # an entry from before it got a segment does no harm
+        load, lightest = board.load[source], board.order[0][0]
+        if load <= high and lightest >= low:
             return
-        room = min(-load - (low + fair) / 2, fair - lightest)
-        at = _choose(held[source], -load - lightest, room)
+        room = min(load - (low + fair) / 2, fair - lightest)
+        at = _choose(held[source], load - lightest, room)
         if at is None:
             continue  # no move from it helps, as the lightest host only gets heavier; until it gets a segment
         weight, mark, segment = held[source].pop(at)

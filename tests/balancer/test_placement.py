@@ -123,10 +123,24 @@ def test_a_topic_is_spread_over_brokers_and_zones(zones: int) -> None:
     assert set(Counter(host.zone for host in hosts if host.broker in brokers).values()) == {6 // zones}
 
 
-def test_a_topic_that_is_there_already_counts_for_the_spread() -> None:
-    hosts = [Host("a", "x"), Host("b", "x"), Host("c", "y")]
+@pytest.mark.parametrize(("zones", "expected"), [("xxy", "c"), ("xxx", "b"), ("xyy", "b")])
+def test_a_topic_that_is_there_already_counts_for_the_spread(zones: str, expected: str) -> None:
+    hosts = [Host(name, zone) for name, zone in zip("abc", zones, strict=True)]
     owned: Owned = {("t", 0, 0): "a", ("u", 0, 0): "b", ("u", 0, 1): "c"}
+    assert assign([("t", 0, 1)], owned, {}, hosts) == {("t", 0, 1): expected}
+
+
+def test_another_zone_is_better_than_another_broker_of_the_same() -> None:
+    hosts = [Host("a", "x"), Host("b", "x"), Host("c", "y")]
+    owned: Owned = {("u", 0, 0): "a", ("t", 0, 0): "b", ("u", 0, 1): "c"}
     assert assign([("t", 0, 1)], owned, {}, hosts) == {("t", 0, 1): "c"}
+
+
+def test_the_heaviest_segment_is_given_out_first() -> None:
+    segments = segments_of(3)
+    loads = dict(zip(segments, [1.0, 1.0, 2.0], strict=True))
+    owned = assign(segments, {}, loads, hosts_of(2))
+    assert owned[segments[0]] == owned[segments[1]] != owned[segments[2]]
 
 
 @given(clusters(), st.integers(-1, 40))
@@ -138,7 +152,7 @@ def test_moves_fit_and_none_goes_to_a_draining_host(cluster: Cluster, limit: int
     assert "gone" not in {move.source for move in decided}
 
 
-@given(clusters(st.integers(1, 50).map(float)))
+@given(clusters(st.integers(1, 50).map(float)) | busy_clusters())
 def test_a_move_between_hosts_that_take_lowers_the_maximum_of_the_two(cluster: Cluster) -> None:
     loads = dict.fromkeys(cluster.owned, 25.0) | cluster.loads
     owned = {segment: broker for segment, broker in cluster.owned.items() if broker != "gone"}
@@ -147,7 +161,7 @@ def test_a_move_between_hosts_that_take_lowers_the_maximum_of_the_two(cluster: C
         owned = after(owned, [move])
         if move.source in cluster.takers():
             now = load_of(cluster.hosts, owned, loads)
-            assert max(now[move.source], now[move.target]) < totals[move.source]
+            assert max(now[move.source], now[move.target]) < totals[move.source] * 1.0005  # loads are rounded
 
 
 @given(clusters(), st.sampled_from([0.0, 0.1, 0.2, 0.5]))
@@ -208,9 +222,18 @@ def test_a_hot_segment_stays_and_the_others_are_even_without_it() -> None:
     decided = moves(owned, loads, hosts, 100)
     assert segments[0] not in {move.segment for move in decided}
     counts = Counter(after(owned, decided).values())
-    assert counts.pop(hosts[0].broker) <= 4
+    assert 2 <= counts.pop(hosts[0].broker) <= 4
     assert len(counts) == 9
     assert max(counts.values()) <= 13
+
+
+def test_a_hot_segment_does_not_make_the_others_look_uneven() -> None:
+    segments, hosts = segments_of(111), hosts_of(11)
+    loads = {segments[0]: 1000.0} | dict.fromkeys(segments[1:], 1.0)
+    others = [host.broker for host in hosts[1:]]
+    owned = {segment: others[number % 10] for number, segment in enumerate(segments)} | {segments[0]: "b000"}
+    owned |= {segments[1]: others[2], segments[11]: others[3]}
+    assert moves(owned, loads, hosts, 100) == []
 
 
 def test_the_most_useful_move_comes_first() -> None:
