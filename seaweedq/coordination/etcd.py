@@ -1,7 +1,8 @@
 """Coordination for clusters, on etcd 3.4 or newer: the interface in etcd's messages.
 
 A key's revision is etcd's mod_revision, the store's is that of each answer's header. Reads are linearizable. A commit
-that got no answer may have happened or not, and is never repeated here: CoordinationUnavailable, callers read again.
+that got no answer may have happened, or may yet, and is never repeated here: CoordinationUnavailable, callers read
+again. What must not come late compares revisions.
 """
 
 import asyncio

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from etcd_service import EtcdServer
@@ -53,8 +54,8 @@ async def test_a_part_of_a_second_is_a_whole_one(etcd_server: EtcdServer, coordi
         await coordination.revoke(lease)
 
 
-async def test_a_lease_survives_a_restart_of_etcd(etcd_servers: object) -> None:
-    server = etcd_servers()  # type: ignore[operator]
+async def test_a_lease_survives_a_restart_of_etcd(etcd_servers: Any) -> None:
+    server = etcd_servers()
     coordination = EtcdCoordination(Access([server.endpoint]), "")
     lease = await coordination.grant(30)
     await coordination.commit([], [Put("a", b"", lease)])
