@@ -9,6 +9,7 @@ from sim_disk import acks
 from seaweedq.broker.fencing import read_slots
 from seaweedq.broker.object_journal import ObjectJournal
 from seaweedq.broker.slot_objects import BATCH, read_header
+from seaweedq.broker.slots import MAX_UNDER_WAY, MAX_WINDOW
 
 
 @pytest.fixture
@@ -163,6 +164,19 @@ async def test_an_append_beside_an_empty_slot_under_way(store: HeldStore, hands:
     await hands.turn(1)
     await store.puts[3].end()
     assert store.slots == [3]
+
+
+async def test_never_more_is_under_way_than_a_recovery_reckons_with(store: HeldStore, hands: Hands) -> None:
+    journal = journal_on(store, hands, window=MAX_WINDOW)
+    await append(journal, store)
+    journal.release(1)
+    await hands.turn(1)
+    appends = [asyncio.create_task(journal.append(acks(b"a"))) for _ in range(MAX_WINDOW + 1)]
+    await settle()
+    assert len([put for put in store.puts if not put.answer.done()]) == MAX_UNDER_WAY
+    assert isinstance(appends.pop().exception(), AssertionError)
+    await journal.close()
+    await asyncio.gather(*appends, return_exceptions=True)
 
 
 async def test_a_journal_that_was_never_used_makes_no_request(store: HeldStore, hands: Hands) -> None:
