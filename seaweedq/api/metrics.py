@@ -43,4 +43,13 @@ def _of(broker: Broker) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "seaweedq_journal_unreleased_bytes", "Journal commits still needed", value=broker.journal.unreleased_bytes
     )
+    requests = CounterMetricFamily("seaweedq_store_requests", "Requests to the store", labels=["operation"])
+    for operation, count in sorted(broker.store.requests.items()):
+        requests.add_metric([operation], count)
+    yield requests
+    yield GaugeMetricFamily("seaweedq_brokers", "Living brokers", value=len(broker.roster.brokers))
+    yield GaugeMetricFamily("seaweedq_leader", "1 where this broker leads", value=float(broker.election.is_leader))
+    yield GaugeMetricFamily(
+        "seaweedq_segments_owned", "Segments of this broker", value=broker.catalog.owned_by(broker.membership.broker)
+    )
     yield GaugeMetricFamily("seaweedq_topics", "Topics", value=len(broker.catalog.names()))

@@ -1,6 +1,6 @@
 """A running broker: its parts, put together; started, kept going and stopped as named steps.
 
-Start: lock → identity → probe → membership → views → own journals of before → journal → election → serve. What is to be
+Start: lock → probe → identity → membership → views → own journals of before → journal → election → serve. What is to be
 done for other brokers is the leader's (broker/leader), who may be this one.
 Stop: drain (hand over, while others live) → refuse → quiet → flush → checkpoint → close the journal → leave. What a
 stop does not get done in time is found in the journal.
@@ -48,6 +48,7 @@ from seaweedq.coordination.records import ClusterRecord, JournalRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted, UnfitStore
 from seaweedq.settings import Settings
+from seaweedq.storage.counting import Counted
 from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.probe import probe
@@ -74,7 +75,7 @@ class Broker:
         secret: str = "",
     ) -> None:
         self.settings = settings
-        self.store = store
+        self.store = Counted(store)
         self.clock = clock
         self.url = url
         self.secret = secret
@@ -102,8 +103,8 @@ class Broker:
 
     async def start(self) -> None:
         """Everything from the lock to the first request. Raises UnfitStore, Damaged, Unavailable."""
-        await self._identify()
         await probe(self.store, self._ids)
+        await self._identify()
         await self._join()
         await self._look()
         await self.takeover.recover_own()
@@ -146,6 +147,7 @@ class Broker:
             self.settings.lease_s,
             self._lose,
             self.settings.zone,
+            renew_in_thread=True,
         )
         self.election = Election(self._coordination, self.membership)
         self.entries = EntryWriter(self.cluster, self.membership.broker, self.clock, self._ids)

@@ -65,6 +65,11 @@ def due(
     return list(dict.fromkeys(chosen))
 
 
+def pinning(tails: Mapping[OpenSegment, TailFacts], below: int) -> list[OpenSegment]:
+    """The tails that keep commits below `below` from being released."""
+    return [segment for segment, facts in tails.items() if facts.commit < below]
+
+
 def _until(order: Sequence[OpenSegment], tails: Mapping[OpenSegment, TailFacts], needed: int) -> Iterable[OpenSegment]:
     for segment in order:
         if needed <= 0:

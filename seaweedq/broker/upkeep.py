@@ -10,7 +10,7 @@ from seaweedq.broker.catalog import Catalog
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.dispatch import Dispatcher
 from seaweedq.broker.failpoints import reach
-from seaweedq.broker.flush import Flusher, FlushLimits, TailFacts, due
+from seaweedq.broker.flush import Flusher, FlushLimits, TailFacts, due, pinning
 from seaweedq.broker.journal import Journal
 from seaweedq.broker.memory import Budget
 from seaweedq.broker.open_segment import OpenSegment
@@ -21,6 +21,7 @@ from seaweedq.errors import SeaweedqError
 from seaweedq.settings import Settings
 
 TICK_S = 0.2
+MAX_OBJECTS = 4000  # of an object journal that are needed at a time: some seconds of a recovery
 logger = logging.getLogger(__name__)
 
 
@@ -54,7 +55,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                self._flush_due(dirty, journal.unreleased_bytes)
+                self._flush_due(dirty, journal)
                 self._release(dirty, journal)
                 if self._budget.over:
                     self._cache.shrink()
@@ -70,7 +71,7 @@ class Upkeep:
             except SeaweedqError as error:
                 logger.warning("cursors could not be written to coordination, trying again: %s", error)
 
-    def _flush_due(self, dirty: set[OpenSegment], unreleased_bytes: int) -> None:
+    def _flush_due(self, dirty: set[OpenSegment], journal: Journal) -> None:
         """Begin the flushes that are due."""
         dirty -= {segment for segment in dirty if not segment.tail}
         facts = {
@@ -78,8 +79,11 @@ class Upkeep:
             for s in dirty
             if not s.closed
         }
-        unreleased = unreleased_bytes - self._settings.journal_max_unreleased_bytes
-        for segment in due(facts, self._clock.monotonic_s(), self._budget.excess, unreleased):
+        unreleased = journal.unreleased_bytes - self._settings.journal_max_unreleased_bytes
+        chosen = due(facts, self._clock.monotonic_s(), self._budget.excess, unreleased)
+        if journal.window > 1:  # each commit is an object, which a recovery has to get
+            chosen += [s for s in pinning(facts, self._commit.committed - MAX_OBJECTS) if s not in chosen]
+        for segment in chosen:
             if not self._flusher.busy(segment):
                 task = asyncio.create_task(self._flush(segment))
                 self._flushes.add(task)

@@ -21,6 +21,8 @@ def open_coordination(settings: Settings, clock: Clock) -> Coordination:
         raise InvalidRequest(
             f"coordination={settings.coordination!r} needs etcd3: pip install 'seaweedq[etcd]'", field="coordination"
         ) from None
+    except ImportError as error:
+        raise InvalidRequest(f"coordination={settings.coordination!r}: {error}", field="coordination") from None
     access = Access(
         endpoints=settings.coordination.removeprefix(ETCD).split(","),
         user=settings.etcd_user,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.flush import SMALL_TAIL_AGE_S, FlushLimits, TailFacts, due
+from seaweedq.broker.flush import SMALL_TAIL_AGE_S, FlushLimits, TailFacts, due, pinning
 
 MIB = 1024 * 1024
 LIMITS = FlushLimits(max_bytes=64 * MIB, min_bytes=MIB, max_age_s=300, patient=True)
@@ -68,3 +68,9 @@ def test_none_twice_and_enough(sizes: list[tuple[int, int]], excess: int, unrele
     assert sum(facts[name].size_bytes for name in chosen) >= min(
         max(excess, unreleased, 0), sum(size for size, _ in sizes)
     )
+
+
+def test_who_pins_old_commits_is_found():
+    found = tails((1, 3), (1, 10), (1, 9))
+    assert pinning(found, 10) == ["0", "2"]
+    assert pinning(found, 0) == []
