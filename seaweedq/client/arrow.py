@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.client.batching import END_OF_STREAM
 from seaweedq.client.keys import Keys
 from seaweedq.segments import keyhash
 
@@ -37,6 +38,13 @@ def streams(table: pa.Table | pa.RecordBatch, limit_bytes: int) -> Iterator[tupl
         start += piece.num_rows
 
 
+def head_of(stream: bytes, schema: pa.Schema) -> bytes:
+    """The beginning of a stream that says its schema; empty where streams of it cannot be joined."""
+    head = bytes(schema.serialize())
+    plain = not any(pa.types.is_dictionary(field.type) for field in schema)
+    return head if plain and stream.startswith(head) and stream.endswith(END_OF_STREAM) else b""
+
+
 def cut(
     table: pa.Table | pa.RecordBatch, keys: Keys, bounds: Sequence[int], places: Sequence[int], n: int
 ) -> list[tuple[int, pa.RecordBatch]]:
@@ -45,7 +53,7 @@ def cut(
     The rows of a place stay in order. Keys that cannot be read count as none.
     """
     batches = table.combine_chunks().to_batches() if isinstance(table, pa.Table) else [table]
-    lows, where = np.array(bounds, np.int32), np.array(places)
+    lows, where = np.array(bounds, np.int32), np.array(places, np.min_scalar_type(n))
     parts = []
     for rows in batches:
         try:
@@ -56,7 +64,8 @@ def cut(
             parts.append((0, rows))
             continue
         at = where[keyhash.route(keyhash.hash_keys(found), lows)]
-        at[found.is_null().to_numpy(zero_copy_only=False)] = 0
+        if found.null_count:
+            at[found.is_null().to_numpy(zero_copy_only=False)] = 0
         parts += [(place, part) for place, part, _ in keyhash.cut(rows, at, n)]
     return parts
 

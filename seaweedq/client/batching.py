@@ -12,6 +12,7 @@ from seaweedq.client.effects import ARROW, NDJSON
 
 D = TypeVar("D")
 MIB = 1024 * 1024
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's IPC format
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,15 @@ class Batch(Generic[D]):
     size: int = 0
     count: int = 0
     sequence: int = -1
+    head: bytes = b""
+
+    def content(self, lines: list[bytes]) -> bytes:
+        """The body of a request with these lines; of Arrow streams that were joined it is one stream."""
+        if not self.head:
+            return b"\n".join(lines)
+        return b"".join(
+            (self.head, *(memoryview(each)[len(self.head) : -len(END_OF_STREAM)] for each in lines), END_OF_STREAM)
+        )
 
 
 class Batcher(Generic[D]):
@@ -80,13 +90,27 @@ class Batcher(Generic[D]):
             self.close_open()
         return batch.delivery, batch.count - 1
 
-    def add_stream(self, stream: bytes, rows: int, now_s: float) -> D:
-        """Add an Arrow stream as a batch of its own, behind what waits already."""
+    def add_stream(self, stream: bytes, rows: int, now_s: float, head: bytes = b"") -> D:
+        """Add an Arrow stream behind what waits already.
+
+        It is a batch of its own; with a `head`, its beginning that says the schema, it joins the last one that waits,
+        if that has the same and room.
+        """
         self.close_open()
-        batch = Batch(ARROW, self._new_delivery(), now_s, [stream], len(stream), rows)
-        self._closed.append(batch)
         self.accepted += rows
+        last = self._closed[-1] if self._closed else None
+        if last and head and last.head == head and self._has_room(last, len(stream), rows):
+            last.lines.append(stream)
+            last.size += len(stream)
+            last.count += rows
+            return last.delivery
+        batch = Batch(ARROW, self._new_delivery(), now_s, [stream], len(stream), rows, head=head)
+        self._closed.append(batch)
         return batch.delivery
+
+    def _has_room(self, batch: Batch[D], size: int, count: int) -> bool:
+        limits = self._limits
+        return batch.size + size <= limits.batch_bytes and batch.count + count <= limits.batch_messages
 
     def close_open(self) -> None:
         """Let the open batch go without waiting for more."""

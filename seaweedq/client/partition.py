@@ -30,7 +30,16 @@ D = TypeVar("D")
 _second = itemgetter(1)
 # Streams an owner, over all of them, beyond which all are made anew: moves leave more and more of them.
 STREAMS_AN_OWNER = 2
-Pieces = list[tuple["Stream[D]", bytes, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[D]):
+    """Rows of a table as an Arrow stream, and the stream that they go through. With a `head` it may join others."""
+
+    through: "Stream[D]"
+    content: bytes
+    rows: int
+    head: bytes = b""
 
 
 class Stream(Generic[D]):
@@ -75,18 +84,20 @@ class Routing(Generic[D]):
 
         return self.streams[bisect_right(self.bounds, hash_key(key)) - 1]
 
-    def cut(self, table: "pa.Table | pa.RecordBatch", limit_bytes: int) -> "Pieces[D]":
-        """A table's rows as Arrow streams of at most `limit_bytes`, with the stream and the rows of each."""
-        from seaweedq.client.arrow import streams
+    def cut(self, table: "pa.Table | pa.RecordBatch", limit_bytes: int) -> list[Piece[D]]:
+        """A table's rows in pieces of at most `limit_bytes`."""
+        from seaweedq.client.arrow import cut, head_of, streams
 
         if self.keys is None:
-            return [(self.keyless, piece, rows) for piece, rows in streams(table, limit_bytes)]
-        from seaweedq.client.arrow import cut
-
+            return [Piece(self.keyless, content, n) for content, n in streams(table, limit_bytes)]
         lanes = [*dict.fromkeys((self.keyless, *self.streams))]
         places = [lanes.index(stream) for stream in self.streams]
         parts = cut(table, self.keys, self.bounds, places, len(lanes))
-        return [(lanes[lane], piece, n) for lane, rows in parts for piece, n in streams(rows, limit_bytes)]
+        return [
+            Piece(lanes[lane], content, n, head_of(content, rows.schema))
+            for lane, rows in parts
+            for content, n in streams(rows, limit_bytes)
+        ]
 
 
 class Partition(Generic[D]):
@@ -111,10 +122,10 @@ class Partition(Generic[D]):
         self.pending_bytes += len(line) + 1
         return self.routing.of_line(key, line).batcher.add_line(line, now_s)
 
-    def add_pieces(self, pieces: "Pieces[D]", now_s: float) -> list[D]:
-        """Add what the present `routing` has cut: a delivery for each piece."""
-        self.pending_bytes += sum(len(piece) for _, piece, _ in pieces)
-        return [stream.batcher.add_stream(piece, rows, now_s) for stream, piece, rows in pieces]
+    def add_pieces(self, pieces: Sequence[Piece[D]], now_s: float) -> list[D]:
+        """Add what the present `routing` has cut: the delivery of each piece, which others may share."""
+        self.pending_bytes += sum(len(piece.content) for piece in pieces)
+        return [each.through.batcher.add_stream(each.content, each.rows, now_s, each.head) for each in pieces]
 
     def close_open(self) -> Callable[[], bool]:
         """Let all that waits go without waiting for more; the answer says whether all of that is settled."""

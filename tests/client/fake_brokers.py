@@ -1,7 +1,8 @@
 """Some brokers made of dictionaries: topic `t` in segments that move, split and merge, as DESIGN.md has it.
 
 The key space is in cells, and a segment is some neighbouring cells. Producer tables go with the cells, as they go with
-the sub-ranges of segments. Any broker takes any row; `forwarded` counts those that were not its own. What is for `refused` cells is not taken, once.
+the sub-ranges of segments. Any broker takes any row; `forwarded` counts those that were not its own. What is for
+`refused` cells is not taken, once.
 """
 
 import json

@@ -150,11 +150,11 @@ def test_a_table_is_cut_as_its_messages_would_be(cluster, partition):
     table = pa.table({"value": [str(n) for n in range(len(keys))], "_key": keys})
     pieces = partition.routing.cut(table, 1 << 20)
     found = {}
-    for stream, piece, rows in pieces:
-        values = pa.ipc.open_stream(piece).read_all().to_pydict()
-        assert len(values["value"]) == rows
+    for piece in pieces:
+        values = pa.ipc.open_stream(piece.content).read_all().to_pydict()
+        assert len(values["value"]) == piece.rows
         assert [int(value) for value in values["value"]] == sorted(int(value) for value in values["value"])
-        found |= dict.fromkeys((int(value) for value in values["value"]), stream)
+        found |= dict.fromkeys((int(value) for value in values["value"]), piece.through)
     expected = {n: partition.routing.of_line(key, b"") for n, key in enumerate(keys)}
     assert found == expected
     assert len(pieces) == 4
@@ -163,7 +163,38 @@ def test_a_table_is_cut_as_its_messages_would_be(cluster, partition):
 def test_a_table_whose_keys_cannot_be_read_goes_as_one_without_keys(cluster, partition):
     partition.follow(_seen(cluster))
     table = pa.table({"value": ["1"], "_key": pa.array([{"a": 1}])})
-    assert [stream for stream, _, _ in partition.routing.cut(table, 1 << 20)] == [partition.routing.keyless]
+    assert [piece.through for piece in partition.routing.cut(table, 1 << 20)] == [partition.routing.keyless]
+
+
+def test_small_tables_that_wait_go_together_and_share_a_delivery(cluster, partition):
+    partition.follow(_seen(cluster))
+    keys = [key_in(cell) for cell in range(CELLS)]
+    tables = [pa.table({"value": [str(n)] * CELLS, "_key": keys}) for n in range(4)]
+    first, second, third = (partition.add_pieces(partition.routing.cut(t, 1 << 20), 0.0) for t in tables[:3])
+    other = tables[3].replace_schema_metadata({"other": "schema"})
+    partition.add_pieces(partition.routing.cut(other, 1 << 20), 0.0)
+    assert first == second == third
+    left = _leave(partition)
+    assert [stream.batcher.ready_in_s(0.0) for stream, _ in left] == [None] * 3
+    values = [pa.ipc.open_stream(batch.content(batch.lines)).read_all()["value"].to_pylist() for _, batch in left]
+    assert sorted(map(tuple, values)) == sorted(tuple("0" * n + "1" * n + "2" * n) for n in (3, 3, 2))
+    assert [batch.count for _, batch in left] == [len(each) for each in values]
+    _finish(partition, left)
+    assert sum(batch.count for _, batch in _leave(partition)) == CELLS
+
+
+def test_tables_are_joined_within_the_bounds_of_a_batch_and_not_with_dictionaries(cluster):
+    partition = Partition(Limits(batch_messages=2), object, iter("abcdefgh").__next__)
+    partition.follow(_seen(cluster))
+    row = pa.table({"value": ["1"], "_key": [key_in(0)]})
+    coded = pa.table({"value": pa.array(["1"]).dictionary_encode(), "_key": [key_in(0)]})
+    for table in (row, row, row, coded, coded):
+        partition.add_pieces(partition.routing.cut(table, 1 << 20), 0.0)
+    sizes = []
+    while left := _leave(partition):
+        sizes += [batch.count for _, batch in left]
+        _finish(partition, left)
+    assert sizes == [2, 1, 1, 1]
 
 
 def test_room_is_counted_over_all_streams(cluster, partition):
