@@ -89,10 +89,10 @@ def idempotence(run: Run) -> Iterator[str]:
 
 
 def key_order(run: Run) -> Iterator[str]:
-    """For a key and a producer sequences rise."""
+    """For a key and a producer sequences rise; one that nobody answered may have come later than its successors."""
     newest: dict[tuple[str, str], int] = {}
     for row in sorted(run.http, key=lambda r: (r.segment, r.offset)):
-        if row.key is not None:
+        if row.key is not None and "ok" in run.outcomes.get(row.hash, ()):
             if row.seq < newest.get((row.key, row.producer), -1):
                 yield f"{row} comes behind {newest[row.key, row.producer]} of its key and producer"
             newest[row.key, row.producer] = row.seq

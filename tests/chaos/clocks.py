@@ -1,9 +1,12 @@
-"""The wall clock of one broker, moved by libfaketime; the monotonic ones stay as they are, as where NTP sets it."""
+"""The clocks of one broker, moved by libfaketime: the wall clock alone, as where NTP sets it, or all of them, from the
+start, as in a machine whose oscillator is off.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 HOW = ("+3600", "-3600", "+45", "-45", "+0 x7", "+0 x0.2")
+SLOW = "+0 x0.5"
 ABSENT = "no clock jumps: pip install libfaketime"
 
 
@@ -18,9 +21,10 @@ def library() -> Path | None:
 class Clock:
     """A clock that a process with `env` looks at; `set` moves it while it runs."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, how: str = "+0", *, monotonic: bool = False) -> None:
         self._file = file
-        self.set("+0")
+        self._kept = "0" if monotonic else "1"
+        self.set(how)
 
     @property
     def env(self) -> dict[str, str]:
@@ -29,7 +33,7 @@ class Clock:
             "LD_PRELOAD": str(library()),
             "FAKETIME_TIMESTAMP_FILE": str(self._file),
             "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": self._kept,
         }
 
     def set(self, how: str) -> None:

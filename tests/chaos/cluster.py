@@ -5,6 +5,7 @@ It knows how to hurt and to heal its members, and who leads, owns, dispatches; w
 
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +39,12 @@ class Member:
         self.store = store
         self.peers = peers
         self.paused = False
+        self.killed = False
+
+    @property
+    def id(self) -> str:
+        """The id that it took last."""
+        return re.findall(r"broker (\S+) is ready", self.process.log)[-1]
 
     @property
     def links(self) -> Sequence[TcpProxy | S3Proxy]:
@@ -59,7 +66,7 @@ class Member:
     def kill(self) -> None:
         """SIGKILL."""
         self.process.kill()
-        self.paused = False
+        self.killed, self.paused = True, False
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -75,6 +82,7 @@ class Member:
     def revive(self, **more: Any) -> None:
         """Whatever was done to the process: it runs, or starts to."""
         self.resume()
+        self.killed = False
         if not self.process.alive:
             self.process.start(wait=False, **more)
 
@@ -142,6 +150,16 @@ class Cluster:
         """Who owns each open segment of the topic."""
         lines = self._keys(f"segments/{TOPIC}/")
         return {int(key.rsplit("/", 1)[1]): self._of(record["owner"]) for key, record in lines.items()}
+
+    def owns(self, member: Member) -> bool:
+        """Whether it owns a segment under its last id."""
+        return member.id in {record["owner"] for record in self._keys(f"segments/{TOPIC}/").values()}
+
+    def supervise(self) -> None:
+        """Start again whoever ended by itself, as every supervisor of processes does."""
+        for member in self.members:
+            if not member.killed and not member.process.alive:
+                member.process.start(wait=False)
 
     def dispatcher(self) -> Member | None:
         """Who hands out the subscription's messages."""

@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from clocks import HOW, Clock, library
+from clocks import HOW, SLOW, Clock, library
 from cluster import Cluster, Member, waited
 from s3_proxy import Action, Rule
 
 JOURNALS, ENTRIES, ANY = "/_journals/", r"\.parquet", ""
-PLACES = ("entry.append", "entry.appended", "flush.release", "commit.durable", "checkpoint.write")
+PLACES = (
+    *("slot.put", "slot.stored", "commit.durable", "entry.append", "entry.appended", "flush.release"),
+    *("checkpoint.write", "fence.put", "fence.check", "takeover.give", "recover.append"),
+)
+TURNS = (1, 2, 5, 20)
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ def stop_at_a_place(cluster: Cluster, rng: Random) -> Begun | None:
     found = _one(cluster, rng)
     if not found:
         return None
-    place, member = f"{rng.choice(PLACES)}:{rng.randrange(1, 5)}:stop", found[0]
+    place, member = f"{rng.choice(PLACES)}:{rng.choice(TURNS)}:stop", found[0]
     member.kill()
     member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": place})
     stopped = waited(lambda: member.state() in ("T", ""), 5 + 2 * cluster.lease_s)
@@ -203,6 +207,29 @@ def clock_jump(cluster: Cluster, rng: Random) -> Begun | None:
     return Begun(lambda: clock.set("+0"), f"{member.name} {how}")
 
 
+def slow_clocks(cluster: Cluster, rng: Random) -> Begun | None:
+    """All clocks of an owner are slow, and it is cut off from etcd: it believes in its lease when that is over.
+
+    Nothing but the fence keeps it from acknowledging then.
+    """
+    found = _one(cluster, rng)
+    if not found:
+        return None
+    member = found[0]
+    member.kill()
+    clock = Clock(cluster.folder / f"{member.name}.clock", SLOW, monotonic=True)
+    member.process.start(wait=False, env=clock.env)
+    owns = waited(member.process.ready, 30) and waited(lambda: cluster.owns(member), 4 * cluster.lease_s)
+    member.etcd.cut("both")
+
+    def undo() -> None:
+        member.etcd.heal()
+        member.kill()
+        member.revive()
+
+    return Begun(undo, f"{member.name}, {'an owner' if owns else 'no owner'}")
+
+
 def _store(name: str, *rules: Rule, lasts: tuple[float, float] = (0.5, 2)) -> Fault:
     return Fault(name, partial(store_rules, rules), lasts)
 
@@ -216,6 +243,7 @@ def _puts(action: Action, probability: float, seconds: float = 0.0) -> Rule:
     return Rule(action, probability=probability, seconds=seconds)
 
 
+CLOCKS = (Fault("clock jump", clock_jump, (0.5, 1.5)), Fault("slow clocks", slow_clocks, (2, 3)))
 ALL = (
     Fault("kill owner", kill_owner, (0.5, 2)),
     Fault("kill leader", kill_leader, (0.5, 2)),
@@ -247,5 +275,5 @@ ALL = (
     Fault("pause etcd", etcd_paused, (0.3, 2)),
     Fault("revoke a lease", lease_revoked, (0, 0)),
     Fault("compact etcd", compacted, (0.1, 0.5)),
-    *([Fault("clock jump", clock_jump, (0.5, 1.5))] if library() else []),
+    *(CLOCKS if library() else ()),
 )

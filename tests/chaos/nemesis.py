@@ -83,5 +83,6 @@ class Nemesis:
                 begun.undo()
                 note = f"{planned.fault.name}: {begun.hit}"
                 self._history.told("nemesis", "fault", "ok", call, [{"note": note}])
+            self._cluster.supervise()
             watch(now - began)
             time.sleep(0.05)

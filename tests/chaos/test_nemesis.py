@@ -4,6 +4,11 @@ from faults import Begun, Fault
 from nemesis import Nemesis, Planned
 
 
+class Unsupervised:
+    def supervise(self):
+        pass
+
+
 def fault(name, did, begun=True, orphans=()):
     def begin(cluster, rng):
         did.append(f"begin {name}")
@@ -15,7 +20,7 @@ def fault(name, did, begun=True, orphans=()):
 def test_faults_overlap_as_planned_and_all_are_undone(history):
     did, seen = [], []
     planned = [Planned(0.1, 0.6, fault("long", did, orphans=[3]), 1), Planned(0.2, 0.1, fault("short", did), 2)]
-    nemesis = Nemesis(None, history, planned)
+    nemesis = Nemesis(Unsupervised(), history, planned)
     nemesis.run(0.5, seen.append)
     assert did == ["begin long", "begin short", "undo short", "undo long"]
     assert nemesis.done == ["long", "short"]
@@ -31,7 +36,7 @@ def test_faults_overlap_as_planned_and_all_are_undone(history):
 
 def test_what_can_not_be_done_now_is_no_fault(history):
     did = []
-    nemesis = Nemesis(None, history, [Planned(0.0, 0.1, fault("none", did, begun=False), 1)])
+    nemesis = Nemesis(Unsupervised(), history, [Planned(0.0, 0.1, fault("none", did, begun=False), 1)])
     nemesis.run(0.2, lambda at: None)
     assert (did, nemesis.done) == (["begin none"], [])
     assert [e.type for e in history.events] == ["invoke", "fail"]

@@ -99,7 +99,7 @@ def read_under_two_ids(run: Run) -> None:
 
 
 def key_turned_round(run: Run) -> None:
-    run.http = run.files = [row(0), row(1), row(3, 2), row(2, 3)]
+    run.http = run.files = [row(0), row(2, 1), row(1, 2), row(3)]
 
 
 def later_with_smaller_offset(run: Run) -> None:
@@ -211,6 +211,14 @@ def test_a_sound_history_passes():
 def test_an_info_may_as_well_not_be_there():
     run = sound()
     run.http = run.files = run.others["b"] = run.http[:3]
+    assert check(run) == []
+
+
+def test_what_nobody_answered_may_have_come_later():
+    run = sound()
+    late = [*published(4, type="info"), *published(5, at=4)]
+    run.events = [*run.events, *late]
+    run.http = run.files = run.others["b"] = [*run.http, row(5, 4), row(4, 5)]
     assert check(run) == []
 
 
