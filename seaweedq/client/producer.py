@@ -99,7 +99,9 @@ class Producer:
         self._now_s = route.patience.monotonic_s
         self._partition: Partition[Delivery] = Partition(limits, Delivery, route.new_id)
         self._lookout = Lookout()
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # for those who send, flush and close
+        self._work = threading.Condition(lock)  # for the threads
         self._error: Exception | None = None
         self._closing = False
         self._acknowledged = 0
@@ -125,7 +127,7 @@ class Producer:
             delivery, index = self._partition.add_line(key, line, self._now_s())
             # A thread wakes for a batch's first message and for its last: in between it knows all there is.
             if index in (0, self._limits.batch_messages - 1):
-                self._changed.notify_all()
+                self._work.notify()
         return Receipt(delivery, index)
 
     def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[Delivery]:
@@ -146,7 +148,7 @@ class Producer:
             with self._changed:
                 self._wait_for_room(rows.nbytes)
                 if routing is self._partition.routing:
-                    self._changed.notify_all()
+                    self._work.notify()
                     return self._partition.add_pieces(pieces, self._now_s())
 
     @property
@@ -158,7 +160,7 @@ class Producer:
         """Return once all that was sent before is settled; raises the error of a batch that failed."""
         with self._changed:
             settled = self._partition.close_open()
-            self._changed.notify_all()
+            self._work.notify()
             self._changed.wait_for(settled)
             self._raise_error()
 
@@ -167,6 +169,7 @@ class Producer:
         with self._changed:
             self._closing = True
             self._partition.close_open()
+            self._work.notify()
             self._changed.notify_all()
         for thread in self._threads:
             thread.join()
@@ -193,6 +196,7 @@ class Producer:
         """Whoever interrupts a program wants out, broker or no broker: the thread is left to itself."""
         with self._changed:
             self._closing = True
+            self._work.notify()
             self._changed.notify_all()
         self._on_close(self)
 
@@ -235,16 +239,21 @@ class Producer:
         return outcome
 
     def _next_turn(self) -> tuple[Stream[Delivery], Batch[Delivery]] | None:
-        with self._changed:
+        """One thread waits for what comes next; as it leaves, it wakes another."""
+        with self._work:
             while True:
                 now_s = self._now_s()
                 wait_s = self._partition.ready_in_s(now_s)
                 if wait_s == 0:
                     self._look(now_s)
-                    return self._partition.take(now_s)
+                    turn = self._partition.take(now_s)
+                    if self._partition.ready_in_s(now_s) is not None:
+                        self._work.notify()
+                    return turn
                 if self._closing and self._partition.idle:
+                    self._work.notify()
                     return None
-                self._changed.wait(wait_s)
+                self._work.wait(wait_s)
 
     def _look(self, now_s: float) -> None:
         # Not at the end: threads cannot start any more while the program exits.
@@ -263,4 +272,4 @@ class Producer:
                 seen, rule = found
                 self._partition.follow(seen, rule, self._route.given)
                 self._grow()
-                self._changed.notify_all()
+                self._work.notify()
