@@ -216,7 +216,7 @@ def test_an_info_may_as_well_not_be_there():
 
 def test_what_nobody_answered_may_have_come_later():
     run = sound()
-    late = [*published(4, type="info"), *published(5, at=4)]
+    late = [*published(4, type="info", call=14), *published(5, call=15, at=4)]
     run.events = [*run.events, *late]
     run.http = run.files = run.others["b"] = [*run.http, row(5, 4), row(4, 5)]
     assert check(run) == []
