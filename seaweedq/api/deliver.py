@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -13,9 +13,12 @@ from seaweedq.api.answers import dense, json_array, message_texts
 from seaweedq.api.http import Answer, ClientGone, Receive, Scope, body
 from seaweedq.api.json_bodies import decode_request
 from seaweedq.api.names import check_name
+from seaweedq.api.relay import at_dispatcher
 from seaweedq.api.segments import Message
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
+from seaweedq.broker.dispatch import Delivered
+from seaweedq.errors import NotOwner
 
 MAX_WAIT_S = 30.0
 MAX_PULL = 10_000
@@ -61,10 +64,25 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
     """Lease messages to a consumer; waits for the first one."""
     async with _asked(broker, scope, receive, _PULL, topic_name, name) as (topic, wanted):
         pass  # the body's memory is not needed while waiting
-    asked = topic, name, wanted.consumer, wanted.max_messages
-    found = await broker.dispatcher.pull(*asked, wait_s=0)
-    if not found and wanted.wait_s:
-        found = await _while_there(receive, broker.dispatcher.pull(*asked, wanted.wait_s))
+    if broker.dispatcher.has(topic, name):
+        with suppress(NotOwner):  # it is just being handed on
+            found = await broker.dispatcher.look(topic, name, wanted.consumer, wanted.max_messages)
+            if found:
+                return _given(broker, found)
+
+    async def here(left_s: float) -> Answer:
+        found = await broker.dispatcher.pull(topic, name, wanted.consumer, wanted.max_messages, left_s)
+        return _given(broker, found)
+
+    def content(left_s: float) -> bytes:
+        return msgspec.json.encode(msgspec.structs.replace(wanted, wait_s=left_s))
+
+    return await _while_there(receive, at_dispatcher(broker, scope, topic, name, here, content, wanted.wait_s))
+
+
+def _given(broker: Broker, found: Sequence[Delivered]) -> Answer:
+    if not broker.stopping:
+        broker.check_ready()  # else another one may dispatch by now
     texts = [
         message_texts(first, rows, one.segment.id, one.segment.layout, one.attempts)
         for one in found
@@ -76,14 +94,24 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
 async def ack(broker: Broker, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
     """Ack messages; durable when it answers."""
     async with _asked(broker, scope, receive, _ACK, topic_name, name) as (topic, wanted):
-        offsets: dict[int, list[int]] = {}
-        unknown = []
-        for text in wanted.ids:
-            if parts := _ID.fullmatch(text):
-                offsets.setdefault(int(parts[1]), []).append(int(parts[2]))
-            else:
-                unknown.append(text)
-        judged = await broker.dispatcher.ack(topic, name, offsets, wanted.consumer)
+
+        async def here(left_s: float) -> Answer:
+            return await _ack(broker, topic, name, wanted)
+
+        return await at_dispatcher(broker, scope, topic, name, here, lambda left_s: msgspec.json.encode(wanted))
+
+
+async def _ack(broker: Broker, topic: Topic, name: str, wanted: AckRequest) -> Answer:
+    offsets: dict[int, list[int]] = {}
+    unknown = []
+    for text in wanted.ids:
+        if parts := _ID.fullmatch(text):
+            offsets.setdefault(int(parts[1]), []).append(int(parts[2]))
+        else:
+            unknown.append(text)
+    judged = await broker.dispatcher.ack(topic, name, offsets, wanted.consumer)
+    if not broker.stopping:
+        broker.check_ready()
     unknown += [f"{segment}-{offset}" for segment, result in judged.items() for offset in result.unknown]
     return Answer(200, msgspec.json.encode({"acked": sum(r.known for r in judged.values()), "unknown": unknown}))
 
@@ -97,9 +125,7 @@ async def _asked(
     check_name(name, "subscription")
     async with body(scope, receive, broker.settings, broker.budget) as content:
         request = decode_request(content, scope, decoder)
-        found = broker.catalog.topic(topic)
-        await broker.dispatcher.open(found, name)
-        yield found, request
+        yield broker.catalog.topic(topic), request
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

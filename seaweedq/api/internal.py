@@ -11,6 +11,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.everywhere import TopicCall
 from seaweedq.broker.leader import GiveRequest
+from seaweedq.broker.lender import EndsCall, SegmentCall
 from seaweedq.broker.parcels import decode
 from seaweedq.broker.peers import SECRET_HEADER, Trouble
 from seaweedq.errors import Forbidden, NotOwner, RouteNotFound, SeaweedqError, UnreadableBody
@@ -76,6 +77,26 @@ async def _give(broker: Broker, content: bytes) -> Any:
     return await broker.give(await _topic(broker, call.topic, call.incarnation), call.segment, call.target)
 
 
+async def _ends(broker: Broker, content: bytes) -> Any:
+    call = msgspec.msgpack.decode(content, type=EndsCall)
+    return await broker.lender.ends(await _topic(broker, call.topic, call.incarnation), call.known, call.wait_s)
+
+
+async def _read(broker: Broker, content: bytes) -> Any:
+    call = msgspec.msgpack.decode(content, type=SegmentCall)
+    return await broker.lender.read(await _topic(broker, call.topic, call.incarnation), call)
+
+
+async def _find(broker: Broker, content: bytes) -> Any:
+    call = msgspec.msgpack.decode(content, type=SegmentCall)
+    return await broker.lender.find(await _topic(broker, call.topic, call.incarnation), call)
+
+
+async def _size(broker: Broker, content: bytes) -> Any:
+    call = msgspec.msgpack.decode(content, type=SegmentCall)
+    return await broker.lender.size_since(await _topic(broker, call.topic, call.incarnation), call)
+
+
 async def _load(broker: Broker, content: bytes) -> Any:
     return list(broker.loads.report().items())
 
@@ -101,6 +122,10 @@ _CALLS: dict[str, Callable[[Broker, bytes], Awaitable[Any]]] = {
     "positions": _positions,
     "close": _close,
     "give": _give,
+    "ends": _ends,
+    "read": _read,
+    "find": _find,
+    "size": _size,
     "load": _load,
     "status": _status,
 }

@@ -4,6 +4,7 @@ Only what may be repeated is handed on. A broker that does not answer, or says t
 or the next one is, until the time for it is over: then the client gets 503, never an empty page.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from fastapi import Request, Response
@@ -12,11 +13,13 @@ from seaweedq.api.http import Answer, Scope
 from seaweedq.api.internal import is_peer
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
-from seaweedq.errors import NotOwner, Unavailable
+from seaweedq.errors import NotOwner, NotReady, SubscriptionNotFound, Unavailable
 
 PAUSE_S = 0.1
+LONG_PAUSE_S = 0.5
+LOOK_S = 0.5
 MARGIN_S = 5.0
-_KEPT = {b"accept", b"content-type", b"content-encoding"}
+_KEPT = {b"accept", b"content-type"}
 _GIVEN = ("content-type", "next-offset", "retry-after", "content-encoding")
 _NOT_THERE = (b"/problems/not-owner", b"/problems/not-ready")
 
@@ -42,6 +45,77 @@ async def at_owner(
         broker.catalog.check(topic)
         if topic.moved.count == seen:
             await topic.moved.wait(min(PAUSE_S, left_s))
+
+
+async def at_dispatcher(
+    broker: Broker,
+    scope: Scope,
+    topic: Topic,
+    name: str,
+    here: Callable[[float], Awaitable[Answer]],
+    content: Callable[[float], bytes] = lambda left_s: b"",
+    wait_s: float = 0.0,
+) -> Answer:
+    """Answer here if this broker dispatches the subscription, or should, else have the one that does answer.
+
+    `here` and `content` (of what is handed on) get how much of `wait_s` is left. Raises Unavailable, what `here` does.
+    """
+    clock, relayed = broker.clock, is_peer(broker, scope)
+    end_s, give_up_s, pause_s, in_doubt = clock.monotonic_s() + wait_s, None, PAUSE_S / 2, False
+    while True:
+        left_s = max(0.0, end_s - clock.monotonic_s())
+        try:
+            answer = await _at_dispatcher(broker, scope, topic, name, here, content, left_s, relayed)
+            return Answer(204) if _was_deleted(scope, in_doubt) and answer.status == 404 else answer
+        except SubscriptionNotFound:
+            if _was_deleted(scope, in_doubt):
+                return Answer(204)
+            raise
+        except Unavailable as error:
+            if relayed or type(error) not in (NotOwner, Unavailable):
+                raise
+            in_doubt = in_doubt or type(error) is Unavailable
+            now_s = clock.monotonic_s()
+            give_up_s = give_up_s or now_s + broker.settings.publish_timeout_s
+            if now_s >= give_up_s:
+                raise
+        broker.succession.doubt(topic, name)
+        await asyncio.sleep(pause_s)
+        broker.catalog.check(topic)
+        pause_s = min(LONG_PAUSE_S, pause_s * 2)
+
+
+async def _at_dispatcher(
+    broker: Broker,
+    scope: Scope,
+    topic: Topic,
+    name: str,
+    here: Callable[[float], Awaitable[Answer]],
+    content: Callable[[float], bytes],
+    left_s: float,
+    relayed: bool,
+) -> Answer:
+    if relayed or broker.dispatcher.has(topic, name):
+        return await here(left_s)
+    who = await broker.succession.dispatcher(topic, name)
+    if who == broker.membership.broker:
+        return await here(left_s)
+    wait_s = left_s + broker.settings.publish_timeout_s
+    asking = asyncio.create_task(hand_on(broker, scope, content(left_s), broker.roster.url(who), wait_s))
+    try:
+        while not (await asyncio.wait([asking], timeout=LOOK_S))[0]:
+            if broker.stopping:
+                raise NotReady("the broker is stopping")
+            if not broker.roster.alive(who):
+                raise Unavailable(f"{who}, who was asked, has gone, and has not answered")
+        return asking.result()
+    finally:
+        asking.cancel()
+
+
+def _was_deleted(scope: Scope, in_doubt: bool) -> bool:
+    """Whether a subscription that is not there any more may have gone by this very request."""
+    return in_doubt and scope["method"] == "DELETE"
 
 
 async def hand_on(broker: Broker, scope: Scope, content: bytes, url: str | None, wait_s: float) -> Answer:

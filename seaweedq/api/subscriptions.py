@@ -1,5 +1,6 @@
 """Subscriptions: create, show with lag, list, delete. Pull and ack are hot and stand in deliver."""
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -7,15 +8,18 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from seaweedq.api.http import Answer, Scope
 from seaweedq.api.names import check_name
-from seaweedq.api.shell import broker_of, described, json_answer, read_request
+from seaweedq.api.relay import at_dispatcher
+from seaweedq.api.shell import broker_of, described, read_request
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.subscriptions import Lag
 from seaweedq.coordination.records import SubscriptionRecord
-from seaweedq.errors import InvalidRequest, SubscriptionConflict
+from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound
 
 router = APIRouter(tags=["subscriptions"])
+LISTED = 16  # subscriptions of a list that are asked for at a time
 PATH = "/v1/topics/{topic}/subscriptions/{subscription}"
 
 
@@ -98,10 +102,15 @@ async def create_subscription(request: Request, topic: str, subscription: str) -
     wanted = await read_request(request, _REQUEST)
     found = broker.catalog.topic(topic)
     record = _record(wanted, broker.clock.now_us())
-    created = await broker.subscriptions.create(found, subscription, record)
-    if not created and (there := await broker.subscriptions.find(found, subscription)):
-        _compare(subscription, there, record, wanted)
-    return json_answer(await _answer(broker, found, subscription), 201 if created else 200)
+
+    async def here(left_s: float) -> Answer:
+        created = await broker.subscriptions.create(found, subscription, record)
+        if not created and (there := await broker.subscriptions.find(found, subscription)):
+            _compare(subscription, there, record, wanted)
+        return Answer(201 if created else 200, await _shown(broker, found, subscription))
+
+    content = msgspec.json.encode(wanted)
+    return _response(await at_dispatcher(broker, request.scope, found, subscription, here, lambda left_s: content))
 
 
 @router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409), shows=_SHOWN))
@@ -109,7 +118,8 @@ async def show_subscription(request: Request, topic: str, subscription: str) -> 
     """A subscription, with its lag in each segment."""
     broker = broker_of(request)
     check_name(subscription, "subscription")
-    return json_answer(await _answer(broker, broker.catalog.topic(check_name(topic)), subscription))
+    found = broker.catalog.topic(check_name(topic))
+    return _response(await _show(broker, request.scope, found, subscription))
 
 
 @router.get(
@@ -120,8 +130,23 @@ async def list_subscriptions(request: Request, topic: str) -> Response:
     """The topic's subscriptions, with their lag."""
     broker = broker_of(request)
     found = broker.catalog.topic(check_name(topic))
-    names = await broker.subscriptions.names(found)
-    return json_answer(SubscriptionList([await _answer(broker, found, name) for name in names]))
+    places = asyncio.Semaphore(LISTED)
+
+    async def show(name: str) -> Answer | None:
+        async with places:
+            path = f"{request.scope['raw_path'].decode('latin-1').rstrip('/')}/{name}"
+            try:
+                shown = await _show(broker, {**request.scope, "raw_path": path.encode()}, found, name)
+            except SubscriptionNotFound:
+                return None
+            return shown if shown.status != 404 else None
+
+    shown = await asyncio.gather(*map(show, await broker.subscriptions.names(found)))
+    answers = [answer for answer in shown if answer]
+    if failed := next((answer for answer in answers if answer.status != 200), None):
+        return _response(failed)
+    bodies = b",".join(bytes(answer.body) for answer in answers)
+    return Response(b'{"subscriptions":[%b]}' % bodies, media_type="application/json")
 
 
 @router.delete(PATH, status_code=204, **described(None, {204: None}, (404, 409)))
@@ -129,8 +154,25 @@ async def delete_subscription(request: Request, topic: str, subscription: str) -
     """Delete a subscription and its cursors; the messages stay."""
     broker = broker_of(request)
     check_name(subscription, "subscription")
-    await broker.subscriptions.delete(broker.catalog.topic(check_name(topic)), subscription)
-    return Response(status_code=204)
+    found = broker.catalog.topic(check_name(topic))
+
+    async def here(left_s: float) -> Answer:
+        await broker.subscriptions.delete(found, subscription)
+        return Answer(204)
+
+    answer = await at_dispatcher(broker, request.scope, found, subscription, here)
+    return Response(status_code=204) if answer.status == 204 else _response(answer)
+
+
+async def _show(broker: Broker, scope: Scope, topic: Topic, name: str) -> Answer:
+    async def here(left_s: float) -> Answer:
+        return Answer(200, await _shown(broker, topic, name))
+
+    return await at_dispatcher(broker, scope, topic, name, here)
+
+
+def _response(answer: Answer) -> Response:
+    return Response(bytes(answer.body), answer.status, dict(answer.headers))
 
 
 def _record(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
@@ -166,12 +208,12 @@ def _compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, w
         )
 
 
-async def _answer(broker: Broker, topic: Topic, name: str) -> SubscriptionAnswer:
+async def _shown(broker: Broker, topic: Topic, name: str) -> bytes:
     opened = await broker.dispatcher.open(topic, name)
     record = opened.record
     lag = [LagAnswer(*_fields(one)) for one in await broker.subscriptions.lag(topic, opened)]
     created = datetime.fromtimestamp(record.created_us / 1e6, UTC)
-    return SubscriptionAnswer(
+    answer = SubscriptionAnswer(
         name,
         topic.name,
         record.mode,
@@ -182,6 +224,7 @@ async def _answer(broker: Broker, topic: Topic, name: str) -> SubscriptionAnswer
         created,
         lag,
     )
+    return msgspec.json.encode(answer)
 
 
 def _fields(lag: Lag) -> tuple[int, int, int, int, int, float]:

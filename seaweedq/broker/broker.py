@@ -14,6 +14,7 @@ from typing import Any
 from seaweedq.balancer.placement import Host, SegmentId, assign
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.commit import GroupCommit
+from seaweedq.broker.cursors import Cursors
 from seaweedq.broker.dispatch import Dispatcher
 from seaweedq.broker.elsewhere import Elsewhere
 from seaweedq.broker.entries import EntryWriter
@@ -21,8 +22,10 @@ from seaweedq.broker.everywhere import Everywhere
 from seaweedq.broker.file_journal import FileJournal
 from seaweedq.broker.flush import Flusher
 from seaweedq.broker.forward import Outbound, Slots
+from seaweedq.broker.handover import Handover
 from seaweedq.broker.journal import Journal
 from seaweedq.broker.leader import Leader
+from seaweedq.broker.lender import Lender
 from seaweedq.broker.loads import Loads
 from seaweedq.broker.lock import FolderLock, folder_identity
 from seaweedq.broker.memory import Budget
@@ -34,7 +37,9 @@ from seaweedq.broker.publish import Publisher
 from seaweedq.broker.read import GroupCache, Reader
 from seaweedq.broker.receive import Receiver
 from seaweedq.broker.recover import Recovery
+from seaweedq.broker.remote import Readables
 from seaweedq.broker.subscriptions import SubscriptionAdmin
+from seaweedq.broker.succession import Succession
 from seaweedq.broker.takeover import Takeover
 from seaweedq.broker.taking import Taker
 from seaweedq.broker.topics import TopicAdmin
@@ -227,13 +232,24 @@ class Broker:
             timeout_s,
         )
         self.loads = Loads(self.catalog, clock)
+        self.lender = Lender(self.catalog, self.ownership, self.reader, clock, self.check_ready)
+        self.succession = Succession(self._coordination, self.roster, self.membership)
+        self._readables = Readables(self.catalog, self.ownership, self.roster, self.membership, self.reader, self.peers)
         self.dispatcher = Dispatcher(
-            self.catalog, self._coordination, self.reader, self.commit, clock, self.ownership.mine
+            self.catalog,
+            self.succession,
+            Cursors(self._coordination),
+            self._readables,
+            self.commit,
+            clock,
+            timeout_s,
         )
         self.subscriptions = SubscriptionAdmin(
-            self._coordination, self.dispatcher, self.reader, clock, self.ownership.mine
+            self._coordination, self.succession, self.dispatcher, self._readables, self.everywhere, clock
         )
+        self._handover = Handover(self.dispatcher, self.succession, self.membership, clock)
         self._spawn(self.commit.run(), "group commit")
+        self._spawn(self._handover.run(), "handover")
         upkeep = Upkeep(
             settings, clock, self.catalog, self.budget, self.cache, self.flusher, self.dispatcher, self.commit
         )
@@ -282,7 +298,7 @@ class Broker:
         try:
             async with asyncio.timeout(self._left_s()):
                 await self.membership.drain()
-                await self._hand_over()
+                await asyncio.gather(self._handover.leave(), self._hand_over())
         except (TimeoutError, SeaweedqError) as error:
             logger.warning("not everything could be handed over; the others recover it: %s", error or "out of time")
 
@@ -357,6 +373,7 @@ class Broker:
         return not any(segment.tail for segment in self._dirty) and self.dispatcher.pin is None
 
     async def _leave(self, clean: bool) -> None:
+        self._readables.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, self.flusher.stop(), return_exceptions=True)
@@ -410,6 +427,7 @@ class Broker:
             segment.close(reason)
         if self.ready:
             self.dispatcher.forget(topic)
+            self.succession.forget(topic)
             self._slots.forget(topic)
         topic.signal.wake()
         topic.moved.wake()

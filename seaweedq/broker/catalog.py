@@ -55,6 +55,7 @@ class Topic:
             del self.opened[segment]
             opened.close(NotOwner(f"segment {segment} of {self.name!r} belongs to {now[0].owner}", owner=now[0].owner))
         self.moved.wake()
+        self.signal.wake()
 
     @staticmethod
     def of(name: str, record: TopicRecord, revision: int) -> "Topic":

@@ -1,14 +1,19 @@
-"""The dispatcher: hands a subscription's messages out, takes acks, keeps cursors durable.
+"""The dispatcher: hands a subscription's messages out, takes acks, hands the whole of it on to another broker.
 
-Opening a subscription raises its epoch in coordination, so that acks of a dispatcher before this one, and its
-checkpoints, count no more. An ack is a frame in the journal; a checkpoint compares the epoch, comes before the release
-of those frames, and is written every `checkpoint_s` for what has changed. A crash in between leaves the frames, and
-recovery works them in.
+Opening a subscription is taking it over (broker/succession) and then reading its cursors. An ack is a frame in the
+journal; a checkpoint (broker/cursors) comes before the release of those frames, and is written every `checkpoint_s` for
+what has changed. A crash in between leaves the frames, and recovery works them in.
+
+Handing on: 1. nothing more is leased or acked, who waits is sent on; 2. the acks under way become durable; 3. a
+checkpoint of all of it; 4. the record names no dispatcher; 5. it is forgotten here. A crash before 4 is a dispatcher's
+death, with an empty journal as far as this subscription goes; one behind it is nothing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import msgspec
 import pyarrow as pa
@@ -16,23 +21,22 @@ import pyarrow.compute as pc
 
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.commit import GroupCommit
+from seaweedq.broker.cursors import Cursors
 from seaweedq.broker.delivery import Judged
 from seaweedq.broker.failpoints import reach
-from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.read import Pieces, Reader
+from seaweedq.broker.read import Pieces
+from seaweedq.broker.readable import Readable
+from seaweedq.broker.remote import Readables
 from seaweedq.broker.runs import Run, runs_of
 from seaweedq.broker.subscription import Acks, SegmentCursor, Subscription
+from seaweedq.broker.succession import Succession
 from seaweedq.clock import Clock
-from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
-from seaweedq.coordination.transactions import read_all
-from seaweedq.errors import SubscriptionNotFound
+from seaweedq.errors import NotOwner, Unavailable
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import TIMESTAMP
 
 PULL_BYTES = 8 * 1024 * 1024
-PAGE = 60
+PAUSE_S = 0.2  # before a segment that could not be read is asked for again
 ANYBODY = ""  # pulls without a consumer count as one
 
 
@@ -41,67 +45,130 @@ class Delivered:
     """Messages of one segment that a pull gives: rows, and how often each offset was delivered where that is not
     once."""
 
-    segment: OpenSegment
+    segment: Readable
     pieces: Pieces
     attempts: dict[int, int]
 
 
 class Dispatcher:
-    """The open subscriptions of this broker's topics."""
+    """The subscriptions that this broker dispatches. `timeout_s`: how long a pull insists on segments that can not be
+    read."""
 
     def __init__(
         self,
         catalog: Catalog,
-        coordination: Coordination,
-        reader: Reader,
+        succession: Succession,
+        cursors: Cursors,
+        readables: Readables,
         commit: GroupCommit,
         clock: Clock,
-        open_segments: Callable[[Topic], Awaitable[Sequence[OpenSegment]]],
+        timeout_s: float,
     ) -> None:
         self._catalog = catalog
-        self._coordination = coordination
-        self._reader = reader
+        self._succession = succession
+        self._cursors = cursors
+        self._readables = readables
         self._commit = commit
         self._clock = clock
-        self._open_segments = open_segments
+        self._timeout_s = timeout_s
         self.closing = False  # pulls do not wait any more
         self._subscriptions: dict[tuple[Topic, str], Subscription] = {}
-        self.changing = asyncio.Lock()  # held by whoever makes, opens or removes a subscription
+        self._changing: WeakValueDictionary[tuple[Topic, str], asyncio.Lock] = WeakValueDictionary()
 
     @property
     def pin(self) -> int | None:
         """The oldest commit that must stay because of acks without a checkpoint."""
         return min((s.pin for s in self._subscriptions.values() if s.pin is not None), default=None)
 
+    def names(self) -> list[tuple[Topic, str]]:
+        """What is open here."""
+        return list(self._subscriptions)
+
+    def has(self, topic: Topic, name: str) -> bool:
+        """Whether it is open here, and not on its way to another broker."""
+        found = self._subscriptions.get((topic, name))
+        return found is not None and found.closed is None
+
+    def changing(self, topic: Topic, name: str) -> AbstractAsyncContextManager[None]:
+        """Held by whoever makes, opens, hands on or removes a subscription."""
+        lock = self._changing.get((topic, name))
+        if lock is None:
+            lock = self._changing[topic, name] = asyncio.Lock()
+        return lock
+
     async def open(self, topic: Topic, name: str) -> Subscription:
-        """The subscription; its epoch rises where it was not open. Raises SubscriptionNotFound, TopicBeingDeleted."""
-        if found := self._subscriptions.get((topic, name)):
-            return found
-        async with self.changing:
-            return self._subscriptions.get((topic, name)) or await self._take_over(topic, name)
+        """The subscription, taken over where it was not open. Raises SubscriptionNotFound, TopicBeingDeleted, NotOwner:
+        it is another broker's."""
+        found = self._subscriptions.get((topic, name))
+        if found is None:
+            async with self.changing(topic, name):
+                found = self._subscriptions.get((topic, name)) or await self._open(topic, name)
+        found.check()
+        return found
 
     def forget(self, topic: Topic, name: str | None = None) -> None:
-        """Close a subscription, or all of a topic: deleted."""
+        """Close a subscription, or all of a topic: deleted, or another broker's."""
         for key in [k for k in self._subscriptions if k[0] is topic and name in (None, k[1])]:
-            del self._subscriptions[key]
+            self._subscriptions.pop(key).closed = NotOwner(f"subscription {key[1]!r} is not open here any more")
+        if not any(key[0] is topic for key in self._subscriptions):
+            self._readables.forget(topic)
         topic.signal.wake()
+
+    async def hand_on(self, topic: Topic, name: str) -> None:
+        """Dispatch a subscription no more. Raises Unavailable: then this broker still does, or has forgotten it."""
+        async with self.changing(topic, name):
+            subscription = self._subscriptions.get((topic, name))
+            if subscription is None:
+                return
+            subscription.closed = NotOwner(f"subscription {name!r} is being handed on")
+            topic.signal.wake()
+            try:
+                async with subscription.delivering:
+                    await self._commit.quiet()
+                    saved = await self._cursors.save(subscription)
+            except BaseException:
+                subscription.closed = None
+                raise
+            try:
+                if saved:
+                    await self._succession.release(topic, name, subscription.held)
+            finally:
+                self.forget(topic, name)
+
+    async def look(self, topic: Topic, name: str, consumer: str | None, max_messages: int) -> list[Delivered]:
+        """Lease up to `max_messages` of what is known to be there."""
+        found, _ = await self._round(topic, name, consumer or ANYBODY, max_messages)
+        return found
 
     async def pull(
         self, topic: Topic, name: str, consumer: str | None, max_messages: int, wait_s: float
     ) -> list[Delivered]:
-        """Lease up to `max_messages`; waits up to `wait_s` for the first one."""
-        end_s = self._clock.monotonic_s() + wait_s
+        """Lease up to `max_messages`; waits up to `wait_s` for the first one. None means that there was none: owners of
+        segments were asked. Raises Unavailable where some did not answer."""
+        began_s = self._clock.monotonic_s()
+        end_s, give_up_s = began_s + wait_s, began_s + max(wait_s, self._timeout_s)
+        asked = False
         while True:
             seen = topic.signal.count
-            subscription = await self.open(topic, name)
-            async with subscription.delivering:
-                found = await self._lease(topic, subscription, consumer or ANYBODY, max_messages)
-            now_s = self._clock.monotonic_s()
-            if found or self.closing or now_s >= end_s:
+            found, missing = await self._round(topic, name, consumer or ANYBODY, max_messages)
+            if found or self.closing:
                 return found
-            deadline_s = min([end_s, *(d for c in subscription.cursors.values() if (d := c.delivery.next_deadline()))])
+            if missing or not asked:
+                missing = await self._readables.refresh(topic)
+                asked = True
+                if topic.signal.count != seen:
+                    continue
+            now_s = self._clock.monotonic_s()
+            if now_s >= end_s and not missing:
+                return []
+            if now_s >= give_up_s:
+                numbers = sorted(missing)[:10]
+                raise Unavailable(f"segments {numbers} of {topic.name!r} could not be read", segments=numbers)
             if topic.signal.count == seen:  # else something came to a segment that had been looked at already
-                await topic.signal.wait(max(0.001, deadline_s - now_s))
+                wake_s = now_s + PAUSE_S if missing else end_s
+                deadlines = self._deadlines(topic, name)
+                with self._readables.watching(topic):
+                    await topic.signal.wait(max(0.001, min([wake_s, *deadlines]) - now_s))
 
     async def ack(
         self, topic: Topic, name: str, offsets: dict[int, list[int]], consumer: str | None
@@ -145,49 +212,41 @@ class Dispatcher:
     async def checkpoint(self) -> None:
         """Write the cursors that have changed, and let go of the commits that held their acks."""
         for (topic, name), subscription in list(self._subscriptions.items()):
-            changed = [
-                (s, c, r, c.newest)
-                for s, c in subscription.cursors.items()
-                if (r := c.changed(subscription.record.epoch))
-            ]
-            for start in range(0, len(changed), PAGE):
-                if not await self._write(topic, name, subscription, changed[start : start + PAGE]):
-                    self.forget(topic, name)
-                    break
+            if not await self._cursors.save(subscription) and self._subscriptions.get((topic, name)) is subscription:
+                self.forget(topic, name)
 
-    async def _write(
-        self,
-        topic: Topic,
-        name: str,
-        subscription: Subscription,
-        changed: Sequence[tuple[int, SegmentCursor, CursorRecord, int]],
-    ) -> bool:
-        """Write some cursors, each with the newest commit that its record holds. False: of another epoch now."""
-        compare = Compare(keys.SUBSCRIPTIONS.key(topic.name, topic.record.incarnation, name), subscription.revision)
-        prefix = (topic.name, topic.record.incarnation, name)
-        writes = [
-            Put(keys.CURSORS.key(*prefix, segment), keys.CURSORS.encode(record)) for segment, _, record, _ in changed
-        ]
-        reach("checkpoint.write")
-        revision = await self._coordination.commit([compare], writes)
-        if revision is None:
-            return False
-        reach("checkpoint.written")
-        for _, cursor, record, newest in changed:
-            cursor.saved(record, newest)
-        return True
+    async def _round(
+        self, topic: Topic, name: str, consumer: str, max_messages: int
+    ) -> tuple[list[Delivered], set[int]]:
+        """One look at all segments: what was leased, and which segments could not be read."""
+        subscription = await self.open(topic, name)
+        async with subscription.delivering:
+            subscription.check()
+            return await self._lease(topic, subscription, consumer, max_messages)
 
-    async def _lease(self, topic: Topic, subscription: Subscription, consumer: str, wanted: int) -> list[Delivered]:
+    def _deadlines(self, topic: Topic, name: str) -> list[float]:
+        subscription = self._subscriptions.get((topic, name))
+        cursors = subscription.cursors.values() if subscription else ()
+        return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
+
+    async def _lease(
+        self, topic: Topic, subscription: Subscription, consumer: str, wanted: int
+    ) -> tuple[list[Delivered], set[int]]:
         """Go round the segments, each time beginning with another one, until there is enough."""
         now_s = self._clock.monotonic_s()
         deadline_s = now_s + subscription.record.ack_deadline_s
         found: list[Delivered] = []
         left_bytes = PULL_BYTES
-        for segment in subscription.rotate(await self._open_segments(topic)):
+        segments, missing = await self._readables.of(topic)
+        for segment in subscription.rotate(segments):
             delivery = subscription.cursor(segment.id).delivery
             delivery.expire(now_s)
             while wanted > 0 and left_bytes > 0 and (run := delivery.available(consumer, segment.end, wanted)):
-                pieces = await self._reader.read(segment, run[0], run[1] - run[0], left_bytes)
+                try:
+                    pieces = await segment.read(run[0], run[1] - run[0], left_bytes)
+                except Unavailable:
+                    missing.add(segment.id)
+                    break
                 now = delivery.available(consumer, segment.end, wanted)
                 if now is None or now[0] != run[0]:
                     continue  # leases ended, or an ack failed, during the read: what became due goes first
@@ -200,7 +259,7 @@ class Dispatcher:
                     found.append(Delivered(segment, pieces, attempts))
                 wanted -= count
                 left_bytes -= sum(rows.nbytes for _, rows in pieces)
-        return found
+        return found, missing
 
     def _without_expired(self, pass_over: Callable[[int, int], None], pieces: Pieces) -> Pieces:
         """Leave out messages whose time is over; nobody gets them, so they count as acked."""
@@ -229,28 +288,10 @@ class Dispatcher:
         payload = msgspec.msgpack.encode(acks)
         return Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), self._clock.now_us(), payload)
 
-    async def _take_over(self, topic: Topic, name: str) -> Subscription:
-        incarnation = topic.record.incarnation
-        key = keys.SUBSCRIPTIONS.key(topic.name, incarnation, name)
-        while True:
-            there = await self._coordination.get(key)
-            if there is None:
-                raise SubscriptionNotFound(
-                    f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
-                )
-            known = keys.SUBSCRIPTIONS.decode(there.value)
-            record: SubscriptionRecord = msgspec.structs.replace(known, epoch=known.epoch + 1)
-            revision = await self._coordination.commit(
-                [Compare(key, there.revision)], [Put(key, keys.SUBSCRIPTIONS.encode(record))]
-            )
-            if revision:
-                break
+    async def _open(self, topic: Topic, name: str) -> Subscription:
+        held = await self._succession.take(topic, name)
         reach("dispatch.epoch")
-        cursors = await self._read_cursors(topic, name)
+        cursors = await self._cursors.read(topic, name)
         self._catalog.check(topic)
-        self._subscriptions[topic, name] = subscription = Subscription(topic, name, record, revision, cursors)
+        self._subscriptions[topic, name] = subscription = Subscription(topic, name, held.record, held.revision, cursors)
         return subscription
-
-    async def _read_cursors(self, topic: Topic, name: str) -> dict[int, SegmentCursor]:
-        entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
-        return {int(keys.CURSORS.parse(e.key)[3]): SegmentCursor(keys.CURSORS.decode(e.value)) for e in entries}

@@ -15,7 +15,6 @@ from seaweedq.errors import SeaweedqError, Unavailable, by_slug
 
 SECRET_HEADER = "Seaweedq-Secret"
 CONNECT_S = 2.0
-MAX_CONNECTIONS = 256
 T = TypeVar("T")
 Headers = Mapping[str, str]
 
@@ -86,6 +85,7 @@ class Peers:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=30, use_dns_cache=True)
+            # No limit: long polls that are handed on must not keep acks waiting; clients' own connections bound them.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, use_dns_cache=True)
             self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
         return self._session

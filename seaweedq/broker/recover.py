@@ -136,19 +136,20 @@ class Recovery:
         """One transaction; the subscription's epoch is compared with it. False: try again."""
         incarnation = topic.record.incarnation
         subscription = await self._coordination.get(keys.SUBSCRIPTIONS.key(topic.name, incarnation, name))
-        if subscription is None:
+        known = keys.SUBSCRIPTIONS.decode(subscription.value) if subscription else None
+        if subscription is None or known is None or known.state != "active":
             return True
-        epoch = keys.SUBSCRIPTIONS.decode(subscription.value).epoch
+        epoch = known.epoch
+        acks = [one for one in acks if one.epoch == epoch]
+        if not acks:
+            return True
         path = keys.CURSORS.key(topic.name, incarnation, name, segment)
         there = await self._coordination.get(path)
-        known = keys.CURSORS.decode(there.value) if there else CursorRecord(epoch=epoch, acked_to=0)
-        delivery = Delivery(
-            known.acked_to, known.acked, {int(o): n for o, n in known.attempts.items()}, known.delivered_to
-        )
-        for one in acks:
-            if one.epoch == epoch:
-                for low, high in one.runs:
-                    delivery.pass_over(low, high)
+        cursor = keys.CURSORS.decode(there.value) if there else CursorRecord(epoch=epoch, acked_to=0)
+        attempts = {int(offset): count for offset, count in cursor.attempts.items()}
+        delivery = Delivery(cursor.acked_to, cursor.acked, attempts, cursor.delivered_to)
+        for low, high in (run for one in acks for run in one.runs):
+            delivery.pass_over(low, high)
         reach("recover.acks")
         record = CursorRecord(
             epoch,

@@ -11,9 +11,11 @@ import msgspec
 
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.delivery import Delivery
-from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.readable import Readable
 from seaweedq.broker.runs import Run
+from seaweedq.broker.succession import Held
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.errors import NotOwner
 
 
 class Acks(msgspec.Struct, frozen=True, array_like=True):
@@ -28,10 +30,11 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
 class SegmentCursor:
     """One segment of a subscription: its delivery, and which commit holds its oldest ack since the last checkpoint."""
 
-    def __init__(self, record: CursorRecord) -> None:
+    def __init__(self, record: CursorRecord, revision: int = 0) -> None:
         attempts = {int(offset): count for offset, count in record.attempts.items()}
         self.delivery = Delivery(record.acked_to, record.acked, attempts, record.delivered_to)
         self.pin: int | None = None
+        self.revision = revision  # of the record in coordination, 0 for none
         self._newest = -1
         self._saved = record
 
@@ -52,9 +55,9 @@ class SegmentCursor:
             self.pin = commit
         self._newest = commit
 
-    def saved(self, record: CursorRecord, newest: int) -> None:
+    def saved(self, record: CursorRecord, newest: int, revision: int) -> None:
         """A checkpoint is durable that had the acks of all commits up to `newest`."""
-        self._saved = record
+        self._saved, self.revision = record, revision
         if self.pin is not None:
             self.pin = newest + 1 if self._newest > newest else None
 
@@ -65,7 +68,8 @@ class SegmentCursor:
 
 
 class Subscription:
-    """One subscription of one topic, open at its dispatcher. Whoever leases holds `delivering`."""
+    """One subscription of one topic, open at its dispatcher. Whoever leases holds `delivering`, who writes cursors
+    `saving`; once `closed` nothing is leased or acked any more."""
 
     def __init__(
         self, topic: Topic, name: str, record: SubscriptionRecord, revision: int, cursors: dict[int, SegmentCursor]
@@ -76,12 +80,24 @@ class Subscription:
         self.revision = revision
         self.cursors = cursors
         self.delivering = asyncio.Lock()
+        self.saving = asyncio.Lock()
+        self.closed: NotOwner | None = None
         self._turn = 0
 
     @property
     def pin(self) -> int | None:
         """The oldest commit that must stay because of acks."""
         return min((c.pin for c in self.cursors.values() if c.pin is not None), default=None)
+
+    @property
+    def held(self) -> Held:
+        """Its record, as it was taken."""
+        return Held(self.record, self.revision)
+
+    def check(self) -> None:
+        """Raises what closed it."""
+        if self.closed:
+            raise self.closed
 
     def cursor(self, segment: int) -> SegmentCursor:
         """The cursor of a segment; one that has none yet begins at its start."""
@@ -90,7 +106,7 @@ class Subscription:
             found = self.cursors[segment] = SegmentCursor(CursorRecord(self.record.epoch, 0))
         return found
 
-    def rotate(self, segments: Sequence[OpenSegment]) -> list[OpenSegment]:
+    def rotate(self, segments: Sequence[Readable]) -> list[Readable]:
         """The segments, beginning with another one each time, so that none starves."""
-        self._turn = (self._turn + 1) % len(segments)
+        self._turn = (self._turn + 1) % max(1, len(segments))
         return [*segments[self._turn :], *segments[: self._turn]]

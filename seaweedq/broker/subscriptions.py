@@ -1,29 +1,33 @@
-"""Creating, listing and deleting subscriptions, and their lag.
+"""Creating, listing and deleting subscriptions, and their lag; at the broker that dispatches, or would.
 
-Create: 1. cursors, one a segment; 2. the subscription's record, which makes it. A crash in between leaves cursors of
-nothing, which the next creation of that name overwrites. Delete: the record first, then the cursors: a cursor without
-its subscription means nothing. Neither may meet the other, nor an opening, half way: the cursors of one would be those
-of another.
+Create: 1. the record, `creating`, naming this broker; 2. cursors, one a segment; 3. the record, `active`. Delete: 1.
+the record, `deleting`; 2. the cursors go; 3. the record. Each write compares what the last one left, so of two brokers
+one does it all. A record that is not active counts as not there; as long as its broker lives and works on it nobody
+else does. What a dead one has left, or this broker itself after a lost answer, is done with by the next creation or
+deletion: a `creating` record is overwritten, a `deleting` one finished.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.dispatch import Dispatcher
+from seaweedq.broker.everywhere import Everywhere, Position
 from seaweedq.broker.failpoints import reach
-from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.read import Reader
+from seaweedq.broker.readable import Readable
+from seaweedq.broker.remote import Readables
 from seaweedq.broker.subscription import Subscription
+from seaweedq.broker.succession import Held, Succession, key_of
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.transactions import read_all
-from seaweedq.errors import SubscriptionNotFound
+from seaweedq.errors import NotOwner, SubscriptionNotFound
 
 PAGE = 60
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -42,101 +46,123 @@ class Lag:
 
 
 class SubscriptionAdmin:
-    """Applies changes of subscriptions to coordination and the dispatcher."""
+    """Applies changes of subscriptions to coordination and the dispatcher. What has changed meanwhile at another broker
+    raises NotOwner: ask again, perhaps there."""
 
     def __init__(
         self,
         coordination: Coordination,
+        succession: Succession,
         dispatcher: Dispatcher,
-        reader: Reader,
+        readables: Readables,
+        everywhere: Everywhere,
         clock: Clock,
-        open_segments: Callable[[Topic], Awaitable[Sequence[OpenSegment]]],
     ) -> None:
         self._coordination = coordination
+        self._succession = succession
         self._dispatcher = dispatcher
-        self._reader = reader
+        self._readables = readables
+        self._everywhere = everywhere
         self._clock = clock
-        self._open_segments = open_segments
 
     async def find(self, topic: Topic, name: str) -> SubscriptionRecord | None:
-        """The record, or None."""
-        there = await self._coordination.get(self._key(topic, name))
-        return keys.SUBSCRIPTIONS.decode(there.value) if there else None
+        """The record of one that is there, or None."""
+        there = await self._succession.read(topic, name)
+        return there.record if there and there.record.state == "active" else None
 
     async def names(self, topic: Topic) -> list[str]:
         """The topic's subscriptions, sorted."""
         entries, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix(topic.name, topic.record.incarnation))
-        return [str(keys.SUBSCRIPTIONS.parse(entry.key)[2]) for entry in entries]
+        active = [entry for entry in entries if keys.SUBSCRIPTIONS.decode(entry.value).state == "active"]
+        return [str(keys.SUBSCRIPTIONS.parse(entry.key)[2]) for entry in active]
 
     async def create(self, topic: Topic, name: str, record: SubscriptionRecord) -> bool:
-        """Create it with its cursors where `record.start` says. False: it is there already."""
-        key = self._key(topic, name)
-        if await self._coordination.get(key):
+        """Create it with its cursors where `record.start` says. False: it is there already. Raises NotOwner."""
+        if await self.find(topic, name):
             return False
-        starts = {s.id: await self._start(s, record.start) for s in await self._open_segments(topic)}
+        starts = await self._starts(topic, record.start)
+        async with self._dispatcher.changing(topic, name):
+            there = await self._succession.read(topic, name)
+            if there and there.record.state == "active":
+                return False
+            if there and there.record.state == "deleting":
+                await self._finish(topic, name, await self._succession.claim(topic, name, there.record, there))
+                there = None
+            creating = msgspec.structs.replace(record, state="creating")
+            held = await self._succession.claim(topic, name, creating, there)
+            await self._make(topic, name, held, starts)
+        return True
+
+    async def _make(self, topic: Topic, name: str, held: Held, starts: dict[int, int]) -> None:
+        unchanged = [Compare(key_of(topic, name), held.revision)]
         cursors = [
             Put(
                 keys.CURSORS.key(topic.name, topic.record.incarnation, name, segment),
-                keys.CURSORS.encode(CursorRecord(record.epoch, start)),
+                keys.CURSORS.encode(CursorRecord(held.record.epoch, start)),
             )
             for segment, start in starts.items()
         ]
-        async with self._dispatcher.changing:
-            return await self._create(topic, name, cursors, Put(key, keys.SUBSCRIPTIONS.encode(record)))
-
-    async def _create(self, topic: Topic, name: str, cursors: Sequence[Put], record: Put) -> bool:
-        absent = [Compare(record.key, 0)]
         for start in range(0, len(cursors), PAGE):
             reach("subscribe.cursors")
-            if not await self._coordination.commit(absent, cursors[start : start + PAGE]):
-                return False
+            if not await self._coordination.commit(unchanged, cursors[start : start + PAGE]):
+                raise NotOwner(f"subscription {name!r} of {topic.name!r} has changed meanwhile")
         reach("subscribe.record")
-        if not await self._coordination.commit(absent, [record]):
-            return False
+        active = msgspec.structs.replace(held.record, state="active")
+        await self._succession.write(topic, name, active, unchanged)
         self._dispatcher.forget(topic, name)  # one of the same name, whose deletion was in doubt
-        return True
 
     async def delete(self, topic: Topic, name: str) -> None:
-        """Delete it with its cursors. Raises SubscriptionNotFound."""
-        async with self._dispatcher.changing:
-            await self._delete(topic, name)
+        """Delete it with its cursors. Raises SubscriptionNotFound, NotOwner."""
+        async with self._dispatcher.changing(topic, name):
+            there = await self._succession.read(topic, name)
+            if there is None:
+                raise SubscriptionNotFound(
+                    f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
+                )
+            doomed = msgspec.structs.replace(there.record, state="deleting")
+            held = await self._succession.claim(topic, name, doomed, there)
+            reach("unsubscribe.cursors")
+            self._dispatcher.forget(topic, name)
+            await self._finish(topic, name, held)
 
-    async def _delete(self, topic: Topic, name: str) -> None:
-        there = await self._coordination.get(self._key(topic, name))
-        if there is None:
-            raise SubscriptionNotFound(
-                f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
-            )
-        await self._coordination.commit([], [Delete(there.key)])
-        reach("unsubscribe.cursors")
-        self._dispatcher.forget(topic, name)
+    async def _finish(self, topic: Topic, name: str, held: Held) -> None:
+        """Remove the cursors, and then the record, of one that is `deleting`."""
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
-        for start in range(0, len(entries), PAGE):
-            await self._coordination.commit([], [Delete(entry.key) for entry in entries[start : start + PAGE]])
+        unchanged = [Compare(key_of(topic, name), held.revision)]
+        pages = [entries[start : start + PAGE] for start in range(0, len(entries), PAGE)]
+        writes: list[list[Delete]] = [[Delete(entry.key) for entry in page] for page in pages]
+        for doomed in [*writes, [Delete(key_of(topic, name))]]:
+            if not await self._coordination.commit(unchanged, doomed):
+                raise NotOwner(f"subscription {name!r} of {topic.name!r} has changed meanwhile")
+            reach("unsubscribe.record")
 
     async def lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
-        """For each segment, what is not acked yet."""
-        return [await self._lag(segment, subscription) for segment in await self._open_segments(topic)]
+        """For each segment, what is not acked yet. Raises Unavailable."""
+        positions = await self._everywhere.positions(topic)
+        segments = await self._readables.every(topic)
+        return await asyncio.gather(
+            *(self._lag(segments[n], positions[n], subscription) for n in sorted(positions.keys() & segments.keys()))
+        )
 
-    async def _lag(self, segment: OpenSegment, subscription: Subscription) -> Lag:
+    async def _lag(self, segment: Readable, position: Position, subscription: Subscription) -> Lag:
         delivery = subscription.cursor(segment.id).delivery
-        acked_to, end = delivery.acked_to, segment.end
+        acked_to, end = delivery.acked_to, max(position.end, segment.end)
         messages = max(0, end - acked_to - delivery.acked.size)
         if messages == 0:
             return Lag(segment.id, acked_to, end, 0, 0, 0.0)
-        pieces = await self._reader.read(segment, acked_to, 1, 1)
+        pieces = await segment.read(acked_to, 1, 1)
         oldest_us = pieces[0][1].column(0)[0].cast(pa.int64()).as_py()
-        size = await self._reader.size_since(segment, acked_to)
+        size = await segment.size_since(acked_to)
         return Lag(segment.id, acked_to, end, messages, size, max(0.0, (self._clock.now_us() - oldest_us) / 1e6))
 
-    async def _start(self, segment: OpenSegment, start: str | dict[str, str]) -> int:
+    async def _starts(self, topic: Topic, start: str | dict[str, str]) -> dict[int, int]:
+        positions = await self._everywhere.positions(topic)
         if start == "earliest":
-            return 0
+            return dict.fromkeys(positions, 0)
         if start == "latest":
-            return segment.end
+            return {number: position.end for number, position in positions.items()}
         assert isinstance(start, dict)
         timestamp_us = (datetime.fromisoformat(start["timestamp"]) - EPOCH) // timedelta(microseconds=1)
-        return await self._reader.find(segment, timestamp_us)
-
-    def _key(self, topic: Topic, name: str) -> str:
-        return keys.SUBSCRIPTIONS.key(topic.name, topic.record.incarnation, name)
+        segments = await self._readables.every(topic)
+        found = await asyncio.gather(*(segment.find(timestamp_us) for segment in segments.values()))
+        return dict(zip(segments, found, strict=True))

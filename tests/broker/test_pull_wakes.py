@@ -14,19 +14,23 @@ class Looking(Dispatcher):
 
     def __init__(self) -> None:
         none: Any = None
-        super().__init__(none, none, none, none, SystemClock(), none)
+        super().__init__(none, none, none, none, none, SystemClock(), 1)
+        self._readables: Any = SimpleNamespace(refresh=self._refresh)
         self.looks = 0
 
     async def open(self, topic: Any, name: str) -> Any:
-        return SimpleNamespace(delivering=asyncio.Lock(), cursors={})
+        return SimpleNamespace(delivering=asyncio.Lock(), check=lambda: None)
+
+    async def _refresh(self, topic: Any) -> set[int]:
+        return set()
 
     async def _lease(self, topic: Any, subscription: Any, consumer: str, wanted: int) -> Any:
         self.looks += 1
         if self.looks > 1:
-            return ["a message"]
+            return ["a message"], set()
         topic.signal.wake()
         await asyncio.sleep(0)
-        return []
+        return [], set()
 
 
 async def test_what_comes_during_the_look_is_looked_for() -> None:

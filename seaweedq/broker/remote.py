@@ -1,0 +1,231 @@
+"""Segments of a topic wherever they are: this broker's own, and those of others, read by calls to their owners.
+
+A remote segment's end is what its owner said last: a lower bound, since ends only rise. Whoever must not miss what is
+there asks anew (`refresh`); whoever waits has it kept current (`watching`): one long poll an owner, only meanwhile. An
+owner that does not answer is *silent*: its segments are left out, and it is asked in the background until it answers.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from seaweedq.broker.catalog import Catalog, Topic
+from seaweedq.broker.lender import MAX_WAIT_S, EndsCall, Lent, SegmentCall, taken
+from seaweedq.broker.ownership import Ownership
+from seaweedq.broker.peers import Peers
+from seaweedq.broker.read import Pieces, Reader
+from seaweedq.broker.readable import Local, Readable
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import NotOwner, SeaweedqError, Unavailable
+from seaweedq.segments.layout import Layout
+
+CALL_S = 5.0
+PAUSE_S = 0.2
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Far:
+    """What is known of the segments of a topic that others own, and which of those do not answer."""
+
+    segments: dict[int, "RemoteSegment"] = field(default_factory=dict)
+    silent: set[str | None] = field(default_factory=set)
+    watchers: int = 0
+    following: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
+    probing: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
+
+    def of(self, owner: str | None) -> dict[int, int]:
+        """The known ends of an owner's segments."""
+        return {number: segment.end for number, segment in self.segments.items() if segment.owner == owner}
+
+
+class RemoteSegment:
+    """A segment of another broker; `Readable`."""
+
+    def __init__(self, readables: "Readables", topic: Topic, number: int, owner: str | None, end: int) -> None:
+        self.id = number
+        self.owner = owner
+        self.end = end
+        self._readables = readables
+        self._topic = topic
+
+    @property
+    def layout(self) -> Layout:
+        """How its rows look."""
+        return self._topic.layout
+
+    async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
+        """Rows from `offset` on. Raises Unavailable."""
+        lent = await self._ask("read", list[Lent], offset=offset, limit=limit, max_bytes=max_bytes)
+        return taken(lent, self.layout)
+
+    async def find(self, timestamp_us: int) -> int:
+        """The first offset whose `_timestamp` reaches this, or the end. Raises Unavailable."""
+        return await self._ask("find", int, timestamp_us=timestamp_us)
+
+    async def size_since(self, offset: int) -> int:
+        """About how many bytes the rows from `offset` on take. Raises Unavailable."""
+        return await self._ask("size", int, offset=offset)
+
+    async def _ask(self, path: str, answer: type[T], **what: int) -> T:
+        call = SegmentCall(self._topic.name, self._topic.record.incarnation, self.id, **what)
+        return await self._readables.ask(self._topic, self.owner, path, call, answer, CALL_S)
+
+
+class Readables:
+    """The segments of all topics, as far as they can be read."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        ownership: Ownership,
+        roster: Roster,
+        membership: Membership,
+        reader: Reader,
+        peers: Peers,
+    ) -> None:
+        self._catalog = catalog
+        self._ownership = ownership
+        self._roster = roster
+        self._membership = membership
+        self._reader = reader
+        self._peers = peers
+        self._topics: dict[Topic, _Far] = {}
+
+    async def of(self, topic: Topic) -> tuple[list[Readable], set[int]]:
+        """The segments that can be read now, and the numbers of those that can not be."""
+        opened = await self._ownership.mine(topic)
+        own = [Local(segment, self._reader) for segment in opened if not segment.held]
+        far = self._look(topic)
+        heard = [segment for segment in far.segments.values() if segment.owner not in far.silent]
+        for owner in far.silent - far.probing.keys():
+            self._spawn(far.probing, owner, self._probe(topic, far, owner))
+        found: list[Readable] = [*own, *heard]
+        return found, self._catalog.records(topic).keys() - {segment.id for segment in found}
+
+    async def every(self, topic: Topic) -> dict[int, Readable]:
+        """All segments by id. Raises NotOwner where one can not be read."""
+        found, missing = await self.of(topic)
+        if missing:
+            raise NotOwner(f"segments {sorted(missing)[:10]} of {topic.name!r} can not be read now")
+        return {segment.id: segment for segment in found}
+
+    async def refresh(self, topic: Topic) -> set[int]:
+        """Ask all other owners for the ends of their segments: the numbers of those that nobody answered for."""
+        far = self._look(topic)
+        owners = {segment.owner for segment in far.segments.values()}
+        answers = await asyncio.gather(*(self._ends(topic, far, owner, 0) for owner in owners), return_exceptions=True)
+        known: set[int] = set()
+        for answer in answers:
+            if isinstance(answer, set):
+                known |= answer
+            elif not isinstance(answer, Unavailable):
+                raise answer
+        missing = far.segments.keys() - known
+        missing |= topic.leaving
+        await self._look_again(topic, far, missing)
+        return missing
+
+    @contextmanager
+    def watching(self, topic: Topic) -> Iterator[None]:
+        """While this lasts the ends of other owners' segments are followed: `topic.signal` wakes when one rises."""
+        far = self._look(topic)
+        far.watchers += 1
+        for owner in {segment.owner for segment in far.segments.values()} - far.following.keys():
+            self._spawn(far.following, owner, self._follow(topic, far, owner))
+        try:
+            yield
+        finally:
+            far.watchers -= 1
+
+    def forget(self, topic: Topic) -> None:
+        """Nobody here reads the topic any more."""
+        far = self._topics.pop(topic, None)
+        for task in [*far.following.values(), *far.probing.values()] if far else []:
+            task.cancel()
+
+    def close(self) -> None:
+        """Follow nobody any more."""
+        for topic in list(self._topics):
+            self.forget(topic)
+
+    async def ask(self, topic: Topic, owner: str | None, path: str, call: Any, answer: type[T], timeout_s: float) -> T:
+        """A call to an owner. Raises Unavailable: then it is silent, unless it said so itself."""
+        far = self._look(topic)
+        url = self._roster.url(owner)
+        try:
+            if url is None:
+                raise Unavailable(f"{owner}, who owns segments of {topic.name!r}, is gone")
+            return await self._peers.call(url, path, call, answer, timeout_s)
+        except NotOwner:
+            if isinstance(call, SegmentCall):
+                await self._catalog.look(topic.name, call.segment)
+            raise
+        except Unavailable:
+            far.silent.add(owner)
+            raise
+
+    def _look(self, topic: Topic) -> _Far:
+        """What is known, brought up to who owns what now."""
+        far = self._topics.setdefault(topic, _Far())
+        owners = {
+            n: r.owner for n, (r, _) in self._catalog.records(topic).items() if r.owner != self._membership.broker
+        }
+        for number in far.segments.keys() - owners.keys():
+            del far.segments[number]
+        for number, owner in owners.items():
+            known = far.segments.get(number)
+            if known is None or known.owner != owner:
+                far.segments[number] = RemoteSegment(self, topic, number, owner, known.end if known else 0)
+        far.silent &= set(owners.values())
+        return far
+
+    async def _ends(self, topic: Topic, far: _Far, owner: str | None, wait_s: float) -> set[int]:
+        """Take an owner's ends in: the numbers of its segments. Raises Unavailable."""
+        known = far.of(owner)
+        call = EndsCall(topic.name, topic.record.incarnation, known, wait_s)
+        ends = await self.ask(topic, owner, "ends", call, dict[int, int], wait_s + CALL_S)
+        far.silent.discard(owner)
+        rises = [(segment, end) for n, end in ends.items() if (segment := far.segments.get(n)) and end > segment.end]
+        for segment, end in rises:
+            segment.end = end
+        if rises:
+            topic.signal.wake()
+        return set(ends)
+
+    async def _look_again(self, topic: Topic, far: _Far, missing: set[int]) -> None:
+        """Segments whose owner answers, and says nothing of them, have another owner: the watch may be behind."""
+        for number in missing:
+            segment = far.segments.get(number)
+            if segment and segment.owner not in far.silent:
+                await self._catalog.look(topic.name, number)
+
+    async def _follow(self, topic: Topic, far: _Far, owner: str | None) -> None:
+        while far.watchers and self._topics.get(topic) is far and (known := self._look(topic).of(owner)):
+            try:
+                if await self._ends(topic, far, owner, MAX_WAIT_S) == known.keys():
+                    continue
+                await self._look_again(topic, far, set(known))
+            except Unavailable:
+                pass
+            await asyncio.sleep(PAUSE_S)
+
+    async def _probe(self, topic: Topic, far: _Far, owner: str | None) -> None:
+        while owner in far.silent:
+            with suppress(Unavailable):
+                await self._ends(topic, far, owner, 0)
+                topic.signal.wake()
+            await asyncio.sleep(PAUSE_S)
+
+    def _spawn(self, tasks: dict[str | None, asyncio.Task[None]], owner: str | None, work: Any) -> None:
+        async def run() -> None:
+            try:
+                with suppress(SeaweedqError):  # the topic goes; whoever reads next learns that
+                    await work
+            finally:
+                tasks.pop(owner, None)
+
+        tasks[owner] = asyncio.create_task(run(), name=f"reading at {owner}")
