@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from seaweedq.client import Client
 
-Url = Annotated[str, typer.Option("--url", envvar="SEAWEEDQ_URL", help="Any broker of the cluster.")]
+Url = Annotated[str, typer.Option("--url", envvar="SEAWEEDQ_URL", help="Any broker, or several separated by commas.")]
 DEFAULT_URL = "http://127.0.0.1:8080"
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
 
@@ -21,6 +21,11 @@ def connect(url: str) -> "Client":
         return Client(url)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
+
+
+def first_url(url: str) -> str:
+    """The first of the brokers at `url`, for what takes one alone."""
+    return url.split(",")[0].strip()
 
 
 def one_line(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.common import DEFAULT_URL, Topic, Url, connect, say
+from seaweedq.cli.common import DEFAULT_URL, Topic, Url, connect, first_url, say
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, flush and delete topics.")
 
@@ -87,7 +87,7 @@ def show(
     from seaweedq.cli.paste import lines
 
     value = '{"n": 1}' if facts["format"] == "json" else ""
-    say("\n" + "\n".join(lines(url, topic, facts["path"], value)))
+    say("\n" + "\n".join(lines(first_url(url), topic, facts["path"], value)))
 
 
 @app.command(epilog="Example: seaweedq topic flush flights")

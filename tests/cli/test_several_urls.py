@@ -1,0 +1,30 @@
+"""Commands that were given several brokers, the first of which is dead."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def run(real_broker):
+    def command(*arguments):
+        env = os.environ | {"SEAWEEDQ_URL": f"http://127.0.0.1:9,{real_broker.url}"}
+        line = [sys.executable, "-m", "seaweedq", *arguments]
+        return subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    return command
+
+
+def test_the_next_one_answers_and_lines_to_paste_name_one(run):
+    run("topic", "create", "several")
+    shown = run("topic", "show", "several")
+    assert "curl http://127.0.0.1:9/v1/topics/several\n" in shown
+    run("topic", "delete", "several", "--yes")
+
+
+def test_bench_goes_by_the_next_one(run):
+    figures = json.loads(run("bench", "--messages", "500", "--consumers", "1", "--json"))
+    assert [(row["what"], row["messages"]) for row in figures] == [("publish", 500), ("pull, ack", 500)]
