@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.client.segment_map import KeyRule
+from seaweedq.segments.keyhash import hash_key
 
 
 class Keys:
@@ -33,6 +34,11 @@ class Keys:
             return _text(self._line(line).value.key)
         except msgspec.DecodeError:
             return None
+
+    def hash_of_line(self, key: str | None, line: bytes) -> int | None:
+        """The hash of that key; None without one."""
+        found = self.of_line(key, line)
+        return None if found is None else hash_key(found)
 
     def of_rows(self, rows: pa.RecordBatch) -> pa.Array | None:
         """The keys of a table's rows, as strings; None where no row has one. Raises pa.ArrowException."""

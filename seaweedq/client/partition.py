@@ -78,11 +78,8 @@ class Routing(Generic[D]):
 
     def of_line(self, key: str | None, line: bytes) -> Stream[D]:
         """The stream of a message."""
-        if self.keys is None or (key := self.keys.of_line(key, line)) is None:
-            return self.keyless
-        from seaweedq.segments.keyhash import hash_key
-
-        return self.streams[bisect_right(self.bounds, hash_key(key)) - 1]
+        key_hash = None if self.keys is None else self.keys.hash_of_line(key, line)
+        return self.keyless if key_hash is None else self.streams[bisect_right(self.bounds, key_hash) - 1]
 
     def cut(self, table: "pa.Table | pa.RecordBatch", limit_bytes: int) -> list[Piece[D]]:
         """A table's rows in pieces of at most `limit_bytes`."""
