@@ -21,8 +21,9 @@ Indexes = npt.NDArray[np.intp]
 
 
 def hash_key(key: str | bytes) -> int:
-    """The hash of one key, in [0, KEY_SPACE)."""
-    return (mmh3.hash(key) & 0x7FFFFFFF) % KEY_SPACE
+    """The hash of one key, in [0, KEY_SPACE). Raises UnicodeEncodeError for lone surrogates."""
+    data = key.encode() if isinstance(key, str) else key  # mmh3 itself dies of a lone surrogate
+    return (mmh3.hash(data) & 0x7FFFFFFF) % KEY_SPACE
 
 
 def hash_keys(keys: pa.Array) -> Hashes:

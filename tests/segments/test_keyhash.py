@@ -81,3 +81,8 @@ def test_rows_for_one_segment_are_not_copied() -> None:
     rows = pa.record_batch({"row": [1, 2, 3]})
     [(position, part, indexes)] = cut(rows, np.array([2, 2, 2], np.uint8), 3)
     assert (position, part is rows, indexes.tolist()) == (2, True, [0, 1, 2])
+
+
+def test_a_lone_surrogate_is_an_error_and_no_crash():
+    with pytest.raises(UnicodeEncodeError):
+        hash_key("\ud800")
