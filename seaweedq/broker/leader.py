@@ -9,6 +9,7 @@ before, since the views may be behind: a broker's keys were there before it owne
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -105,10 +106,9 @@ class Leader:
                 logger.warning("this round of the leader ended early: %s", error)
             except SeaweedqError:
                 logger.exception("a round of the leader failed")
-            try:
-                await asyncio.wait_for(self._wake.wait(), ROUND_S)
-            except TimeoutError:
-                pass
+            with suppress(TimeoutError):  # wait_for of Python 3.11 may swallow the cancellation that ends this loop
+                async with asyncio.timeout(ROUND_S):
+                    await self._wake.wait()
 
     async def round(self) -> None:
         """One look at everything, and the next step of each."""

@@ -69,7 +69,7 @@ class OpenSegment:
         self.producers = known_producers(source, chain)
         self.max_timestamp_us = last.max_timestamp_us if last else 0
         self.closed: SeaweedqError | None = None
-        self.held = False
+        self._holding: SeaweedqError | None = None
         self.taken_bytes = 0  # ever, by this broker
         self.signal = signal
         self._budget = budget
@@ -92,14 +92,21 @@ class OpenSegment:
         self.signal.wake()
 
     def hold(self, reason: SeaweedqError) -> None:
-        """As `close`, for a while: the tail may still be flushed."""
-        self.held = True
-        self.close(reason)
+        """As `close`, for a while: the tail may still be flushed. One that is closed stays so."""
+        if self.closed is None:
+            self._holding = reason
+            self.close(reason)
+
+    @property
+    def held(self) -> bool:
+        """Whether it is held, and nothing has closed it since."""
+        return self.closed is not None and self.closed is self._holding
 
     def reopen(self) -> None:
-        """Take messages again: the move did not come about."""
-        self.closed, self.held = None, False
-        self.signal.wake()
+        """Take messages again, unless it was closed for another reason: the move did not come about."""
+        if self.held:
+            self.closed = None
+            self.signal.wake()
 
     def judge(self, sequences: Sequences, count: int) -> Verdict:
         """What becomes of `count` rows of this request: pending ones count as if they were recorded."""

@@ -94,40 +94,43 @@ class Ownership:
         self, topic: Topic, segment: int, target: str, settle: Callable[[OpenSegment], Awaitable[None]]
     ) -> bool:
         """Give a segment to another living broker; `settle` makes it quiet and flushes it. False: it could not be."""
-        if segment in topic.leaving or not self.has(topic, segment) or not self._roster.alive(target):
+        if target == self._membership.broker or not self._roster.alive(target):
+            return False
+        if segment in topic.leaving or not self.has(topic, segment):
             return False
         topic.leaving.add(segment)
         topic.routing = None
         try:
-            return await self._give(topic, segment, target, settle)
-        finally:
-            topic.leaving.discard(segment)
-            topic.routing = None
-            topic.moved.wake()
+            moved = await self._give(topic, segment, target, settle)
+        except Exception:
+            self._keep(topic, segment)
+            raise  # when cancelled nobody knows whose it is: it is not opened here any more
+        if not moved:
+            self._keep(topic, segment)
+        topic.leaving.discard(segment)
+        topic.routing = None
+        topic.moved.wake()
+        return moved
 
     async def _give(
         self, topic: Topic, segment: int, target: str, settle: Callable[[OpenSegment], Awaitable[None]]
     ) -> bool:
         opened = topic.opened.get(segment)
         if opened:
+            await settle(opened)  # most of it, while publishes go on
             opened.hold(NotOwner(f"segment {segment} of {topic.name!r} is moving to {target}", owner=target))
-        moved = False
-        try:
-            if opened:
-                await settle(opened)
-            reach("move.flushed")
-            moved = await self._hand_over(topic, segment, target)
-            reach("move.given")
-        except Exception:  # not when cancelled: then nobody knows yet
-            self._keep(topic, segment, opened)
-            raise
-        if not moved:
-            self._keep(topic, segment, opened)
+            await settle(opened)
+        reach("move.flushed")
+        moved = await self._hand_over(topic, segment, target)
+        reach("move.given")
         return moved
 
-    def _keep(self, topic: Topic, segment: int, opened: OpenSegment | None) -> None:
-        if opened and topic.opened.get(segment) is opened:
+    def _keep(self, topic: Topic, segment: int) -> None:
+        topic.leaving.discard(segment)
+        topic.routing = None
+        if opened := topic.opened.get(segment):
             opened.reopen()
+        topic.moved.wake()
 
     async def _hand_over(self, topic: Topic, segment: int, target: str) -> bool:
         record, revision = self._catalog.segment(topic, segment)
@@ -169,8 +172,9 @@ class Ownership:
         async def open_one(number: int) -> None:
             async with places:
                 if number not in topic.opened:
+                    _, revision = self._catalog.segment(topic, number)
                     opened = await self._open(topic, number)
-                    if number not in topic.opened and self.has(topic, number):
+                    if self._is_still(topic, number, revision):
                         topic.opened[number] = opened
 
         records = self._catalog.segments(topic)
@@ -178,7 +182,12 @@ class Ownership:
         await asyncio.gather(*map(open_one, own))
         order = sorted(records, key=lambda number: records[number].low)
         bounds = np.array([records[number].low for number in order], dtype=np.int32)
-        return Routing(order, bounds, [topic.opened.get(n) if n in own else None for n in order])
+        return Routing(order, bounds, [topic.opened.get(n) for n in order])
+
+    def _is_still(self, topic: Topic, number: int, revision: int) -> bool:
+        """Whether a chain that was read since that revision is still ours to write: a segment on its way to another
+        broker is not opened, and one that has been away has a longer chain by now."""
+        return number not in topic.leaving and self._catalog.segment(topic, number)[1] == revision
 
     async def _open(self, topic: Topic, number: int) -> OpenSegment:
         record, _ = self._catalog.segment(topic, number)

@@ -54,8 +54,12 @@ class Recovery:
         self._store = store
         self._entries = entries
 
-    async def work_in(self, frames: Iterable[Frame]) -> Recovered:
-        """Bring all frames of one journal, in their order, to where they belong. Raises Damaged."""
+    async def work_in(self, broker: str, frames: Iterable[Frame]) -> Recovered:
+        """Bring all frames of a broker's journal, in their order, to where they belong. Raises Damaged.
+
+        Rows of segments that are not its own any more are left alone: they were flushed before it gave them away, and
+        a commit that failed there must not take an offset that their owner has given out since.
+        """
         rows: dict[tuple[str, int], list[Frame]] = {}
         acks: dict[tuple[str, int], list[Frame]] = {}
         for frame in frames:
@@ -66,7 +70,9 @@ class Recovery:
         async def append(name: str, segment: int, found: list[Frame]) -> int:
             async with places:
                 topic = self._live(name, segment)
-                return await self._append(topic, segment, found) if topic else 0
+                if topic is None or self._catalog.segment(topic, segment)[0].owner != broker:
+                    return 0
+                return await self._append(topic, segment, found)
 
         appended = await asyncio.gather(*(append(name, segment, found) for (name, segment), found in rows.items()))
         for (name, segment), found in acks.items():

@@ -124,7 +124,7 @@ class Takeover:
             slots = await fence(self._store, broker, self._ids)
             frames = [frame async for commit in read_slots(self._store, broker, slots) for frame in commit.frames]
         await self._catalog.load()  # the watch may be behind, and a segment that is not known is not recovered
-        done = await self._recovery.work_in(frames)
+        done = await self._recovery.work_in(broker, frames)
         if frames:
             logger.info(
                 "recovered the journal of %s: %d segments, %d rows that were not in files yet, %d acks",

@@ -11,6 +11,7 @@ from seaweedq.coordination.interface import Change, Compare, Coordination
 from seaweedq.coordination.records import BrokerRecord, JournalRecord
 from seaweedq.coordination.view import View
 
+NEVER = -1  # no key has this revision, and 0 would say that there is none
 PREFIXES = (keys.BROKERS.prefix(), keys.JOURNALS.prefix())
 
 
@@ -40,8 +41,8 @@ class Roster:
         return found[0].url if found else None
 
     def compare(self, broker: str) -> Compare:
-        """Holds as long as the broker lives and is as it was seen."""
-        return Compare(keys.BROKERS.key(broker), self.brokers[broker][1] if broker in self.brokers else 0)
+        """Holds as long as the broker lives and is as it was seen; never for one that is not seen to live."""
+        return Compare(keys.BROKERS.key(broker), self.brokers[broker][1] if broker in self.brokers else NEVER)
 
     async def gone(self, broker: str) -> bool:
         """Whether the broker's lease has ended, read anew."""
