@@ -1,7 +1,9 @@
 """One run of chaos: a cluster, a fleet, a nemesis, then everything heals, all is read, and the history is judged."""
 
 import random
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +21,7 @@ from nemesis import Nemesis, plan
 from reading_rules import HEAL_S
 
 SETTLE_S = 2 * HEAL_S
-NEVER = ("Traceback (most recent call last)",)  # in no broker's log
+TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ |]* .*\n)*?[ |]*([\w.]+(?:: .*)?)\n")
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,11 @@ def judge(cluster: Cluster, history: History, lister: Lister) -> list[Violation]
 
 
 def complaints(cluster: Cluster) -> list[Violation]:
-    """Lines that stand in no broker's log."""
+    """What the tracebacks end with that stand in the brokers' logs: none may."""
     return [
-        Violation("log", f"{name}: {log.count(line)} times {line!r}")
+        Violation("log", f"{name}: {count} tracebacks of {ending[:200]}")
         for name, log in cluster.logs().items()
-        for line in NEVER
-        if line in log
+        for ending, count in Counter(TRACE.findall(log)).items()
     ]
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from chaos import TRACE
 from faults import ALL, Fault
 from figures import calls, failovers, quantile
 from history import Event
@@ -60,3 +61,9 @@ def test_calls_are_counted_by_outcome():
 @pytest.mark.parametrize(("part", "value"), [(0, 1), (0.5, 3), (1, 4)])
 def test_quantiles(part, value):
     assert quantile([4, 1, 3, 2], part) == value
+
+
+def test_a_log_is_asked_what_its_tracebacks_end_with():
+    plain = 'Traceback (most recent call last):\n  File "a.py", line 1, in b\n    c()\nx.Bad: no\nINFO: on\n'
+    inner = "    | Traceback (most recent call last):\n    |   File\n    | a.Fenced: gone\n    +---\n"
+    assert TRACE.findall(f"INFO: off\n{plain}{inner}") == ["x.Bad: no", "a.Fenced: gone"]
