@@ -65,5 +65,5 @@ def test_quantiles(part, value):
 
 def test_a_log_is_asked_what_its_tracebacks_end_with():
     plain = 'Traceback (most recent call last):\n  File "a.py", line 1, in b\n    c()\nx.Bad: no\nINFO: on\n'
-    inner = "    | Traceback (most recent call last):\n    |   File\n    | a.Fenced: gone\n    +---\n"
+    inner = '    | Traceback (most recent call last):\n    |   File "a.py", line 1\n    | a.Fenced: gone\n    +---\n'
     assert TRACE.findall(f"INFO: off\n{plain}{inner}") == ["x.Bad: no", "a.Fenced: gone"]
