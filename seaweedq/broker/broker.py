@@ -234,7 +234,9 @@ class Broker:
         self.loads = Loads(self.catalog, clock)
         self.lender = Lender(self.catalog, self.ownership, self.reader, clock, self.check_ready)
         self.succession = Succession(self._coordination, self.roster, self.membership)
-        self._readables = Readables(self.catalog, self.ownership, self.roster, self.membership, self.reader, self.peers)
+        self._readables = Readables(
+            self.catalog, self.ownership, self.roster, self.membership, self.reader, self.peers, clock
+        )
         self.dispatcher = Dispatcher(
             self.catalog,
             self.succession,

@@ -35,22 +35,24 @@ class Cursors:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
 
-    async def read(self, topic: Topic, name: str) -> dict[int, SegmentCursor]:
-        """All cursors of a subscription, by segment."""
+    async def read(self, topic: Topic, name: str, epoch: int, now_s: float) -> dict[int, SegmentCursor]:
+        """All cursors of a subscription that was taken over in `epoch`, by segment."""
         found = await self._entries(topic, name)
-        return {n: SegmentCursor(keys.CURSORS.decode(e.value), e.revision) for n, e in found.items()}
+        return {
+            n: SegmentCursor.taken(keys.CURSORS.decode(e.value), e.revision, epoch, now_s) for n, e in found.items()
+        }
 
-    async def save(self, subscription: Subscription) -> bool:
+    async def save(self, subscription: Subscription, handing_on_s: float | None = None) -> bool:
         """Write what has changed, and let go of the commits that held its acks. False: another one dispatches now.
 
-        Raises CoordinationUnavailable.
+        With `handing_on_s` (now, monotonic) also what is leased. Raises CoordinationUnavailable.
         """
         async with subscription.saving:
             while True:
                 changed = [
                     _Change(segment, cursor, record, cursor.newest)
                     for segment, cursor in subscription.cursors.items()
-                    if (record := cursor.changed(subscription.record.epoch))
+                    if (record := cursor.changed(subscription.record.epoch, handing_on_s))
                 ]
                 pages = [changed[start : start + PAGE] for start in range(0, len(changed), PAGE)]
                 if not [page for page in pages if not await self._write(subscription, page)]:

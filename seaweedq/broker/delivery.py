@@ -35,19 +35,25 @@ class Judged:
 
 
 class Delivery:
-    """State of a segment in a subscription. `acked_to`: everything below is acked."""
+    """State of a segment in a subscription. `acked_to`: everything below is acked. `leases` are those of `consumer`."""
 
     def __init__(
-        self, acked_to: int, acked: Iterable[Run] = (), attempts: dict[int, int] | None = None, delivered_to: int = 0
+        self,
+        acked_to: int,
+        acked: Iterable[Run] = (),
+        attempts: dict[int, int] | None = None,
+        delivered_to: int = 0,
+        leases: Iterable[Lease] = (),
+        consumer: str | None = None,
     ) -> None:
         self.acked_to = acked_to
         self.acked = Runs(acked)
         self.attempts = attempts or {}  # of those delivered more than once
         self.delivered_to = max(delivered_to, acked_to)
-        self.position = acked_to
         self._acking = Runs()
-        self._leases: list[Lease] = []
-        self._consumer: str | None = None
+        self._leases = list(leases)
+        self._consumer = consumer
+        self.position = max(acked_to, self._leases[-1].high) if self._leases else acked_to
 
     def expire(self, now_s: float) -> None:
         """End the leases whose time is over, and all that come behind the first such offset."""
@@ -57,6 +63,10 @@ class Delivery:
                 self._rewind(open_runs[0][0])
                 break
         self._leases = [lease for lease in self._leases if self._unanswered(lease)]
+
+    def leased(self) -> tuple[list[Lease], str | None]:
+        """What is leased, and to whom."""
+        return list(self._leases), self._consumer
 
     def next_deadline(self) -> float | None:
         """When the next lease ends (monotonic seconds), or None."""

@@ -5,8 +5,9 @@ journal; a checkpoint (broker/cursors) comes before the release of those frames,
 what has changed. A crash in between leaves the frames, and recovery works them in.
 
 Handing on: 1. nothing more is leased or acked, who waits is sent on; 2. the acks under way become durable; 3. a
-checkpoint of all of it; 4. the record names no dispatcher; 5. it is forgotten here. A crash before 4 is a dispatcher's
-death, with an empty journal as far as this subscription goes; one behind it is nothing.
+checkpoint of all of it, leases too, so that nothing comes twice; 4. the record names no dispatcher; 5. it is forgotten
+here. A crash before 4 is a dispatcher's death, with an empty journal as far as this subscription goes; one behind it is
+nothing.
 """
 
 import asyncio
@@ -125,7 +126,7 @@ class Dispatcher:
             try:
                 async with subscription.delivering:
                     await self._commit.quiet()
-                    saved = await self._cursors.save(subscription)
+                    saved = await self._cursors.save(subscription, self._clock.monotonic_s())
             except BaseException:
                 subscription.closed = None
                 raise
@@ -143,8 +144,8 @@ class Dispatcher:
     async def pull(
         self, topic: Topic, name: str, consumer: str | None, max_messages: int, wait_s: float
     ) -> list[Delivered]:
-        """Lease up to `max_messages`; waits up to `wait_s` for the first one. None means that there was none: owners of
-        segments were asked. Raises Unavailable where some did not answer."""
+        """Lease up to `max_messages`; waits up to `wait_s` for the first one. Nothing means that there was none: the
+        owners of all segments were asked. Raises Unavailable where some did not answer."""
         began_s = self._clock.monotonic_s()
         end_s, give_up_s = began_s + wait_s, began_s + max(wait_s, self._timeout_s)
         asked = False
@@ -154,7 +155,7 @@ class Dispatcher:
             if found or self.closing:
                 return found
             if missing or not asked:
-                missing = await self._readables.refresh(topic)
+                missing |= await self._readables.refresh(topic)
                 asked = True
                 if topic.signal.count != seen:
                     continue
@@ -167,8 +168,7 @@ class Dispatcher:
             if topic.signal.count == seen:  # else something came to a segment that had been looked at already
                 wake_s = now_s + PAUSE_S if missing else end_s
                 deadlines = self._deadlines(topic, name)
-                with self._readables.watching(topic):
-                    await topic.signal.wait(max(0.001, min([wake_s, *deadlines]) - now_s))
+                await topic.signal.wait(max(0.001, min([wake_s, *deadlines]) - now_s))
 
     async def ack(
         self, topic: Topic, name: str, offsets: dict[int, list[int]], consumer: str | None
@@ -291,7 +291,7 @@ class Dispatcher:
     async def _open(self, topic: Topic, name: str) -> Subscription:
         held = await self._succession.take(topic, name)
         reach("dispatch.epoch")
-        cursors = await self._cursors.read(topic, name)
+        cursors = await self._cursors.read(topic, name, held.record.epoch, self._clock.monotonic_s())
         self._catalog.check(topic)
         self._subscriptions[topic, name] = subscription = Subscription(topic, name, held.record, held.revision, cursors)
         return subscription

@@ -49,6 +49,20 @@ class Lent(msgspec.Struct, array_like=True):
     payload: bytes
 
 
+class Lending(msgspec.Struct, array_like=True):
+    """What a read gives: rows, and where the segment ends."""
+
+    end: int
+    pieces: list[Lent]
+
+    def rows(self, layout: Layout) -> Pieces:
+        """The rows as they were, each piece with its first offset."""
+        return [
+            (one.first, pa.ipc.read_record_batch(pa.py_buffer(one.payload), layout.rows(one.columns)))
+            for one in self.pieces
+        ]
+
+
 class Lender:
     """Lets other brokers read. `check_ready` raises NotReady where this broker may not answer."""
 
@@ -75,11 +89,12 @@ class Lender:
             if topic.signal.count == seen:
                 await topic.signal.wait(left_s)
 
-    async def read(self, topic: Topic, call: SegmentCall) -> list[Lent]:
+    async def read(self, topic: Topic, call: SegmentCall) -> Lending:
         """Rows of a segment of this broker. Raises NotOwner, NotReady."""
         segment = await self._opened(topic, call)
         pieces = await self._reader.read(segment, call.offset, call.limit, call.max_bytes)
-        return [Lent(first, mask_of(rows), rows.serialize().to_pybytes()) for first, rows in pieces]
+        lent = [Lent(first, mask_of(rows), rows.serialize().to_pybytes()) for first, rows in pieces]
+        return Lending(segment.end, lent)
 
     async def find(self, topic: Topic, call: SegmentCall) -> int:
         """Where a time begins in a segment of this broker. Raises NotOwner, NotReady."""
@@ -94,8 +109,3 @@ class Lender:
         self._check_ready()
         segment.check_open()
         return segment
-
-
-def taken(lent: list[Lent], layout: Layout) -> Pieces:
-    """The rows that another broker has sent, as they are there."""
-    return [(one.first, pa.ipc.read_record_batch(pa.py_buffer(one.payload), layout.rows(one.columns))) for one in lent]

@@ -1,22 +1,22 @@
 """Segments of a topic wherever they are: this broker's own, and those of others, read by calls to their owners.
 
-A remote segment's end is what its owner said last: a lower bound, since ends only rise. Whoever must not miss what is
-there asks anew (`refresh`); whoever waits has it kept current (`watching`): one long poll an owner, only meanwhile. An
-owner that does not answer is *silent*: its segments are left out, and it is asked in the background until it answers.
+A remote segment's end is what its owner said last: a lower bound, since ends only rise. While a topic is read it is
+kept current, by one long poll an owner; whoever must not miss what is there asks anew (`refresh`). An owner that does
+not answer is *silent*: its segments are left out, and it is asked in the background until it answers.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from seaweedq.broker.catalog import Catalog, Topic
-from seaweedq.broker.lender import MAX_WAIT_S, EndsCall, Lent, SegmentCall, taken
+from seaweedq.broker.lender import MAX_WAIT_S, EndsCall, Lending, SegmentCall
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.peers import Peers
 from seaweedq.broker.read import Pieces, Reader
 from seaweedq.broker.readable import Local, Readable
+from seaweedq.clock import Clock
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import NotOwner, SeaweedqError, Unavailable
@@ -24,6 +24,8 @@ from seaweedq.segments.layout import Layout
 
 CALL_S = 5.0
 PAUSE_S = 0.2
+FOLLOW_S = 0.002  # between two long polls: a busy owner's answer covers what came meanwhile
+LINGER_S = 10.0  # a topic that nobody read for so long is followed no more
 T = TypeVar("T")
 
 
@@ -31,9 +33,11 @@ T = TypeVar("T")
 class _Far:
     """What is known of the segments of a topic that others own, and which of those do not answer."""
 
+    seen: int = -1  # of topic.moved, when `segments` was made
     segments: dict[int, "RemoteSegment"] = field(default_factory=dict)
+    owners: set[str | None] = field(default_factory=set)
     silent: set[str | None] = field(default_factory=set)
-    watchers: int = 0
+    read_s: float = 0.0  # when somebody looked last, monotonic
     following: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
     probing: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -59,8 +63,9 @@ class RemoteSegment:
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Rows from `offset` on. Raises Unavailable."""
-        lent = await self._ask("read", list[Lent], offset=offset, limit=limit, max_bytes=max_bytes)
-        return taken(lent, self.layout)
+        lending = await self._ask("read", Lending, offset=offset, limit=limit, max_bytes=max_bytes)
+        self.end = max(self.end, lending.end)
+        return lending.rows(self.layout)
 
     async def find(self, timestamp_us: int) -> int:
         """The first offset whose `_timestamp` reaches this, or the end. Raises Unavailable."""
@@ -86,6 +91,7 @@ class Readables:
         membership: Membership,
         reader: Reader,
         peers: Peers,
+        clock: Clock,
     ) -> None:
         self._catalog = catalog
         self._ownership = ownership
@@ -93,6 +99,7 @@ class Readables:
         self._membership = membership
         self._reader = reader
         self._peers = peers
+        self._clock = clock
         self._topics: dict[Topic, _Far] = {}
 
     async def of(self, topic: Topic) -> tuple[list[Readable], set[int]]:
@@ -100,6 +107,9 @@ class Readables:
         opened = await self._ownership.mine(topic)
         own = [Local(segment, self._reader) for segment in opened if not segment.held]
         far = self._look(topic)
+        far.read_s = self._clock.monotonic_s()
+        for owner in far.owners - far.following.keys():
+            self._spawn(far.following, owner, self._follow(topic, far, owner))
         heard = [segment for segment in far.segments.values() if segment.owner not in far.silent]
         for owner in far.silent - far.probing.keys():
             self._spawn(far.probing, owner, self._probe(topic, far, owner))
@@ -116,8 +126,8 @@ class Readables:
     async def refresh(self, topic: Topic) -> set[int]:
         """Ask all other owners for the ends of their segments: the numbers of those that nobody answered for."""
         far = self._look(topic)
-        owners = {segment.owner for segment in far.segments.values()}
-        answers = await asyncio.gather(*(self._ends(topic, far, owner, 0) for owner in owners), return_exceptions=True)
+        asked = (self._ends(topic, far, owner, 0) for owner in far.owners)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         known: set[int] = set()
         for answer in answers:
             if isinstance(answer, set):
@@ -128,18 +138,6 @@ class Readables:
         missing |= topic.leaving
         await self._look_again(topic, far, missing)
         return missing
-
-    @contextmanager
-    def watching(self, topic: Topic) -> Iterator[None]:
-        """While this lasts the ends of other owners' segments are followed: `topic.signal` wakes when one rises."""
-        far = self._look(topic)
-        far.watchers += 1
-        for owner in {segment.owner for segment in far.segments.values()} - far.following.keys():
-            self._spawn(far.following, owner, self._follow(topic, far, owner))
-        try:
-            yield
-        finally:
-            far.watchers -= 1
 
     def forget(self, topic: Topic) -> None:
         """Nobody here reads the topic any more."""
@@ -171,6 +169,9 @@ class Readables:
     def _look(self, topic: Topic) -> _Far:
         """What is known, brought up to who owns what now."""
         far = self._topics.setdefault(topic, _Far())
+        if far.seen == topic.moved.count:
+            return far
+        far.seen = topic.moved.count
         owners = {
             n: r.owner for n, (r, _) in self._catalog.records(topic).items() if r.owner != self._membership.broker
         }
@@ -180,7 +181,8 @@ class Readables:
             known = far.segments.get(number)
             if known is None or known.owner != owner:
                 far.segments[number] = RemoteSegment(self, topic, number, owner, known.end if known else 0)
-        far.silent &= set(owners.values())
+        far.owners = set(owners.values())
+        far.silent &= far.owners
         return far
 
     async def _ends(self, topic: Topic, far: _Far, owner: str | None, wait_s: float) -> set[int]:
@@ -204,14 +206,16 @@ class Readables:
                 await self._catalog.look(topic.name, number)
 
     async def _follow(self, topic: Topic, far: _Far, owner: str | None) -> None:
-        while far.watchers and self._topics.get(topic) is far and (known := self._look(topic).of(owner)):
+        while self._clock.monotonic_s() - far.read_s < LINGER_S and owner in self._look(topic).owners:
+            known = far.of(owner).keys()
+            pause_s = FOLLOW_S
             try:
-                if await self._ends(topic, far, owner, MAX_WAIT_S) == known.keys():
-                    continue
-                await self._look_again(topic, far, set(known))
+                if await self._ends(topic, far, owner, MAX_WAIT_S) != known:
+                    await self._look_again(topic, far, set(known))
+                    pause_s = PAUSE_S
             except Unavailable:
-                pass
-            await asyncio.sleep(PAUSE_S)
+                pause_s = PAUSE_S
+            await asyncio.sleep(pause_s)
 
     async def _probe(self, topic: Topic, far: _Far, owner: str | None) -> None:
         while owner in far.silent:

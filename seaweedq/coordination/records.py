@@ -126,7 +126,8 @@ class CursorRecord(msgspec.Struct, frozen=True):
     """How far a subscription is in a segment: acked below `acked_to`, and in the half-open runs `acked` beyond it.
 
     `attempts` has the deliveries of unacked offsets (as strings) that were delivered more than once; offsets from
-    `delivered_to` on were never delivered.
+    `delivered_to` on were never delivered. What a dispatcher that hands on has leased to `consumer` is in `leases`, as
+    (low, high, seconds left); it counts for the very next epoch alone.
     """
 
     epoch: int
@@ -134,3 +135,5 @@ class CursorRecord(msgspec.Struct, frozen=True):
     acked: tuple[tuple[int, int], ...] = ()
     attempts: dict[str, int] = {}
     delivered_to: int = 0
+    leases: tuple[tuple[int, int, float], ...] = ()
+    consumer: str | None = None
