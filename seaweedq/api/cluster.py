@@ -76,7 +76,7 @@ async def cluster(request: Request) -> Response:
             zone=record.zone,
             leader=id == leader,
             draining=record.draining,
-            segments=broker.catalog.owned_by(id),
+            segments=len(broker.catalog.owned_by(id)),
             tail_bytes=load.tail_bytes if load else None,
             unreleased_journal_bytes=load.unreleased_journal_bytes if load else None,
         )

@@ -50,6 +50,8 @@ def _of(broker: Broker) -> Iterator[Metric]:
     yield GaugeMetricFamily("seaweedq_brokers", "Living brokers", value=len(broker.roster.brokers))
     yield GaugeMetricFamily("seaweedq_leader", "1 where this broker leads", value=float(broker.election.is_leader))
     yield GaugeMetricFamily(
-        "seaweedq_segments_owned", "Segments of this broker", value=broker.catalog.owned_by(broker.membership.broker)
+        "seaweedq_segments_owned",
+        "Segments of this broker",
+        value=len(broker.catalog.owned_by(broker.membership.broker)),
     )
     yield GaugeMetricFamily("seaweedq_topics", "Topics", value=len(broker.catalog.names()))

@@ -99,7 +99,7 @@ async def publish(broker: Broker, scope: Scope, receive: Receive, name: str) -> 
         if topic is None and broker.settings.auto_create_topics:
             await _decode(media, content, _intake(broker, TopicConfig(), Layout.of(Format.JSON)), bare, key)
             await broker.admin.create(name, TopicConfig())
-        topic = broker.catalog.topic(name)
+        topic = await broker.catalog.known(name)
         intake = _intake(broker, topic.record.config, topic.layout)
         if len(content) <= INLINE_BYTES and bodies.media_type(media) == bodies.JSON:
             single = bodies.decode_single(content, intake)

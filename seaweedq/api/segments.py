@@ -84,7 +84,9 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     offset = whole_number(options.get("offset", "0"), "offset", 0, MAX_NUMBER)
     limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
     wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
-    found = broker.catalog.topic(topic)
+    found = await broker.catalog.known(topic)
+    if number not in broker.catalog.records(found):
+        await broker.catalog.whole(found)
     accepts_arrow = ARROW in (header(request.scope, b"accept") or "")
     return await at_owner(
         broker,

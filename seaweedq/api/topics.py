@@ -180,6 +180,7 @@ async def create_topic(request: Request, topic: str) -> Response:
     check_name(topic)
     wanted = await read_request(request, _TOPIC, free_form=True)
     created = False
+    await broker.catalog.look(topic)
     if broker.catalog.find(topic) is None:
         created = await broker.admin.create(topic, _config(wanted))
     found = broker.catalog.topic(topic)
@@ -218,7 +219,7 @@ async def list_topics(request: Request) -> Response:
 async def show_topic(request: Request, topic: str) -> Response:
     """A topic with its configuration, counts, bytes and store path."""
     broker = broker_of(request)
-    return json_answer(await _answer(broker, broker.catalog.topic(check_name(topic))))
+    return json_answer(await _answer(broker, await broker.catalog.known(check_name(topic))))
 
 
 @router.patch(
@@ -236,7 +237,7 @@ async def change_topic(request: Request, topic: str) -> Response:
     broker = broker_of(request)
     check_name(topic)
     wanted = await read_request(request, _CHANGE)
-    found = broker.catalog.topic(topic)
+    found = await broker.catalog.known(topic)
     while not await broker.admin.change(found, _changed(found.record.config, wanted)):
         found = broker.catalog.topic(topic)
     return json_answer(await _answer(broker, found))
@@ -247,7 +248,7 @@ async def delete_topic(request: Request, topic: str) -> Response:
     """Delete a topic with its data; answers when all of it is gone. A deletion that failed half way goes on."""
     broker = broker_of(request)
     found = broker.catalog.find(check_name(topic))
-    await broker.delete_topic(found or broker.catalog.topic(topic))
+    await broker.delete_topic(found or await broker.catalog.known(topic))
     return Response(status_code=204)
 
 
@@ -255,7 +256,7 @@ async def delete_topic(request: Request, topic: str) -> Response:
 async def flush_topic(request: Request, topic: str) -> Response:
     """Bring everything acknowledged before the call into files."""
     broker = broker_of(request)
-    await broker.everywhere.positions(broker.catalog.topic(check_name(topic)), flush=True)
+    await broker.everywhere.positions(await broker.catalog.known(check_name(topic)), flush=True)
     return json_answer(FlushAnswer(True))
 
 
@@ -265,7 +266,7 @@ async def flush_topic(request: Request, topic: str) -> Response:
 async def segment_map(request: Request, topic: str) -> Response:
     """The topic's segments: key ranges, lineage, owners, offsets."""
     broker = broker_of(request)
-    found = broker.catalog.topic(check_name(topic))
+    found = await broker.catalog.known(check_name(topic))
     positions = await broker.everywhere.positions(found)
     answers = [
         SegmentAnswer(

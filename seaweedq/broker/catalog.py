@@ -4,7 +4,7 @@ Own changes are applied at once (`apply`), so that whoever made them sees them.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,8 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination
 from seaweedq.coordination.records import SegmentRecord, TopicRecord
 from seaweedq.coordination.view import View
-from seaweedq.errors import NotOwner, SegmentNotFound, TopicBeingDeleted, TopicNotFound
+from seaweedq.errors import NotOwner, NotReady, SegmentNotFound, TopicBeingDeleted, TopicNotFound
+from seaweedq.segments.keyrange import KeyRange, tiles_key_space
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
@@ -76,6 +77,8 @@ class Catalog:
         self._closed = closed  # told of a topic that is gone or being deleted
         self._topics: dict[str, Topic] = {}
         self._segments: dict[str, dict[int, tuple[SegmentRecord, int]]] = {}  # by topic/incarnation
+        self._owners: dict[str | None, set[tuple[str, int, int]]] = {}  # topic, incarnation, segment by owner
+        self._doomed: set[str] = set()
         self._view = View(coordination, PREFIXES, self._apply)
         self.load = self._view.load
         self.follow = self._view.follow
@@ -111,9 +114,40 @@ class Catalog:
         """The topic's segments by id, each with its revision."""
         return self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
 
-    def owned_by(self, broker: str) -> int:
-        """How many segments a broker owns."""
-        return sum(record.owner == broker for known in self._segments.values() for record, _ in known.values())
+    def owners(self) -> list[str | None]:
+        """All whom some segment's record names its owner."""
+        return list(self._owners)
+
+    def owned_by(self, broker: str | None) -> Collection[tuple[str, int, int]]:
+        """What a broker owns: topic, incarnation and id of each segment; also of topics that are not there yet."""
+        return self._owners.get(broker, ())
+
+    def doomed(self) -> list[Topic]:
+        """The topics that are being deleted."""
+        return [self._topics[name] for name in self._doomed]
+
+    async def known(self, name: str) -> Topic:
+        """As `topic`, but where there is none it looks again: another broker may just have made it."""
+        topic = self._topics.get(name)
+        if topic is None or topic.record.state == "deleting":
+            await self._view.refresh(keys.TOPICS.key(name))
+        return self.topic(name)
+
+    async def reread(self, topic: Topic) -> None:
+        """Read the records of a topic's segments again."""
+        await self._view.reread(keys.SEGMENTS.prefix(topic.name, topic.record.incarnation))
+
+    async def whole(self, topic: Topic) -> None:
+        """See to it that all segments of a topic are known: the watch of topics may be ahead of that of segments.
+        Raises NotReady, TopicBeingDeleted."""
+        if not self._is_whole(topic):
+            await self.reread(topic)
+        self.check(topic)
+        if not self._is_whole(topic):
+            raise NotReady(f"the segments of topic {topic.name!r} do not hold all keys at the moment")
+
+    def _is_whole(self, topic: Topic) -> bool:
+        return tiles_key_space(KeyRange(r.low, r.high) for r, _ in self.records(topic).values() if r.state == "open")
 
     def segment(self, topic: Topic, segment: int) -> tuple[SegmentRecord, int]:
         """A segment's record and its revision. Raises SegmentNotFound."""
@@ -144,12 +178,15 @@ class Catalog:
     def _apply_topic(self, change: Change) -> None:
         (name,) = keys.TOPICS.parse(change.key)
         before = self._topics.get(name)
+        self._doomed.discard(name)
         if change.value is None:
             self._topics.pop(name, None)
             if before:
                 self._closed(before)
             return
         record = keys.TOPICS.decode(change.value)
+        if record.state == "deleting":
+            self._doomed.add(name)
         if before is None or before.record.incarnation != record.incarnation:
             if before:
                 self._closed(before)
@@ -162,9 +199,20 @@ class Catalog:
     def _apply_segment(self, change: Change) -> None:
         name, incarnation, segment = keys.SEGMENTS.parse(change.key)
         known = self._segments.setdefault(f"{name}/{incarnation}", {})
+        if segment in known:
+            self._disown(known[segment][0].owner, (name, incarnation, segment))
         if change.value is None:
             known.pop(segment, None)
+            if not known:
+                del self._segments[f"{name}/{incarnation}"]
         else:
-            known[segment] = (keys.SEGMENTS.decode(change.value), change.revision)
+            known[segment] = record, _ = (keys.SEGMENTS.decode(change.value), change.revision)
+            self._owners.setdefault(record.owner, set()).add((name, incarnation, segment))
         if (topic := self._topics.get(name)) and topic.record.incarnation == incarnation:
             topic.regroup(segment, known.get(segment))
+
+    def _disown(self, owner: str | None, segment: tuple[str, int, int]) -> None:
+        owned = self._owners[owner]
+        owned.remove(segment)
+        if not owned:
+            del self._owners[owner]

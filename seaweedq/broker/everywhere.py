@@ -18,7 +18,7 @@ from seaweedq.broker.read import Reader
 from seaweedq.clock import Clock
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import NotOwner, Unavailable
+from seaweedq.errors import NotOwner, NotReady, Unavailable
 
 PAUSE_S = 0.1
 CALL_MARGIN_S = 1.0
@@ -73,6 +73,7 @@ class Everywhere:
         call = TopicCall(topic.name, topic.record.incarnation, sizes, flush)
         end_s = self._clock.monotonic_s() + self._timeout_s
         found: dict[int, Position] = {}
+        await self._catalog.whole(topic)
         while missing := self._missing(topic, found):
             seen = topic.moved.count
             self._catalog.check(topic)
@@ -97,20 +98,24 @@ class Everywhere:
         segments = await self._ownership.mine(topic)
         if flush:
             await asyncio.gather(*(self._flusher.flush(segment, self._timeout_s) for segment in segments))
-        return [await self._position(segment, sizes) for segment in segments]
+        found = [await self._position(segment, sizes) for segment in segments]
+        if not self._membership.valid():
+            raise NotReady("this broker's lease has run out")
+        return found
 
     async def close(self, topic: Topic, here: Callable[[], Awaitable[None]]) -> None:
         """Have all living owners close a topic that is being deleted; `here` does it on this broker."""
+        await self._catalog.reread(topic)
         owners = {record.owner for record in self._catalog.segments(topic).values()}
         call = TopicCall(topic.name, topic.record.incarnation)
         for owner in owners - {self._membership.broker}:
-            while url := self._roster.url(owner):
+            if url := self._roster.url(owner):
                 try:
                     await self._peers.call(url, "close", call, bool, self._timeout_s)
-                    break
                 except Unavailable:
-                    if owner and self._roster.alive(owner) and not await self._roster.gone(owner):
-                        raise
+                    if owner is None or await self._roster.gone(owner):
+                        continue
+                    raise
         await here()
 
     def _missing(self, topic: Topic, found: dict[int, Position]) -> set[str | None]:

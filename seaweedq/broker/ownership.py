@@ -64,8 +64,9 @@ class Ownership:
         return self._catalog.segment(topic, segment)[0].owner == self._membership.broker
 
     async def routing(self, topic: Topic) -> Routing:
-        """Where the topic's rows go; own segments are opened."""
+        """Where the topic's rows go; own segments are opened. Raises NotReady, TopicBeingDeleted."""
         while topic.routing is None:
+            await self._catalog.whole(topic)
             async with topic.opening:
                 if topic.routing is None:
                     seen = topic.moved.count

@@ -46,6 +46,8 @@ class Receiver:
         topic = self._catalog.topic(header.topic)
         if topic.record.incarnation != header.incarnation:
             raise NotOwner(f"this broker knows another topic {header.topic!r}")
+        if header.segment not in self._catalog.records(topic):
+            await self._catalog.whole(topic)
         return topic
 
 

@@ -114,7 +114,8 @@ class TopicAdmin:
             self._note(key, value, revision)
             reach("create.made")
             return True
-        await self._look(name)
+        if not await self._look(name):
+            raise NotReady("this broker's lease has run out")
         await self._remove_records(keys.SEGMENTS.prefix(name, first))
         await self._store.delete(chain.folder + str((await chain.names())[0]))
         await self._coordination.commit([], [Delete(creation.key)])
@@ -132,17 +133,16 @@ class TopicAdmin:
 
     async def begin_delete(self, topic: Topic) -> None:
         """Step 1 of deletion."""
-        while topic.record.state != "deleting":
-            if await self._replace(topic, msgspec.structs.replace(topic.record, state="deleting")):
-                return
-            await asyncio.sleep(0)
+        while topic.record.state != "deleting" and self._catalog.find(topic.name) is topic:
+            await self._replace(topic, msgspec.structs.replace(topic.record, state="deleting"))
 
     async def finish_delete(self, topic: Topic) -> None:
         """Steps 3 to 5; nothing of the topic may be open any more. Repeatable."""
         reach("delete.files")
-        for segment in self._catalog.segments(topic):
-            await self.remove_files(segment_folder(topic.name, segment))
         incarnation = topic.record.incarnation
+        entries, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(topic.name, incarnation))
+        for entry in entries:
+            await self.remove_files(segment_folder(topic.name, keys.SEGMENTS.parse(entry.key)[2]))
         for kind in (keys.CURSORS, keys.SUBSCRIPTIONS, keys.SEGMENTS):
             reach("delete.records")
             await self._remove_records(kind.prefix(topic.name, incarnation))
@@ -179,7 +179,8 @@ class TopicAdmin:
             topic, below = self._catalog.find(name), keys.COUNTERS.decode(entry.value).next
             live = self._catalog.segments(topic) if topic else {}
             records, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(name))
-            await self._delete_keys([r.key for r in records if keys.SEGMENTS.parse(r.key)[2] in _dead(live, below)])
+            dead = _dead(live, below)
+            await self._delete_keys([r.key for r in records if keys.SEGMENTS.parse(r.key)[2] in dead])
             if below > len(live):
                 removed += await self._sweep_files(name, live, below)
         return removed

@@ -24,25 +24,31 @@ class View:
         self._coordination = coordination
         self._prefixes = prefixes
         self._apply = apply
-        self._seen: dict[str, int] = {}  # revision of each key, gone ones too
+        self._seen: dict[str, int] = {}  # the revision of each key that is there, and of those in `_gone`
+        self._gone: set[str] = set()  # until nothing older can come any more
+        self._floors = dict.fromkeys(prefixes, 0)  # of each prefix all changes up to here were taken in
 
     async def load(self) -> int:
         """Read everything; gives the revision from which a watch must go on."""
-        revisions = []
-        for prefix in self._prefixes:
-            entries, revision = await read_all(self._coordination, prefix)
-            revisions.append(revision)
-            here = {entry.key for entry in entries}
-            gone = [key for key in self._seen if key.startswith(prefix) and key not in here]
-            self.take([Change(key, None, revision) for key in gone])
-            self.take([Change(entry.key, entry.value, entry.revision) for entry in entries])
+        revisions = [await self.reread(prefix) for prefix in self._prefixes]
+        for prefix, revision in zip(self._prefixes, revisions, strict=True):
+            self._rise(prefix, revision)
         return min(revisions)
+
+    async def reread(self, prefix: str) -> int:
+        """Read all keys below a prefix again, within those of the view: the revision as of which."""
+        entries, revision = await read_all(self._coordination, prefix)
+        here = {entry.key for entry in entries}
+        gone = [key for key in self._seen if key.startswith(prefix) and key not in here]
+        self.take([Change(key, None, revision) for key in gone])
+        self.take([Change(entry.key, entry.value, entry.revision) for entry in entries])
+        return revision
 
     async def refresh(self, key: str) -> None:
         """Read one key again."""
-        there = await self._coordination.get(key)
-        if there:
-            self.take([Change(key, there.value, there.revision)])
+        page = await self._coordination.range(key, limit=1)
+        there = next((entry for entry in page.entries if entry.key == key), None)
+        self.take([Change(key, there.value, there.revision) if there else Change(key, None, page.revision)])
 
     async def follow(self, revision: int) -> None:
         """Watch for ever; a watch that was lost reads everything again."""
@@ -58,9 +64,23 @@ class View:
     def take(self, changes: Sequence[Change]) -> None:
         """Work changes in, unless a newer one of the same key is known."""
         for change in changes:
-            if change.revision > self._seen.get(change.key, 0):
+            if change.revision > self._known(change.key):
+                was_there = change.key in self._seen and change.key not in self._gone
                 self._seen[change.key] = change.revision
-                self._apply(change)
+                (self._gone.add if change.value is None else self._gone.discard)(change.key)
+                if was_there or change.value is not None:
+                    self._apply(change)
+
+    def _known(self, key: str) -> int:
+        seen = self._seen.get(key)
+        return next(floor for prefix, floor in self._floors.items() if key.startswith(prefix)) if seen is None else seen
+
+    def _rise(self, prefix: str, floor: int) -> None:
+        """Nothing below a prefix is behind this revision any more: a key that is unknown then is gone, or newer."""
+        self._floors[prefix] = max(self._floors[prefix], floor)
+        for key in [key for key in self._gone if key.startswith(prefix) and self._seen[key] <= self._floors[prefix]]:
+            self._gone.remove(key)
+            del self._seen[key]
 
     async def _load_again(self) -> int:
         while True:
@@ -72,3 +92,4 @@ class View:
     async def _watch(self, prefix: str, revision: int) -> None:
         async for changes in self._coordination.watch(prefix, revision):
             self.take(changes)
+            self._rise(prefix, max(change.revision for change in changes))
