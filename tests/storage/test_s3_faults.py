@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from s3_proxy import (
+from store_proxy import (
     Exchange,
     Fault,
     Proxy,

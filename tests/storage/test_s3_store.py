@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from s3_proxy import proxy_of
+from store_proxy import proxy_of
 from s3_service import S3Service
 
 from seaweedq.cli.stores import open_store
