@@ -116,6 +116,17 @@ def test_a_subscription_whose_creation_was_cut_off_is_not_there_and_can_be_made(
     assert ask.pull() == [3]
 
 
+@pytest.mark.parametrize("place", ["unsubscribe.cursors", "unsubscribe.record:1"])
+def test_a_deletion_that_was_cut_off_is_finished_by_the_next(fragile, place):
+    _, ask = fragile(place)
+    ask("PUT")
+    ask("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"})
+    ask.to_death("DELETE", f"/subscriptions/{SUBSCRIPTION}")
+    assert ask("DELETE", f"/subscriptions/{SUBSCRIPTION}").status_code == 204
+    assert ask("DELETE", f"/subscriptions/{SUBSCRIPTION}").status_code == 404
+    assert ask("GET", "/subscriptions").json() == {"subscriptions": []}
+
+
 def test_a_subscription_that_was_made_and_not_yet_opened_is_there(fragile):
     _, ask = fragile("dispatch.epoch")
     ask("PUT")
@@ -125,8 +136,9 @@ def test_a_subscription_that_was_made_and_not_yet_opened_is_there(fragile):
     assert ask.pull() == [1]
 
 
-def test_cursors_of_a_deleted_subscription_mean_nothing_to_the_next_of_its_name(fragile):
-    broker, ask = fragile("unsubscribe.cursors")
+@pytest.mark.parametrize("place", ["unsubscribe.cursors", "unsubscribe.record:1", "unsubscribe.record:2"])
+def test_cursors_of_a_deleted_subscription_mean_nothing_to_the_next_of_its_name(fragile, place):
+    broker, ask = fragile(place)
     ask("PUT")
     for value in range(3):
         ask("POST", "/messages", json={"value": value})
