@@ -11,13 +11,15 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from seaweedq.balancer.placement import Host, SegmentId, assign
 from seaweedq.broker.catalog import Catalog, Topic
+from seaweedq.broker.chores import Chore, Deletions
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.cursors import Cursors
 from seaweedq.broker.dispatch import Dispatcher
+from seaweedq.broker.drain import Drain
 from seaweedq.broker.elsewhere import Elsewhere
 from seaweedq.broker.entries import EntryWriter
+from seaweedq.broker.evening import Evening
 from seaweedq.broker.everywhere import Everywhere
 from seaweedq.broker.file_journal import FileJournal
 from seaweedq.broker.flush import Flusher
@@ -58,7 +60,7 @@ from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.probe import probe
 
-GIVERS = 8
+DELETIONS_S, EVEN_S, SWEEP_S = 1.0, 2.0, 3600.0  # how often the leader does them
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
 logger = logging.getLogger(__name__)
 
@@ -232,6 +234,7 @@ class Broker:
             timeout_s,
         )
         self.loads = Loads(self.catalog, clock)
+        self._drain = Drain(self.catalog, self.roster, self.membership, self.loads, self.give)
         self.lender = Lender(self.catalog, self.ownership, self.reader, clock, self.check_ready)
         self.succession = Succession(self._coordination, self.roster, self.membership)
         self._readables = Readables(
@@ -276,15 +279,21 @@ class Broker:
         """Stand for election. Who leads at once also does the first round before it serves."""
         await self.election.campaign()
         self.election.start()
+        evening = Evening(self.catalog, self.roster, self.peers, self.clock)
+        deletions = Deletions(self.catalog, self.delete_topic, self.clock)
+        chores = (
+            Chore("ending deletions", deletions.end, DELETIONS_S, self.clock),
+            Chore("evening out", evening.even, EVEN_S, self.clock),
+            Chore("sweep", self.admin.sweep, SWEEP_S, self.clock),
+        )
         self.leader = Leader(
             self.catalog,
             self.roster,
             self._coordination,
             self.election,
             self.takeover,
-            self.admin,
-            self.delete_topic,
-            self.peers,
+            evening,
+            chores,
             self.clock,
         )
         if self.election.is_leader:
@@ -299,31 +308,9 @@ class Broker:
         self._begin_count()
         try:
             async with asyncio.timeout(self._left_s()):
-                await self.membership.drain()
-                await asyncio.gather(self._handover.leave(), self._hand_over())
+                await asyncio.gather(self._handover.leave(), self._drain.hand_over())
         except (TimeoutError, SeaweedqError) as error:
             logger.warning("not everything could be handed over; the others recover it: %s", error or "out of time")
-
-    async def _hand_over(self) -> None:
-        mine = self.membership.broker
-        hosts = [Host(b, r.zone, r.draining or b == mine) for b, (r, _) in self.roster.brokers.items()]
-        topics = list(filter(None, map(self.catalog.find, self.catalog.names())))
-        own = {
-            (topic.name, topic.record.incarnation, number): topic
-            for topic in topics
-            for number, (record, _) in self.catalog.records(topic).items()
-            if record.owner == mine
-        }
-        targets = assign(list(own), {}, self.loads.report(), hosts)
-        places = asyncio.Semaphore(GIVERS)
-
-        async def give(segment: SegmentId, target: str) -> None:
-            async with places:
-                await self.give(own[segment], segment[2], target)
-
-        outcomes = await asyncio.gather(*(give(*one) for one in targets.items()), return_exceptions=True)
-        failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
-        logger.info("handed over %d of %d segments", len(own) - len(failed), len(own))
 
     async def give(self, topic: Topic, segment: int, target: str) -> bool:
         """Give a segment to another broker. False: it could not be."""

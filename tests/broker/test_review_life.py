@@ -13,7 +13,6 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.errors import CoordinationUnavailable, Damaged
-from seaweedq.storage.memory import MemoryStore
 
 
 def refuse_writes_of(broker: Broker, kind: str) -> None:
@@ -46,16 +45,13 @@ async def test_a_stop_leaves_in_order_where_coordination_refuses(
 async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None:
     gate = Gate()
 
-    class Slow(MemoryStore):
-        async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-            if prefix.startswith("topics/"):
-                await gate()
-            return await super().list(prefix, after, limit)
+    async def before(writes: Sequence[Put | Delete]) -> None:
+        if any(write.key == "leader" for write in writes):
+            await gate()
 
-    store = Slow()
-    async with starting(tmp_path, store) as broker:
+    async with starting(tmp_path) as broker:
         coordination = held(broker)
-        await coordination.commit([], [Put("counters/t", b'{"next":1}')])
+        coordination.before = before
         started = asyncio.create_task(_started(broker))
         await gate.reached.wait()
         await coordination.leases.revoke(broker.membership.lease)

@@ -1,0 +1,64 @@
+"""Draining: a broker that is about to stop gives its segments to the others, as even as it can, while it serves on.
+
+Order: its record says `draining`, so that nobody gives it anything more; then each segment moves (broker/ownership).
+What does not move in time, or has nobody to move to, is found in the journal or needs nothing: all of it stays safe.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from seaweedq.balancer.placement import Host, SegmentId, assign
+from seaweedq.broker.catalog import Catalog, Topic
+from seaweedq.broker.loads import Loads
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import SeaweedqError
+
+GIVERS = 8
+TRIES = 3  # for a segment whose new owner has begun to drain meanwhile
+Give = Callable[[Topic, int, str], Awaitable[bool]]
+logger = logging.getLogger(__name__)
+
+
+class Drain:
+    """The hand-over of one broker; `give` moves a segment: whether it has moved."""
+
+    def __init__(self, catalog: Catalog, roster: Roster, membership: Membership, loads: Loads, give: Give) -> None:
+        self._catalog = catalog
+        self._roster = roster
+        self._membership = membership
+        self._loads = loads
+        self._give = give
+
+    async def hand_over(self) -> None:
+        """Give away what can be given. Raises CoordinationUnavailable where nobody can be told."""
+        await self._membership.drain()
+        held = len(self._own())
+        for _ in range(TRIES):
+            if not (targets := self._targets()):
+                break
+            places = asyncio.Semaphore(GIVERS)
+            await asyncio.gather(*(self._give_one(segment, target, places) for segment, target in targets.items()))
+        logger.info("handed over %d of %d segments", held - len(self._own()), held)
+
+    def _own(self) -> list[SegmentId]:
+        return list(self._catalog.owned_by(self._membership.broker))
+
+    def _targets(self) -> dict[SegmentId, str]:
+        mine = self._membership.broker
+        brokers = self._roster.brokers
+        hosts = [Host(broker, r.zone, r.draining or broker == mine) for broker, (r, _) in brokers.items()]
+        owned = {segment: broker for broker in brokers if broker != mine for segment in self._catalog.owned_by(broker)}
+        return assign(self._own(), owned, self._loads.report(), hosts)
+
+    async def _give_one(self, segment: SegmentId, target: str, places: asyncio.Semaphore) -> None:
+        name, incarnation, number = segment
+        async with places:
+            topic = self._catalog.find(name)
+            if topic is None or topic.record.incarnation != incarnation:
+                return  # a creation that was cut off
+            try:
+                await self._give(topic, number, target)
+            except SeaweedqError as error:
+                logger.warning("segment %d of %s could not be handed over: %s", number, name, error)
