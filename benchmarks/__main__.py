@@ -13,7 +13,7 @@ from benchmarks.result import Result, table
 
 NAMES = (
     "arrow", "ndjson", "singles", "latency", "pull", "memory", "restart", "topics", "bodies", "journal", "spark_read",
-    "placement", "cluster_batches",
+    "object_journal", "placement", "cluster_batches",
 )  # fmt: skip
 
 
