@@ -1,1 +1,1 @@
-"""TODO."""
+"""HTTP: one file a resource, the hot routes, what brokers ask one another, errors as problems."""

@@ -27,9 +27,7 @@ def render(broker: Broker) -> bytes:
 
 
 def _of(broker: Broker) -> Iterator[Metric]:
-    yield GaugeMetricFamily(
-        "seaweedq_ready", "1 when the broker can take work", value=float(broker.ready and not broker.stopping)
-    )
+    yield GaugeMetricFamily("seaweedq_ready", "1 when /readyz says 200", value=float(broker.can_take_work))
     if not broker.ready:
         return
     commit, budget = broker.commit, broker.budget

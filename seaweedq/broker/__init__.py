@@ -1,1 +1,1 @@
-"""TODO."""
+"""The running broker: accumulate, commit, flush, read, forward, recover, dispatch."""

@@ -385,6 +385,11 @@ class Broker:
         if not self.ready or (self.stopping and not self.draining):
             raise NotReady("the broker is stopping" if self.stopping else "the broker is starting")
 
+    @property
+    def can_take_work(self) -> bool:
+        """Whether new clients may come."""
+        return self.ready and not self.stopping and not self.draining and self.membership.valid()
+
     def check_ready(self) -> None:
         """Raises NotReady while starting, stopping or without a lease; one that drains serves to the end."""
         if not self.ready or (self.stopping and not self.draining):

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What a segment is: key ranges, key hash, record layout, Parquet, chain, frames, producer table."""
