@@ -21,18 +21,16 @@ from seaweedq.broker.elsewhere import Elsewhere
 from seaweedq.broker.entries import EntryWriter
 from seaweedq.broker.evening import Evening
 from seaweedq.broker.everywhere import Everywhere
-from seaweedq.broker.file_journal import FileJournal
 from seaweedq.broker.flush import Flusher
 from seaweedq.broker.forward import Outbound, Slots
 from seaweedq.broker.handover import Handover
-from seaweedq.broker.journal import Journal
 from seaweedq.broker.leader import Leader
 from seaweedq.broker.lender import Lender
 from seaweedq.broker.loads import Loads
 from seaweedq.broker.lock import FolderLock, folder_identity
 from seaweedq.broker.memory import Budget
-from seaweedq.broker.object_journal import ObjectJournal
 from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.own_journal import OwnJournal
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.peers import Peers
 from seaweedq.broker.publish import Publisher
@@ -49,9 +47,9 @@ from seaweedq.broker.upkeep import Upkeep
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
+from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import ClusterRecord, JournalRecord
+from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted, UnfitStore
 from seaweedq.settings import Settings
@@ -181,20 +179,8 @@ class Broker:
         )
         await self.takeover.revoke()
         await self.membership.start()
-        await self._register()
-
-    async def _register(self) -> None:
-        """Name the journal, before there is one: if this broker dies starting, the next one knows whose lease to
-        end."""
-        key = keys.JOURNALS.key(self.membership.broker)
-        home = str(self.settings.home.absolute())
-        record = JournalRecord("file", self._place, home)
-        if self.settings.journal_kind == "object":
-            record = JournalRecord("object", self.cluster)
-        if not await self._coordination.commit(
-            [Compare(key, 0), self.membership.compare()], [Put(key, keys.JOURNALS.encode(record))]
-        ):
-            raise NotReady("this broker's lease ended while it was starting")
+        self._own_journal = OwnJournal(self.settings, self._coordination, self.membership, self._place, self.cluster)
+        await self._own_journal.register()
 
     async def _look(self) -> None:
         for name, view in (("roster", self.roster), ("catalog", self.catalog)):
@@ -202,7 +188,7 @@ class Broker:
 
     def _open_journal(self) -> None:
         settings, clock, timeout_s = self.settings, self.clock, self.settings.publish_timeout_s
-        self.journal = self._journal()
+        self.journal = self._own_journal.make(self.store, clock, self._ids)
         self.commit = GroupCommit(self.journal, clock, self.membership.valid)
         self.flusher = Flusher(self.entries)
         self.ownership = Ownership(
@@ -260,20 +246,6 @@ class Broker:
         )
         self._spawn(upkeep.tick_often(self._dirty, self.journal), "ticks")
         self._spawn(upkeep.checkpoint_often(), "checkpoints")
-
-    def _journal(self) -> Journal:
-        settings, broker = self.settings, self.membership.broker
-        if settings.journal_kind == "file":
-            return FileJournal(settings.home / "journals" / broker, self._ids, settings.journal_file_bytes)
-        return ObjectJournal(
-            self.store,
-            broker,
-            self.clock,
-            self._ids,
-            settings.journal_window,
-            settings.journal_linger_s,
-            settings.journal_linger_max_s,
-        )
 
     async def _lead(self) -> None:
         """Stand for election. Who leads at once also does the first round before it serves."""
@@ -368,17 +340,11 @@ class Broker:
         await asyncio.gather(*self._tasks, self.flusher.stop(), return_exceptions=True)
         await self.journal.close()
         if clean:
-            await self._remove_journal()
+            self.journal.release(self.commit.committed + 1)
+            await self._own_journal.retire(self.journal)
         await self.election.stop()
         await self.membership.stop()
         await self.peers.close()
-
-    async def _remove_journal(self) -> None:
-        try:
-            await self.journal.remove()
-            await self._coordination.commit([], [Delete(keys.JOURNALS.key(self.membership.broker))])
-        except (OSError, SeaweedqError) as error:
-            logger.warning("the journal could not be removed, whoever comes next does it: %s", error)
 
     def check_joined(self) -> None:
         """Raises NotReady unless other brokers can talk to this one."""

@@ -86,6 +86,8 @@ class Takeover:
             if folder:
                 await asyncio.to_thread(remove_journal, folder / "journals" / broker)
             else:
+                if record.recovered:  # by whom it was fenced, or by its broker, which needs no fence to stop
+                    await fence(self._store, broker, self._ids)
                 await remove_slots(self._store, broker)
             reach("takeover.removed")
             await self._coordination.commit([], [Delete(keys.JOURNALS.key(broker))])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from in_process import Gate, Held, held, make_topic, publish, starting, subscribe
+from in_process_cluster import in_loop, until
 
 from seaweedq.broker.broker import Broker
 from seaweedq.cli.serve import _started
@@ -13,6 +14,7 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.errors import CoordinationUnavailable, Damaged
+from seaweedq.storage.memory import MemoryStore
 
 
 def refuse_writes_of(broker: Broker, kind: str) -> None:
@@ -23,10 +25,8 @@ def refuse_writes_of(broker: Broker, kind: str) -> None:
     held(broker).before = refuse
 
 
-@pytest.mark.parametrize(("kind", "journal_stays"), [("cursors/", True), ("journals/", False)])
-async def test_a_stop_leaves_in_order_where_coordination_refuses(
-    tmp_path: Path, kind: str, journal_stays: bool
-) -> None:
+@pytest.mark.parametrize("kind", ["cursors/", "journals/"])
+async def test_a_stop_leaves_in_order_where_coordination_refuses(tmp_path: Path, kind: str) -> None:
     async with starting(tmp_path) as broker:
         await broker.start()
         topic = await make_topic(broker)
@@ -37,9 +37,42 @@ async def test_a_stop_leaves_in_order_where_coordination_refuses(
         refuse_writes_of(broker, kind)
         await broker.stop()
         assert not [task for task in broker._tasks if not task.done()]
-        assert (tmp_path / "journals" / broker.membership.broker).exists() == journal_stays
+        assert (tmp_path / "journals" / broker.membership.broker).exists()
         assert await held(broker).get(f"brokers/{broker.membership.broker}") is None
         broker.lock()  # it was given back
+
+
+async def test_a_stop_leaves_an_object_journal_in_order(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with starting(tmp_path, store, journal="object") as broker:
+        await broker.start()
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await broker.stop()
+        assert await held(broker).get(f"journals/{broker.membership.broker}") is None
+        assert await store.list("_journals/") == []
+        broker.lock()
+
+
+async def test_a_stop_waits_for_no_deletions_and_the_next_broker_ends_them(tmp_path: Path) -> None:
+    class Slow(MemoryStore):
+        slow = True
+
+        async def delete(self, name: str) -> None:
+            if self.slow and name.startswith("_journals/"):
+                await asyncio.Event().wait()
+            await super().delete(name)
+
+    async with in_loop(tmp_path, 2, store := Slow(), journal="object") as together:
+        one, two = together.brokers
+        topic = await make_topic(two)
+        await publish(two, topic, "1", "2")
+        async with asyncio.timeout(5):
+            await two.stop()
+        store.slow = False
+        await until(lambda: two.membership.broker not in one.roster.journals)
+        assert len(await store.list(f"_journals/{two.membership.broker}/")) == 1, "the fence"
+        assert not [task for task in two._tasks if not task.done()]
 
 
 async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None:
