@@ -9,8 +9,8 @@ import msgspec
 from seaweedq.api.http import Answer, Receive, Scope, body, header
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
-from seaweedq.broker.everywhere import TopicCall
 from seaweedq.broker.evening import GiveRequest
+from seaweedq.broker.everywhere import TopicCall
 from seaweedq.broker.lender import EndsCall, SegmentCall
 from seaweedq.broker.parcels import decode
 from seaweedq.broker.peers import SECRET_HEADER, Trouble

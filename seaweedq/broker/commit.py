@@ -164,6 +164,8 @@ class GroupCommit:
             self._closed = True
             requests, others = self._take()
             self._fail([*requests, *self._requests], others, NotReady("the broker is stopping"))
+            self._requests.clear()
+            self._end_round(self._added)
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as flights:

@@ -55,7 +55,7 @@ class Elsewhere:
         end_s = self._clock.monotonic_s() + self._timeout_s
         if sequences:
             return await self._settle(topic, segment, rows, sequences, end_s)
-        async with self._slots.take(topic, segment) as slot:
+        async with self._slots.take(topic, segment, self._timeout_s) as slot:
             return await self._settle(topic, segment, rows, slot.sequences(rows.batch.num_rows), end_s)
 
     def single(self, topic: Topic, segment: int, message: Single) -> asyncio.Future[int]:
@@ -71,19 +71,22 @@ class Elsewhere:
 
     async def _send_gathered(self, topic: Topic, segment: int) -> None:
         end_s = self._clock.monotonic_s() + self._timeout_s
-        async with self._slots.take(topic, segment) as slot:
-            waiting = self._gathered.pop((topic, segment))
-            failed: Exception = Unavailable("the broker is stopping")
-            outcome = None
-            try:
+        waiting = self._gathered[topic, segment]
+        failed: Exception = Unavailable("the broker is stopping")
+        outcome = None
+        try:
+            async with self._slots.take(topic, segment, self._timeout_s) as slot:
+                del self._gathered[topic, segment]  # the next ones gather anew
                 rows = Rows.of(rows_of_singles([message for message, _ in waiting], topic.layout))
                 outcome = await self._settle(topic, segment, rows, slot.sequences(len(waiting)), end_s)
-            except Exception as error:
-                failed = error
-            finally:
-                for at, (_, done) in enumerate(waiting):
-                    if not done.done():
-                        _answer(done, outcome, at, failed)
+        except Exception as error:
+            failed = error
+        finally:
+            if self._gathered.get((topic, segment)) is waiting:
+                del self._gathered[topic, segment]
+            for at, (_, done) in enumerate(waiting):
+                if not done.done():
+                    _answer(done, outcome, at, failed)
 
     async def _settle(self, topic: Topic, segment: int, rows: Rows, sequences: Sequences, end_s: float) -> Outcome:
         in_doubt = False

@@ -57,18 +57,24 @@ class Slots:
         self._segments: dict[tuple[Topic, int], _Segment] = {}
 
     @asynccontextmanager
-    async def take(self, topic: Topic, segment: int) -> AsyncIterator[Slot]:
-        """A slot that nobody else uses meanwhile; waits for one."""
+    async def take(self, topic: Topic, segment: int, timeout_s: float) -> AsyncIterator[Slot]:
+        """A slot that nobody else uses meanwhile. Raises Unavailable where none is free in time."""
         known = self._segments.setdefault((topic, segment), _Segment())
-        async with known.places:
-            if not known.free:
-                known.free.append(Slot(f"~{self._broker}.{known.made}"))
-                known.made += 1
-            slot = known.free.pop()
-            try:
-                yield slot
-            finally:
-                known.free.append(slot)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await known.places.acquire()
+        except TimeoutError:
+            detail = f"segment {segment} of {topic.name!r} has not answered those before within {timeout_s:g} s"
+            raise Unavailable(f"{detail}; nothing was taken") from None
+        if not known.free:
+            known.free.append(Slot(f"~{self._broker}.{known.made}"))
+            known.made += 1
+        slot = known.free.pop()
+        try:
+            yield slot
+        finally:
+            known.free.append(slot)
+            known.places.release()
 
     def forget(self, topic: Topic) -> None:
         """A topic is gone."""

@@ -66,12 +66,18 @@ def _locked(fd: int) -> bool:
     return True
 
 
+def known_identity(folder: Path) -> str | None:
+    """The id of a data folder, None where it has none yet, or is not there."""
+    with suppress(FileNotFoundError):
+        return (folder / IDENTITY_FILE).read_text("ascii").strip() or None
+    return None
+
+
 def folder_identity(folder: Path, ids: Ids) -> str:
     """The id of a data folder, drawn once; it goes where the folder is moved. To be called under the folder's lock."""
+    if found := known_identity(folder):
+        return found
     path = folder / IDENTITY_FILE
-    with suppress(FileNotFoundError):
-        if found := path.read_text("ascii").strip():
-            return found
     disk = Disk()
     draft = path.with_suffix(".new")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)

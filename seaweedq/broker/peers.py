@@ -56,7 +56,10 @@ class Peers:
         """POST a msgpack'd request to `/internal/{path}`. Raises Unavailable where no answer came, else what the other
         side raised."""
         body = await self.post(url, path, msgspec.msgpack.encode(request), timeout_s)
-        return msgspec.msgpack.decode(body, type=answer)
+        try:
+            return msgspec.msgpack.decode(body, type=answer)
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"{url} answered {path} in another way: {error}") from error
 
     async def post(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
         """As `call`, with bytes."""
@@ -73,7 +76,9 @@ class Peers:
         total = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
         secret = {**headers, SECRET_HEADER: self._secret}
         try:
-            async with self._client().request(method, url, data=body, headers=secret, timeout=total) as response:
+            async with self._client().request(
+                method, url, data=body, headers=secret, timeout=total, allow_redirects=False
+            ) as response:  # a redirect must not lead the secret elsewhere
                 return Relayed(response.status, dict(response.headers), await response.read())
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unavailable(f"{url} does not answer: {type(error).__name__} {error}".rstrip()) from error

@@ -21,7 +21,7 @@ from seaweedq.broker.catalog import Catalog
 from seaweedq.broker.failpoints import reach
 from seaweedq.broker.fencing import fence, read_slots, remove_slots
 from seaweedq.broker.journal_files import read_journal, remove_journal
-from seaweedq.broker.lock import FolderLock, folder_identity
+from seaweedq.broker.lock import FolderLock, known_identity
 from seaweedq.broker.recover import Recovery
 from seaweedq.clock import Ids
 from seaweedq.coordination import keys
@@ -104,19 +104,18 @@ class Takeover:
         if record.kind == "object" or record.place == self._place:
             yield self._home if record.kind == "file" else None
             return
-        folder = Path(record.path)
-        lock = FolderLock(folder)
+        lock = FolderLock(Path(record.path))
+        locking = asyncio.create_task(asyncio.to_thread(_lock, lock, record))
         try:
-            if not record.path or not (folder / "folder-id").is_file():
-                raise DataFolderInUse(f"{folder} is not on this machine")
-            lock.acquire()
+            await asyncio.wait([locking])
+            locking.result()
         except (DataFolderInUse, OSError) as error:
             logger.info("the journal in %s can not be reached, its segments wait: %s", record.path, error)
             yield None
-            return
-        try:
-            yield folder if folder_identity(folder, self._ids) == record.place else None
+        else:
+            yield lock.folder
         finally:
+            await asyncio.wait([locking])
             lock.release()
 
     async def _work_in(self, broker: str, record: JournalRecord, folder: Path | None) -> None:
@@ -144,3 +143,15 @@ class Takeover:
 
 def _frames(folder: Path) -> list[Frame]:
     return [frame for commit in read_journal(folder) for frame in commit.frames]
+
+
+def _lock(lock: FolderLock, record: JournalRecord) -> None:
+    """Lock the folder of a journal's place; not another one, whose broker may be starting. Raises DataFolderInUse."""
+    _check_place(lock.folder, record)
+    lock.acquire()
+    _check_place(lock.folder, record)  # now it cannot change any more
+
+
+def _check_place(folder: Path, record: JournalRecord) -> None:
+    if not record.path or known_identity(folder) != record.place:
+        raise DataFolderInUse(f"{folder} is another folder, or not on this machine")

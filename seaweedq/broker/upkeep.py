@@ -70,6 +70,8 @@ class Upkeep:
                 await self._dispatcher.checkpoint()
             except SeaweedqError as error:
                 logger.warning("cursors could not be written to coordination, trying again: %s", error)
+            except Exception:
+                logger.exception("cursors could not be written to coordination, trying again")
 
     def _flush_due(self, dirty: set[OpenSegment], journal: Journal) -> None:
         """Begin the flushes that are due."""
