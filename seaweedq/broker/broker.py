@@ -114,6 +114,7 @@ class Broker:
         await self._look()
         await self.takeover.recover_own()
         self._open_journal()
+        await self._open()
         await self._lead()
         self.ready = True
         logger.info(
@@ -185,6 +186,12 @@ class Broker:
     async def _look(self) -> None:
         for name, view in (("roster", self.roster), ("catalog", self.catalog)):
             self._spawn(view.follow(await view.load()), name)
+
+    async def _open(self) -> None:
+        """Whatever had to be recovered first is: from here it is given segments."""
+        if not await self.membership.open():
+            raise NotReady("this broker's lease ended while it was starting")
+        await self.roster.load()
 
     def _open_journal(self) -> None:
         settings, clock, timeout_s = self.settings, self.clock, self.settings.publish_timeout_s

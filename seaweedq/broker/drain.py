@@ -48,7 +48,7 @@ class Drain:
     def _targets(self) -> dict[SegmentId, str]:
         mine = self._membership.broker
         brokers = self._roster.brokers
-        hosts = [Host(broker, r.zone, r.draining or broker == mine) for broker, (r, _) in brokers.items()]
+        hosts = [Host(broker, r.zone, broker == mine or not r.takes_more) for broker, (r, _) in brokers.items()]
         owned = {segment: broker for broker in brokers if broker != mine for segment in self._catalog.owned_by(broker)}
         return assign(self._own(), owned, self._loads.report(), hosts)
 

@@ -92,4 +92,4 @@ class Evening:
 
 def hosts_of(roster: Roster) -> list[Host]:
     """The living brokers."""
-    return [Host(broker, record.zone, record.draining) for broker, (record, _) in sorted(roster.brokers.items())]
+    return [Host(broker, record.zone, not record.takes_more) for broker, (record, _) in sorted(roster.brokers.items())]

@@ -72,7 +72,7 @@ class Succession:
 
     def heir(self, topic: Topic, name: str) -> str:
         """Who would take over; this broker where all are about to leave."""
-        hosts = [Host(broker, record.zone, record.draining) for broker, (record, _) in self._roster.brokers.items()]
+        hosts = [Host(broker, r.zone, not r.takes_more) for broker, (r, _) in self._roster.brokers.items()]
         return successor_of(f"{topic.name}/{topic.record.incarnation}/{name}", hosts) or self._membership.broker
 
     async def read(self, topic: Topic, name: str) -> Held | None:

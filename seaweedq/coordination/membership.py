@@ -52,7 +52,7 @@ class Membership:
         self.lease = 0
         self._coordination = coordination
         self._clock = clock
-        self._record = BrokerRecord(url=url, name=name, started_us=clock.now_us(), zone=zone)
+        self._record = BrokerRecord(url=url, name=name, started_us=clock.now_us(), zone=zone, starting=True)
         self._lease_s = lease_s
         self._on_lost = on_lost
         self._revision = 0
@@ -94,10 +94,17 @@ class Membership:
 
     async def drain(self) -> bool:
         """Say that this broker is about to leave: it gets nothing new. False: the lease has ended."""
-        put = Put(BROKERS.key(self.broker), BROKERS.encode(replace(self._record, draining=True)), self.lease)
+        return await self._say(replace(self._record, draining=True))
+
+    async def open(self) -> bool:
+        """Say that this broker is about to serve: it may be given segments. False: the lease has ended."""
+        return await self._say(replace(self._record, starting=False))
+
+    async def _say(self, record: BrokerRecord) -> bool:
+        put = Put(BROKERS.key(self.broker), BROKERS.encode(record), self.lease)
         revision = await self._coordination.commit([self.compare()], [put])
         if revision is not None:
-            self._revision = revision
+            self._record, self._revision = record, revision
         return revision is not None
 
     def valid(self) -> bool:

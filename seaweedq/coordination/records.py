@@ -12,13 +12,20 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """A living broker: where it is reached, its given name, its zone. One that is `draining` gets nothing new."""
+    """A living broker: where it is reached, its given name, its zone. One that is `starting` (it may have long to
+    recover) or `draining` gets nothing new."""
 
     url: str
     name: str
     started_us: int
     zone: str = ""
     draining: bool = False
+    starting: bool = False
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether it may be given segments and subscriptions."""
+        return not self.starting and not self.draining
 
 
 class LeaderRecord(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from in_process import Gate, publish
 from in_process_cluster import InLoop, in_loop, until
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.takeover import Takeover
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Unavailable
 
@@ -86,3 +87,25 @@ async def test_a_round_looks_at_no_segment_of_the_living(tmp_path: Path) -> None
         here.leader._owned_by = lambda owner: (looked.append(owner), owned_by(owner))[1]  # type: ignore[method-assign]
         await here.leader.round()
         assert looked == []
+
+
+async def test_a_broker_that_is_still_starting_is_given_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_loop(tmp_path) as together:
+        here = leader(together)
+        gate = Gate()
+
+        monkeypatch.setattr(Takeover, "recover_own", gate)
+        starting = asyncio.create_task(together.begin())
+        await gate.reached.wait()
+        await until(lambda: len(here.roster.brokers) == 3)
+        late = together.brokers[2]
+        await here.admin.create("t", TopicConfig(initial_segments=6))
+        await together.crash(next(broker for broker in together.brokers[:2] if broker is not here))
+        await until(lambda: len(here.catalog.owners()) == 1)
+        assert not here.catalog.owned_by(late.membership.broker)
+        gate.open.set()
+        await starting
+        await until(lambda: bool(here.catalog.owned_by(late.membership.broker)), "it gets its share once it serves")
+        await late.stop()
