@@ -4,6 +4,7 @@ Publish, pull and ack are matched by hand in `__call__` and run as plain ASGI, w
 FastAPI function; they are declared as routes too, so that OpenAPI shows them.
 """
 
+import asyncio
 from collections.abc import Awaitable, MutableMapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -22,7 +23,7 @@ from seaweedq.api.names import MAX_NUMBER
 from seaweedq.api.problems import Problem, problem, unexpected
 from seaweedq.api.shell import NAME_SCHEMA, described, schemas
 from seaweedq.broker.broker import Broker
-from seaweedq.errors import MethodNotAllowed, RouteNotFound, SeaweedqError
+from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
 
 MESSAGES = "/v1/topics/{topic}/messages"
 PULL = "/v1/topics/{topic}/subscriptions/{subscription}/pull"
@@ -45,7 +46,24 @@ class Application:
         self.fastapi = _fastapi(broker)
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
-        """Hot routes here, the rest in FastAPI."""
+        """Hot routes here, the rest in FastAPI. Who is still waiting when the serving ends gets 503."""
+        begun = False
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal begun
+            begun = True
+            await out(message)
+
+        try:
+            await self._serve(scope, receive, noted)
+        except asyncio.CancelledError:  # uvicorn breaks off what still runs, and would answer with a bare 500
+            if not self._broker.stopping:
+                raise
+            if not begun:
+                status, headers, content = problem(NotReady("the broker is stopping; what became of this is unknown"))
+                await send(Answer(status, content, headers), out)
+
+    async def _serve(self, scope: Scope, receive: Receive, out: Send) -> None:
         if self._broker.draining and scope["type"] == "http":
             out = _last_answer(out)
         work: Work | None = None

@@ -404,9 +404,11 @@ class Broker:
         if self.leader:
             self.leader.wake()
 
-    def _lose(self) -> None:
-        """The lease has ended: nothing may be acknowledged any more; the process begins again under a new id."""
-        logger.error("%s is no longer a member; stopping, to begin again under a new id", self.membership.broker)
+    def _lose(self, why: str = "its lease has ended") -> None:
+        """An ordinary end of one life: nothing may be acknowledged any more; the process begins again under a new
+        id."""
+        if not self.lost.is_set():
+            logger.warning("%s is no longer a member, and stops: %s", self.membership.broker, why)
         self.begin_stop()
         self.lost.set()
 
@@ -417,8 +419,11 @@ class Broker:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if task.cancelled() or task.exception() is None:
+        if task.cancelled() or (error := task.exception()) is None:
             return
-        logger.error("%s ended", task.get_name(), exc_info=task.exception())
-        if isinstance(task.exception(), Fenced) or task.get_name() in ("group commit", "catalog", "roster", "leader"):
-            self._lose()
+        if isinstance(error, Fenced):
+            self._lose(str(error))
+            return
+        logger.error("%s ended", task.get_name(), exc_info=error)
+        if task.get_name() in ("group commit", "catalog", "roster", "leader"):
+            self._lose(f"its {task.get_name()} has ended")

@@ -157,9 +157,14 @@ class GroupCommit:
         self._closed = True
 
     async def run(self) -> None:
-        """Commit for ever. When it ends (cancelled, fenced), whoever waits gets NotReady, and nothing more is taken."""
+        """Commit for ever. When it ends (cancelled, fenced), whoever waits gets NotReady, and nothing more is taken.
+
+        Raises Fenced, and what else ends a journal: alone, since all commits under way fail for the same reason.
+        """
         try:
             await self._run()
+        except ExceptionGroup as ended:
+            raise ended.exceptions[0] from None
         finally:
             self._closed = True
             requests, others = self._take()

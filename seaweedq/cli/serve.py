@@ -47,6 +47,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # them in again. The settings hold for all threads' arenas.
 MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -4: 0}
 DRAIN_S = 3
+LOST_S = 1  # who has lost its lease may answer hardly anybody, and is missed
 ACCEPT_S = 0.05
 AGAIN_S = 1.0
 logger = logging.getLogger("seaweedq")
@@ -274,6 +275,7 @@ class _Server(uvicorn.Server):
 
     async def _until_lost(self) -> None:
         await self._broker.lost.wait()
+        self.config.timeout_graceful_shutdown = LOST_S
         self.should_exit = True
 
 

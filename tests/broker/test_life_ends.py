@@ -1,0 +1,89 @@
+"""How a life of a broker ends for those who are near: a fence is no crash, and who still waits at the end gets 503."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from in_process import Gate, make_topic, publish, running
+
+from seaweedq.api.app import Application
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.fencing import fence
+from seaweedq.clock import SystemIds
+from seaweedq.errors import Fenced
+from seaweedq.storage.memory import MemoryStore
+
+
+async def test_being_fenced_is_one_clear_line_and_no_crash(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    async with running(tmp_path, store, journal="object") as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1")
+        await fence(store, broker.membership.broker, SystemIds())
+        outcomes = await asyncio.gather(*(publish(broker, topic, str(n)) for n in range(20)), return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {Fenced}
+        async with asyncio.timeout(5):
+            await broker.lost.wait()
+        (line,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+        assert line.exc_info is None
+        assert broker.membership.broker in line.getMessage()
+        assert "was taken by a recovery" in line.getMessage()
+
+
+@pytest.mark.parametrize("path", ["messages", "segments"])
+async def test_who_waits_when_the_serving_ends_gets_503(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        topic, gate = await make_topic(broker), Gate()
+        monkeypatch.setattr(broker.publisher, "single", gate)
+        monkeypatch.setattr(broker.everywhere, "positions", gate)
+        request, sent = asking(broker, "POST" if path == "messages" else "GET", f"/v1/topics/{topic.name}/{path}")
+        await gate.reached.wait()
+        broker.begin_stop()
+        request.cancel()
+        await request
+        start, body = sent
+        assert start["status"] == 503
+        assert msgspec.json.decode(body["body"])["type"] == "/problems/not-ready"
+
+
+async def test_a_request_that_is_broken_off_in_the_midst_of_life_is_not_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        topic, gate = await make_topic(broker), Gate()
+        monkeypatch.setattr(broker.publisher, "single", gate)
+        request, sent = asking(broker, "POST", f"/v1/topics/{topic.name}/messages")
+        await gate.reached.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert sent == []
+
+
+def asking(broker: Broker, method: str, path: str) -> tuple[asyncio.Task[None], list[Any]]:
+    """A request, and what is sent in answer to it."""
+    sent: list[Any] = []
+    content = b'{"value": 1}'
+    head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": head,
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def out(message: Any) -> None:
+        sent.append(message)
+
+    return asyncio.create_task(Application(broker)(scope, receive, out)), sent
