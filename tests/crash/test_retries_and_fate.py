@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from seaweedq.broker.catalog import Routing, Topic
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.entries import Source
 from seaweedq.broker.memory import Budget
@@ -12,7 +13,9 @@ from seaweedq.broker.memory_journal import MemoryJournal
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.publish import Producer, Publisher
 from seaweedq.broker.signal import Signal
+from seaweedq.broker.taking import Taker
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.errors import JournalUnavailable, NotReady, SequenceOutOfOrder
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyhash import hash_key
@@ -34,9 +37,9 @@ class Parts:
         self.fault = False
         self.leased = True
         self.commit = GroupCommit(MemoryJournal(self._hook), SystemClock(), lambda: self.leased)
-        self.publisher = Publisher(self.commit, SystemIds(), timeout_s=10)
+        self.topic = Topic.of("t", TopicRecord(0, "active", TopicConfig(), 0), 1)
+        self.publisher = Publisher(None, Taker(self.commit, 10), None, SystemIds())  # all segments are its own
         self.segments: list[OpenSegment] = []
-        self.bounds = np.array([0], np.int32)
 
     async def _hook(self, frames):
         fault = self.fault
@@ -51,16 +54,18 @@ class Parts:
             chain = Chain(store, "t", number)
             await chain.open()
             source = Source("t", number, key_range, LAYOUT)
-            self.segments.append(OpenSegment(source, chain, Budget(2**30), Signal(), lambda segment: None))
-        self.bounds = np.array([each.low for each in ranges], np.int32)
+            self.segments.append(OpenSegment(source, chain, "me", Budget(2**30), Signal(), lambda segment: None))
+        self.topic.opened = dict(enumerate(self.segments))
+        bounds = np.array([each.low for each in ranges], np.int32)
+        self.topic.routing = Routing(list(range(count)), bounds, [*self.segments])
 
     def batch(self, sequence, keys):
         rows = rows_of_singles([single(key, sequence + n) for n, key in enumerate(keys)], LAYOUT)
-        return self.publisher.batch(self.segments, self.bounds, rows, Producer("p", sequence))
+        return self.publisher.batch(self.topic, rows, Producer("p", sequence))
 
     def single(self, sequence, key=None):
         message = single(key, sequence)
-        return self.publisher.single(self.segments, self.bounds, message, Producer("p", sequence))
+        return self.publisher.single(self.topic, message, Producer("p", sequence))
 
     def stored(self, segment=0):
         """The values in a segment, in order: sequence numbers."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from s3_service import S3Service
 from store_proxy import (
     Exchange,
     Fault,
@@ -19,7 +20,6 @@ from store_proxy import (
     through,
     without_range,
 )
-from s3_service import S3Service
 
 from seaweedq.errors import StoreUnavailable, UnfitStore
 from seaweedq.storage.endpoints import Endpoints

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from store_proxy import proxy_of
 from s3_service import S3Service
+from store_proxy import proxy_of
 
 from seaweedq.cli.stores import open_store
 from seaweedq.clock import Ids
