@@ -180,7 +180,7 @@ class Broker:
         )
         await self.takeover.revoke()
         await self.membership.start()
-        self._own_journal = OwnJournal(self.settings, self._coordination, self.membership, self._place, self.cluster)
+        self._own_journal = OwnJournal(self.settings, self._coordination, self.membership, self._place)
         await self._own_journal.register()
 
     async def _look(self) -> None:

@@ -28,18 +28,16 @@ logger = logging.getLogger(__name__)
 
 
 class OwnJournal:
-    """Its key and its content. `place` is the id of this process's own folder, `cluster` the cluster's."""
+    """Its key and its content. `place` is the id of this process's own folder."""
 
-    def __init__(
-        self, settings: Settings, coordination: Coordination, membership: Membership, place: str, cluster: str
-    ) -> None:
+    def __init__(self, settings: Settings, coordination: Coordination, membership: Membership, place: str) -> None:
         self._settings = settings
         self._coordination = coordination
         self._membership = membership
         self._key = keys.JOURNALS.key(membership.broker)
         self._record = JournalRecord("file", place, str(settings.home.absolute()))
         if settings.journal_kind == "object":
-            self._record = JournalRecord("object", cluster)
+            self._record = JournalRecord("object", place)
 
     async def register(self) -> None:
         """Name it, before there is one: if this broker dies starting, the next one knows whose lease to end. Raises

@@ -60,7 +60,10 @@ class Takeover:
         self._place = place
 
     async def revoke(self) -> None:
-        """End the leases of the brokers whose journals are in this folder: its lock is ours, so they are dead."""
+        """End the leases of the brokers that lived in this folder: its lock is ours, so they are dead.
+
+        Whoever leads need not wait for that: what a killed broker owned goes on as soon as it is started again.
+        """
         for broker, _, _ in await self._own():
             there = await self._coordination.get(keys.BROKERS.key(broker))
             if there:
@@ -70,7 +73,8 @@ class Takeover:
     async def recover_own(self) -> None:
         """Recover the journals in this process's own folder, which nobody else can reach while it lives."""
         for broker, record, revision in await self._own():
-            await self.recover(broker, record, revision)
+            if record.kind == "file":
+                await self.recover(broker, record, revision)
 
     async def recover(self, broker: str, record: JournalRecord, revision: int) -> bool:
         """Recover the journal of a broker whose lease has ended. False: it can not be reached. Raises Unavailable,

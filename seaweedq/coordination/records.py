@@ -35,7 +35,9 @@ class LeaderRecord(msgspec.Struct, frozen=True):
 
 
 class JournalRecord(msgspec.Struct, frozen=True):
-    """Where a broker's journal is: `place` is the folder's id, `path` the folder (file), or the cluster's id (object).
+    """Where a broker's journal is: `place` is the id of the broker's own folder, and `path` that folder (file).
+
+    An object journal is in the store; its place says in whose folder's lock its broker lived.
 
     `recovered`: its broker is gone, everything of it is where it belongs, only its content has still to go.
     """

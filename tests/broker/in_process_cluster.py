@@ -56,7 +56,13 @@ class InLoop:
         """One more, ready."""
         number = len(self.brokers)
         settings = Settings(data_dir=self._folder / str(number), name=f"b{number}", **self._settings)
-        url = f"http://b{number}"
+        return await self._begin(settings, f"http://b{number}")
+
+    async def begin_again(self, dead: Broker) -> Broker:
+        """The next life of one that has crashed, in its folder."""
+        return await self._begin(dead.settings, dead.url)
+
+    async def _begin(self, settings: Settings, url: str) -> Broker:
         broker = Broker(settings, self.store, self.coordination, SystemClock(), SystemIds(), url, "secret")
         broker.peers = DirectPeers("secret", self.apps)
         broker.lock()

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from in_process import Gate, make_topic, publish, running
+from in_process_cluster import InLoop, in_loop, until
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
@@ -87,3 +88,27 @@ def asking(broker: Broker, method: str, path: str) -> tuple[asyncio.Task[None], 
         sent.append(message)
 
     return asyncio.create_task(Application(broker)(scope, receive, out)), sent
+
+
+async def test_who_starts_in_a_dead_ones_folder_ends_its_lease_so_that_nobody_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_loop(tmp_path, 2, journal="object", lease_s=60) as together:
+        dead, other = together.brokers
+        topic = await make_topic(dead)
+        await publish(dead, topic, "1")
+        with monkeypatch.context() as patch:
+            patch.setattr(together.coordination.leases, "revoke", nothing)
+            await together.crash(dead)
+        assert await together.coordination.get(f"brokers/{dead.membership.broker}")
+        next_life = await together.begin_again(dead)
+        await until(lambda: other.catalog.segment(other.catalog.topic("t"), 0)[0].owner in {*living(together, dead)})
+        await publish(next_life, next_life.catalog.topic("t"), "2")
+
+
+async def nothing(lease: int) -> None:
+    pass
+
+
+def living(together: InLoop, dead: Broker) -> set[str]:
+    return {broker.membership.broker for broker in together.brokers if broker is not dead}

@@ -86,7 +86,8 @@ def kill_recoverer(cluster: Cluster, rng: Random) -> Begun | None:
     leader = cluster.leader()
     waited(lambda: False, cluster.lease_s * rng.uniform(1, 1.4))
     second = _kill(cluster, _one(cluster, rng, leader if leader not in found else None))
-    return Begun(lambda: [begun.undo(), second.undo()], f"{begun.hit} {second.hit}")
+    hit = f"{begun.hit} {second.hit}"
+    return Begun(lambda: [begun.undo(), second.undo()], hit, [*begun.orphans, *second.orphans])
 
 
 def kill_all(cluster: Cluster, rng: Random) -> Begun | None:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from history import Event
 
 
-def failovers(events: Sequence[Event]) -> list[float]:
-    """Seconds from each SIGKILL of an owner to the first acknowledgement of a publish in that segment that began later.
+def failovers(events: Sequence[Event]) -> dict[str, list[float]]:
+    """Seconds from a SIGKILL to the first acknowledgement of a publish that began later, by the fault's name.
 
-    One for each segment that `kill owner` took from its owner; none where nobody published to it any more.
+    One for each segment that lost its owner; none where nobody published to it any more.
     """
     began = {e.call: e.t for e in events if e.type == "invoke"}
     answered: dict[int | None, list[tuple[float, float]]] = defaultdict(list)
@@ -19,13 +19,13 @@ def failovers(events: Sequence[Event]) -> list[float]:
             answered[event.segment].append((began[event.call], event.t))
     for found in answered.values():
         found.sort()
-    waits = []
+    waits: dict[str, list[float]] = defaultdict(list)
     for kill in events:
-        if kill.op == "fault" and kill.type == "info" and (kill.note or "").startswith("kill owner"):
+        if kill.op == "fault" and kill.type == "info":
             later = answered[kill.segment][bisect_left(answered[kill.segment], (kill.t, kill.t)) :]
             if later:
-                waits.append(min(t for _, t in later) - kill.t)
-    return waits
+                waits[(kill.note or "").split(":")[0]].append(min(t for _, t in later) - kill.t)
+    return dict(waits)
 
 
 def calls(events: Sequence[Event]) -> Counter[tuple[str, str]]:

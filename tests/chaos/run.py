@@ -63,11 +63,12 @@ def _show(report: Report, console: Console) -> None:
     for name, count in sorted(Counter(report.done).items()):
         console.print(f"{count:4} {name}")
     console.print(summary(report), highlight=False)
-    waits = report.waits
-    console.print(
-        f"SIGKILL of an owner to the next acknowledged publish: p50 {quantile(waits, 0.5):.2f} s, "
-        f"max {max(waits, default=float('nan')):.2f} s of {len(waits)}"
-    )
+    for name, waits in report.waits.items():
+        console.print(
+            f"{name}, to the next acknowledged publish: p50 {quantile(waits, 0.5):.2f} s, max {max(waits):.2f} s "
+            f"of {len(waits)}",
+            soft_wrap=True,
+        )
     shown: Counter[str] = Counter()
     for violation in report.violations:
         shown[violation.rule] += 1

@@ -51,7 +51,7 @@ def test_a_wait_is_from_the_kill_to_the_first_ok_of_a_publish_that_began_later()
         *published(11.0, 14.0, 0, 4),
         *published(12.0, 13.0, 1, 5),
     ]
-    assert failovers(events) == [4.0, 3.0]
+    assert failovers(events) == {"kill owner": [4.0, 3.0], "kill all": [3.0]}
 
 
 def test_calls_are_counted_by_outcome():
