@@ -289,7 +289,9 @@ class Broker:
             async with asyncio.timeout(self._left_s()):
                 await asyncio.gather(self._handover.leave(), self._drain.hand_over())
         except (TimeoutError, SeaweedqError) as error:
-            logger.warning("not everything could be handed over; the others recover it: %s", error or "out of time")
+            logger.warning(
+                "not everything could be handed over; the others recover it: %s", str(error) or "out of time"
+            )
 
     async def give(self, topic: Topic, segment: int, target: str) -> bool:
         """Give a segment to another broker. False: it could not be."""

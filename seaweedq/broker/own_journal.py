@@ -75,4 +75,4 @@ class OwnJournal:
                 reach("stop.removed")
                 await self._coordination.commit([], [Delete(self._key)])
         except (TimeoutError, OSError, SeaweedqError) as error:
-            logger.info("whoever comes next removes the journal: %s", error or "it would take too long")
+            logger.info("whoever comes next removes the journal: %s", str(error) or "it would take too long")

@@ -14,6 +14,8 @@ from seaweedq.broker.lock import FolderLock
 from seaweedq.cli.member import Member
 from seaweedq.cli.members import check_folder, check_members, homes, member_command, own_program
 from seaweedq.cli.secret import cluster_secret
+from seaweedq.cli.stores import open_store
+from seaweedq.clock import SystemIds
 from seaweedq.errors import DataFolderInUse
 from seaweedq.settings import Settings
 
@@ -53,7 +55,15 @@ def _wait_for_orphans(settings: Settings) -> None:
         lock.release()
 
 
+async def _sweep(settings: Settings) -> None:
+    """Remove the files of puts that were cut off, now that none of the brokers writes."""
+    store = open_store(settings, SystemIds())
+    await store.sweep_temporary()
+    await store.close()
+
+
 async def _run(settings: Settings, program: Sequence[str], lifeline: int) -> int:
+    await _sweep(settings)
     grace_s = settings.shutdown_s + MARGIN_S
     members = [
         Member(number, member_command(program, settings, number), lifeline, grace_s)

@@ -87,3 +87,12 @@ def test_a_terminal_that_goes_stops_all(fleet):
     assert parent.end() == 0
     assert "SIGHUP: stopping all brokers" in parent.text
     assert all(map(gone, parent.pids()))
+
+
+def test_a_new_parent_removes_what_puts_that_were_cut_off_have_left(fleet):
+    parent = fleet(brokers=2)
+    left = parent.data_dir / "store" / "_tmp" / "cut-off"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half of it")
+    parent.start()
+    assert not left.exists()
