@@ -126,7 +126,7 @@ def drain(cluster: Cluster, rng: Random) -> Begun | None:
     return Begun(lambda: None, " ".join(member.name for member in members)) if members else None
 
 
-def cut(link: str, how: str, cluster: Cluster, rng: Random) -> Begun | None:
+def cut(link: str, how: str, cluster: Cluster, rng: Random) -> Begun:
     """One of a broker's links carries nothing."""
     member = rng.choice(cluster.members)
     proxy = getattr(member, link)
@@ -177,21 +177,22 @@ def etcd_paused(cluster: Cluster, rng: Random) -> Begun | None:
 
 def lease_revoked(cluster: Cluster, rng: Random) -> Begun | None:
     """One of the leases ends at once."""
-    leases = cluster.leases() if cluster.etcd.process else []
-    if not leases:
+    try:
+        cluster.revoke(rng.choice(cluster.leases()))
+    except (AssertionError, IndexError):  # etcd is dead, or stands still; or there is no lease, or it has just ended
         return None
-    cluster.revoke(rng.choice(leases))
     return Begun(lambda: None, "a lease")
 
 
 def compacted(cluster: Cluster, rng: Random) -> Begun | None:
     """A broker is cut off, and etcd forgets its history before it is back."""
-    if cluster.etcd.process is None:
-        return None
     begun = cut("etcd", "both", cluster, rng)
-    assert begun
     waited(lambda: False, cluster.lease_s / 2)
-    cluster.compact()
+    try:
+        cluster.compact()
+    except AssertionError:  # etcd is dead, or stands still; or nothing has happened since it forgot all
+        begun.undo()
+        return None
     return begun
 
 

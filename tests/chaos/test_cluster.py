@@ -9,6 +9,7 @@ import httpx
 import pytest
 from clocks import ABSENT, Clock, library
 from cluster import Cluster, waited
+from faults import compacted, lease_revoked
 from load import create
 
 
@@ -62,6 +63,17 @@ def test_etcd_can_be_compacted_and_leases_revoked(cluster):
     for lease in cluster.leases():
         cluster.revoke(lease)
     assert waited(lambda: cluster.members[0].process.log.count("is ready") > before, 30)
+
+
+def test_what_etcd_refuses_is_no_fault_and_leaves_none(cluster, monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("mvcc: required revision has been compacted")
+
+    monkeypatch.setattr(cluster.etcd, "control", refuse)
+    assert lease_revoked(cluster, random.Random(0)) is None
+    assert compacted(cluster, random.Random(0)) is None
+    for member in cluster.members:
+        httpx.get(f"http://127.0.0.1:{member.etcd.port}/health", trust_env=False, timeout=5).raise_for_status()
 
 
 @pytest.mark.skipif(library() is None, reason=ABSENT)
