@@ -1,0 +1,95 @@
+"""Acknowledged publishes through HTTP at the owner, on the object journal: one producer, and 20 that send 100 messages
+a second together. The limit is the store's own put of as many bytes, one after the other."""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import uvloop
+
+from benchmarks.cluster_processes import Cluster
+from benchmarks.http import NDJSON, Connection, request
+from benchmarks.result import Result
+from seaweedq import Client
+
+SECONDS, WARM_S, PRODUCERS, RATE, PUTS, SLOT_BYTES = 8.0, 2.0, 20, 100.0, 60, 1024
+MOST_ADDED_MS = 20.0
+PUBLISH = request("/v1/topics/latency/messages", b'{"key":"k","value":{"n":1}}', NDJSON)
+
+
+def measure(folder: Path) -> Iterator[Result]:
+    """Bare puts before, between and after."""
+    with Cluster(folder) as cluster:
+        with Client(cluster.urls) as client:
+            client.create_topic("latency")
+            owner = cluster.by_url(client.segments("latency")[0]["owner_url"])
+        bare = uvloop.run(_puts(cluster))
+        alone = uvloop.run(_in_turn(owner.port))
+        bare += uvloop.run(_puts(cluster))
+        together = uvloop.run(_on_schedule(owner.port))
+        bare += uvloop.run(_puts(cluster))
+    for name, times in (("one producer", alone), (f"{PRODUCERS} producers", together)):
+        for share, least in (("median", median), ("p99", p99)):
+            limit = least(bare)
+            yield Result(
+                name=f"cluster latency, {name}, {share}",
+                figure=least(times),
+                unit="ms",
+                limit=limit,
+                limit_is=f"the store's own put of {SLOT_BYTES} bytes",
+                target=limit + MOST_ADDED_MS if share == "median" else None,
+                better="lower",
+                note=f"{PRODUCERS} send {RATE:g} msg/s together; {SECONDS:g} s",
+            )
+
+
+def p99(times: list[float]) -> float:
+    """The 99th percentile."""
+    return sorted(times)[int(0.99 * (len(times) - 1))]
+
+
+async def _puts(cluster: Cluster) -> list[float]:
+    """Milliseconds of each."""
+    store, times = cluster.store(), []
+    for number in range(PUTS):
+        begun = time.perf_counter()
+        assert await store.create(f"{time.time_ns()}", os.urandom(SLOT_BYTES))
+        if number >= PUTS // 10:
+            times.append((time.perf_counter() - begun) * 1000)
+    await store.close()
+    return times
+
+
+async def _in_turn(port: int) -> list[float]:
+    connection, times = await Connection.to(port), []
+    end = (began := time.perf_counter()) + WARM_S + SECONDS
+    while (begun := time.perf_counter()) < end:
+        await connection.ask(PUBLISH)
+        if begun > began + WARM_S:
+            times.append((time.perf_counter() - begun) * 1000)
+    connection.close()
+    return times
+
+
+async def _on_schedule(port: int) -> list[float]:
+    """Late ones count from when they were due."""
+    began = time.perf_counter()
+
+    async def produce(number: int) -> list[float]:
+        connection, times = await Connection.to(port), []
+        for turn in itertools.count():
+            due = began + (turn * PRODUCERS + number) / RATE
+            if due > began + WARM_S + SECONDS:
+                break
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            await connection.ask(PUBLISH)
+            if due > began + WARM_S:
+                times.append((time.perf_counter() - due) * 1000)
+        connection.close()
+        return times
+
+    return [one for times in await asyncio.gather(*map(produce, range(PRODUCERS))) for one in times]

@@ -1,0 +1,166 @@
+"""SIGKILL of a broker that owns 200 segments with rows that are in no file yet: how long until each of its key ranges
+takes messages again, and what producers at the other brokers see of it. The lease is what there is no way around."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import uvloop
+
+from benchmarks.cluster_load import Load
+from benchmarks.cluster_processes import LEASE_S, Broker, Cluster
+from benchmarks.http import NDJSON, Connection, Failed, request
+from benchmarks.result import Result
+from seaweedq import Client
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Coordination
+from seaweedq.segments.keyhash import hash_key
+
+KILLS, SEGMENTS, ROWS, VALUE_BYTES = 3, 600, 5, 100
+TARGET_S = 8.0
+STEPS = ("lease ended", "recovered", "given", "first ack", "last ack")
+
+
+@dataclass
+class Kill:
+    """Seconds since the kill."""
+
+    led: bool
+    segments: int
+    acked: list[float]
+    lease_ended: float
+    recovered: float
+    given: float
+    errors: Counter[str]
+    worst: dict[str, float]
+    said: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        times = (self.lease_ended, self.recovered, self.given, self.acked[0], self.acked[-1])
+        steps = ", ".join(f"{step} {at:.2f}" for step, at in zip(STEPS, times, strict=True))
+        said = f" ({self.said[0]})" if self.said else ""
+        return f"{self.segments} segments{' and the lead' if self.led else ''}: {steps}{said}"
+
+
+def measure(folder: Path) -> Iterator[Result]:
+    """Each broker is killed once, with a topic of its own; the worst of the kills."""
+    with Cluster(folder) as cluster:
+        kills = [kill(cluster, number) for number in range(KILLS)]
+    note = f"worst of {KILLS} kills, seconds since SIGKILL: " + "; ".join(map(str, kills))
+    limit = {"limit": LEASE_S, "limit_is": "the lease", "better": "lower", "unit": "s"}
+    yield Result(name="failover, first ack", figure=max(one.acked[0] for one in kills), note=note, **limit)
+    yield Result(name="failover, median ack", figure=max(median(one.acked) for one in kills), note=note, **limit)
+    last = max(one.acked[-1] for one in kills)
+    yield Result(name="failover, last ack", figure=last, target=TARGET_S, note=note, **limit)
+    for kind in ("plain", "idempotent"):
+        errors = sum(one.errors[kind] for one in kills)
+        yield Result(name=f"failover, errors, {kind}", figure=errors, unit="", target=0, better="lower")
+        worst = max(one.worst[kind] for one in kills)
+        yield Result(name=f"failover, longest publish, {kind}", figure=worst, target=TARGET_S, **limit)
+
+
+def kill(cluster: Cluster, number: int) -> Kill:
+    """A topic with rows in all its segments, then the death of one broker; it is started again at the end."""
+    topic, victim = f"failover-{number}", cluster.brokers[number % len(cluster.brokers)]
+    others = [broker for broker in cluster.brokers if broker is not victim]
+    with Client(cluster.urls) as client:
+        client.create_topic(topic, initial_segments=SEGMENTS)
+        segments = client.segments(topic)
+        names = key_of_each(segments)
+        for row in range(ROWS):
+            client.publish(topic, [{"key": key, "value": f"{row} {'x' * VALUE_BYTES}"} for key in names])
+        producers = [(kind, [other.url]) for other in others for kind in ("plain", "idempotent")]
+        with Load(topic, names, producers) as load:
+            time.sleep(1)
+            segments = client.segments(topic)  # whose owners may have changed
+            lost = [key for key, one in zip(names, segments, strict=True) if one["owner_url"] == victim.url]
+            led, acked, seen, failed = uvloop.run(_after_kill(cluster, victim, others, topic, lost))
+        load.errors["plain"] += failed
+        victim.start()
+        client.delete_topic(topic)
+    worst = {"plain": max(load.worst_s("plain"), acked[-1]), "idempotent": load.worst_s("idempotent")}
+    return Kill(led, len(lost), acked, seen.lease_ended, seen.recovered, seen.given, load.errors, worst, load.said)
+
+
+def key_of_each(segments: Sequence[dict[str, int]]) -> list[str]:
+    """A key for each segment."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < len(segments):
+        value = hash_key(key := f"key-{number}")
+        found.setdefault(next(n for n, one in enumerate(segments) if one["low"] <= value < one["high"]), key)
+        number += 1
+    return [found[n] for n in range(len(segments))]
+
+
+class Sight:
+    """When coordination said what of one broker: `time.perf_counter()`, later since the kill."""
+
+    lease_ended = recovered = given = 0.0
+
+    def __init__(self, coordination: Coordination, broker: str) -> None:
+        self._coordination, self._broker = coordination, broker
+
+    async def watch(self, prefix: str, revision: int) -> None:
+        """For ever."""
+        async for changes in self._coordination.watch(prefix, revision):
+            for change in changes:
+                self._see(change.key, change.value, time.perf_counter())
+
+    def since(self, killed: float) -> None:
+        """From now on the times count from the kill."""
+        self.lease_ended, self.recovered, self.given = (
+            at - killed for at in (self.lease_ended, self.recovered, self.given)
+        )
+
+    def _see(self, key: str, value: bytes | None, now: float) -> None:
+        if key == keys.BROKERS.key(self._broker) and value is None:
+            self.lease_ended = now
+        elif key == keys.JOURNALS.key(self._broker) and not self.recovered:
+            if value is None or keys.JOURNALS.decode(value).recovered:
+                self.recovered = now
+        elif key.startswith(keys.SEGMENTS.prefix()):
+            self.given = now
+
+
+async def _after_kill(
+    cluster: Cluster, victim: Broker, others: Sequence[Broker], topic: str, lost: Sequence[str]
+) -> tuple[bool, list[float], Sight, int]:
+    """Whether it led, when each range took a message, what coordination said, how many publishes failed."""
+    coordination = cluster.coordination()
+    sight = Sight(coordination, victim.id)
+    opened = [await Connection.to(others[n % len(others)].port) for n in range(len(lost))]
+    page = await coordination.range(keys.LEADER.key())
+    led = keys.LEADER.decode(page.entries[0].value).broker == victim.id
+    prefixes = (kind.prefix() for kind in (keys.BROKERS, keys.JOURNALS, keys.SEGMENTS))
+    watches = [asyncio.create_task(sight.watch(prefix, page.revision)) for prefix in prefixes]
+    killed = time.perf_counter()
+    victim.kill()
+    ended = await asyncio.gather(*(_until_taken(one, topic, key) for one, key in zip(opened, lost, strict=True)))
+    for watch in watches:
+        watch.cancel()
+    with suppress(asyncio.CancelledError):
+        await asyncio.gather(*watches)
+    await coordination.close()
+    for connection in opened:
+        connection.close()
+    sight.since(killed)
+    return led, sorted(at - killed for at, _ in ended), sight, sum(failed for _, failed in ended)
+
+
+async def _until_taken(connection: Connection, topic: str, key: str) -> tuple[float, int]:
+    """When the publish was taken, and how often it failed before."""
+    body = msgspec.json.encode({"key": key, "value": "after"})
+    failed = 0
+    while True:
+        try:
+            await connection.ask(request(f"/v1/topics/{topic}/messages", body, NDJSON))
+            return time.perf_counter(), failed
+        except Failed:
+            failed += 1

@@ -1,0 +1,50 @@
+"""The same publishes at the owner, and at a broker that has to send them on: single messages, and Arrow batches."""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks import messages
+from benchmarks.cluster_processes import Cluster
+from benchmarks.http import NDJSON, Connections, ask_all, request, run
+from benchmarks.result import Result
+from seaweedq import Client
+
+ROUNDS, SINGLES, CONNECTIONS = 3, 6_000, 256
+BATCHES, BATCH_CONNECTIONS = 30, 4
+
+
+def measure(folder: Path) -> Iterator[Result]:
+    """Owner and other take turns; the best round of each."""
+    singles = [
+        request("/v1/topics/singles/messages", b'{"key":"key-%d","value":{"n":%d}}' % (n, n), NDJSON)
+        for n in range(SINGLES)
+    ]
+    batches = [messages.arrow_request("batches", batch) for batch in messages.arrow_batches(BATCHES)]
+    with Cluster(folder) as cluster, Client(cluster.urls) as client:
+        kinds = (("singles", singles, CONNECTIONS, 1), ("batches", batches, BATCH_CONNECTIONS, messages.BATCH))
+        for topic, prepared, connections, rows in kinds:
+            client.create_topic(topic, format="json" if topic == "singles" else "bytes")
+            owner = cluster.by_url(client.segments(topic)[0]["owner_url"])
+            other = next(broker for broker in cluster.brokers if broker is not owner)
+            rounds = [[_per_s(at.port, prepared, connections) for at in (other, owner)] for _ in range(ROUNDS)]
+            through, direct = (max(column) * rows for column in zip(*rounds, strict=True))
+            yield Result(
+                name=f"forwarding, {topic}",
+                figure=through,
+                unit="msg/s",
+                limit=direct,
+                limit_is="the same at the owner",
+                note=f"object journal, {connections} connections, best of {ROUNDS}",
+            )
+
+
+def _per_s(port: int, prepared: Sequence[bytes], connections: int) -> float:
+    async def work(opened: Connections) -> float:
+        await ask_all(opened, itertools.islice(prepared, connections))
+        begun = time.perf_counter()
+        await ask_all(opened, prepared)
+        return len(prepared) / (time.perf_counter() - begun)
+
+    return float(run(port, connections, work))
