@@ -136,7 +136,7 @@ class Flusher:
                     segment.source, segment.chain, rows, segment.producers, segment.max_timestamp_us
                 )
             except Fenced as error:
-                logger.error("segment %s of %s is lost to another broker: %s", segment.id, segment.topic, error)
+                logger.warning("segment %s of %s is lost to another broker: %s", segment.id, segment.topic, error)
                 segment.close(error)
                 raise
             reach("flush.release")

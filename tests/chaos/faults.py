@@ -15,8 +15,13 @@ from s3_proxy import Action, Rule
 
 JOURNALS, ENTRIES, ANY = "/_journals/", r"\.parquet", ""
 PLACES = (
-    *("slot.put", "slot.stored", "commit.durable", "entry.append", "entry.appended", "flush.release"),
-    *("checkpoint.write", "fence.put", "fence.check", "takeover.give", "recover.append"),
+    *("slot.put", "slot.stored", "slot.delete", "commit.append", "commit.durable"),
+    *("entry.append", "entry.appended", "flush.release", "checkpoint.write", "checkpoint.written"),
+    *("dispatch.epoch", "dispatch.release", "move.flushed", "move.given"),
+)
+TAKEOVER_PLACES = (
+    *("leader.recover", "fence.put", "fence.check", "recover.append", "entry.append", "entry.appended"),
+    *("recover.acks", "takeover.recovered", "takeover.remove", "fence.delete", "takeover.removed", "leader.give"),
 )
 TURNS = (1, 2, 5, 20)
 
@@ -114,6 +119,21 @@ def stop_at_a_place(cluster: Cluster, rng: Random) -> Begun | None:
     member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": place})
     stopped = waited(lambda: member.state() in ("T", ""), 5 + 2 * cluster.lease_s)
     return Begun(member.revive, f"{member.name} at {place if stopped else 'no place'}")
+
+
+def stop_in_a_takeover(cluster: Cluster, rng: Random) -> Begun | None:
+    """All others are killed, and who is left stops itself amid the take-over; they come back, and it goes on later."""
+    found = _one(cluster, rng)
+    if not found:
+        return None
+    place, member = f"{rng.choice(TAKEOVER_PLACES)}:{rng.choice(TURNS[:2])}:stop", found[0]
+    member.kill()
+    member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": place})
+    waited(lambda: member.state() in ("T", "") or member.process.ready(), 30)
+    killed = _kill(cluster, [other for other in cluster.working if other is not member])
+    stopped = waited(lambda: member.state() in ("T", ""), 5 + 2 * cluster.lease_s)
+    killed.undo()
+    return Begun(member.revive, f"{member.name} at {place if stopped else 'no place'}", killed.orphans)
 
 
 def drain(cluster: Cluster, rng: Random) -> Begun | None:
@@ -254,6 +274,7 @@ ALL = (
     Fault("kill all", kill_all, (0.1, 1.5)),
     Fault("pause owner", pause_owner, (1.3, 2.5)),
     Fault("stop at a place", stop_at_a_place, (1.3, 2.5)),
+    Fault("stop in a take-over", stop_in_a_takeover, (1.3, 3)),
     Fault("rolling restart", drain, (0, 0)),
     *(
         Fault(f"cut {link} {how}", partial(cut, link, how), (0.3, 2.5))

@@ -57,14 +57,14 @@ class Nemesis:
         began = time.monotonic()
         for planned in self._planned:
             self._until(began + planned.at, began, watch)
-            self._begin(planned)
+            if time.monotonic() < began + seconds:  # some faults take long to begin
+                self._begin(planned)
         while self._undo:
             self._until(self._undo[0][0], began, watch)
         self._until(began + seconds, began, watch)
 
     def _begin(self, planned: Planned) -> None:
         call = self._history.invoke("nemesis", "fault", [{"note": planned.fault.name}])
-        t = time.monotonic()
         begun = planned.fault.begin(self._cluster, random.Random(planned.seed))
         if begun is None:
             self._history.told("nemesis", "fault", "fail", call, [{"note": planned.fault.name}])
@@ -73,7 +73,7 @@ class Nemesis:
         hit = f"{planned.fault.name}: {begun.hit}"
         for segment in begun.orphans:
             self._history.told("nemesis", "fault", "info", call, [{"note": hit, "segment": segment}])
-        heapq.heappush(self._undo, (t + planned.lasts_s, call, begun, planned))
+        heapq.heappush(self._undo, (time.monotonic() + planned.lasts_s, call, begun, planned))
 
     def _until(self, end: float, began: float, watch: Callable[[float], None]) -> None:
         """Wait, and undo what is over."""

@@ -1,5 +1,7 @@
 """The nemesis carries out its plan: each fault begins at its time, ends when it is over, and stands in the history."""
 
+import time
+
 from faults import Begun, Fault
 from nemesis import Nemesis, Planned
 
@@ -32,6 +34,26 @@ def test_faults_overlap_as_planned_and_all_are_undone(history):
         ("ok", "short: b0", None),
         ("ok", "long: b0", None),
     ]
+
+
+def test_a_fault_lasts_from_when_it_has_begun(history):
+    lasted = []
+
+    def begin(cluster, rng):
+        time.sleep(0.3)
+        began = time.monotonic()
+        return Begun(lambda: lasted.append(time.monotonic() - began), "b0")
+
+    Nemesis(Unsupervised(), history, [Planned(0.0, 0.2, Fault("slow", begin, (0, 1)), 1)]).run(0.1, lambda at: None)
+    assert lasted[0] >= 0.2
+
+
+def test_what_would_begin_too_late_does_not_begin(history):
+    did = []
+    planned = [Planned(at, 0.0, fault("one", did), 1) for at in (0.0, 0.3)]
+    planned.insert(1, Planned(0.1, 0.0, Fault("slow", lambda cluster, rng: time.sleep(0.4), (0, 0)), 1))
+    Nemesis(Unsupervised(), history, planned).run(0.4, lambda at: None)
+    assert did == ["begin one", "undo one"]
 
 
 def test_what_can_not_be_done_now_is_no_fault(history):

@@ -1,15 +1,18 @@
 """The pure parts: the plan of faults, and the figures that are taken from a history."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from chaos import TRACE
-from faults import ALL, Fault
+from faults import ALL, PLACES, TAKEOVER_PLACES, Fault
 from figures import calls, failovers, quantile
 from history import Event
 from hypothesis import given
 from hypothesis import strategies as st
 from nemesis import plan
+
+import seaweedq
 
 
 @given(st.integers(), st.floats(0, 500), st.floats(1, 10))
@@ -29,6 +32,11 @@ def test_a_long_plan_has_all_faults_equally_often():
 def test_faults_have_names_of_their_own_and_say_what_they_do():
     assert len({fault.name for fault in ALL}) == len(ALL)
     assert all(isinstance(fault, Fault) and 0 <= fault.lasts[0] <= fault.lasts[1] for fault in ALL)
+
+
+def test_brokers_are_stopped_at_places_that_are_there():
+    code = "".join(file.read_text() for file in Path(seaweedq.__file__).parent.rglob("*.py"))
+    assert [place for place in (*PLACES, *TAKEOVER_PLACES) if f'reach("{place}")' not in code] == []
 
 
 def killed(t: float, segment: int) -> Event:
