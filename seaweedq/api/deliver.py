@@ -125,7 +125,7 @@ async def _asked(
     check_name(name, "subscription")
     async with body(scope, receive, broker.settings, broker.budget) as content:
         request = decode_request(content, scope, decoder)
-        yield broker.catalog.topic(topic), request
+        yield await broker.catalog.known(topic), request
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

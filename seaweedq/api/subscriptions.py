@@ -100,7 +100,7 @@ async def create_subscription(request: Request, topic: str, subscription: str) -
     check_name(topic)
     check_name(subscription, "subscription")
     wanted = await read_request(request, _REQUEST)
-    found = broker.catalog.topic(topic)
+    found = await broker.catalog.known(topic)
     record = _record(wanted, broker.clock.now_us())
 
     async def here(left_s: float) -> Answer:
@@ -118,7 +118,7 @@ async def show_subscription(request: Request, topic: str, subscription: str) -> 
     """A subscription, with its lag in each segment."""
     broker = broker_of(request)
     check_name(subscription, "subscription")
-    found = broker.catalog.topic(check_name(topic))
+    found = await broker.catalog.known(check_name(topic))
     return _response(await _show(broker, request.scope, found, subscription))
 
 
@@ -129,7 +129,7 @@ async def show_subscription(request: Request, topic: str, subscription: str) -> 
 async def list_subscriptions(request: Request, topic: str) -> Response:
     """The topic's subscriptions, with their lag."""
     broker = broker_of(request)
-    found = broker.catalog.topic(check_name(topic))
+    found = await broker.catalog.known(check_name(topic))
     places = asyncio.Semaphore(LISTED)
 
     async def show(name: str) -> Answer | None:
@@ -154,7 +154,7 @@ async def delete_subscription(request: Request, topic: str, subscription: str) -
     """Delete a subscription and its cursors; the messages stay."""
     broker = broker_of(request)
     check_name(subscription, "subscription")
-    found = broker.catalog.topic(check_name(topic))
+    found = await broker.catalog.known(check_name(topic))
 
     async def here(left_s: float) -> Answer:
         await broker.subscriptions.delete(found, subscription)

@@ -15,6 +15,8 @@ from seaweedq.errors import SeaweedqError, Unavailable, by_slug
 
 SECRET_HEADER = "Seaweedq-Secret"
 CONNECT_S = 2.0
+SILENT = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # what the client did not say
+FORBIDDEN = 403
 T = TypeVar("T")
 Headers = Mapping[str, str]
 
@@ -66,10 +68,16 @@ class Peers:
         found = await self.relay("POST", f"{url}/internal/{path}", {}, body, timeout_s)
         if found.status == 200:
             return found.body
+        if found.status == FORBIDDEN:
+            raise Unavailable(f"{url} has another cluster_secret than this broker")
         try:
             raise msgspec.msgpack.decode(found.body, type=Trouble).error()
         except msgspec.DecodeError:
             raise Unavailable(f"{url} answered {found.status} to {path}") from None
+
+    async def refused(self, url: str, timeout_s: float) -> bool:
+        """Whether the broker at `url` has another secret. Raises Unavailable where no answer came."""
+        return (await self.relay("POST", f"{url}/internal/status", {}, b"", timeout_s)).status == FORBIDDEN
 
     async def relay(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
         """Send a request on. Raises Unavailable where no answer came."""
@@ -92,5 +100,5 @@ class Peers:
         if self._session is None:
             # No limit: long polls that are handed on must not keep acks waiting; clients' own connections bound them.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, use_dns_cache=True)
-            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, skip_auto_headers=SILENT)
         return self._session

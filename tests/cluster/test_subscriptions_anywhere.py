@@ -80,3 +80,10 @@ def test_starts_count_from_every_owner(together: Together) -> None:
     together.subscribe(2, start={"timestamp": times[-1]})
     lags = together.get(0, NAME)["lag"]
     assert 30 <= sum(lag["messages"] for lag in lags) < 60
+
+
+def test_a_topic_just_made_is_known_to_subscriptions_at_all_brokers(together: Together) -> None:
+    for at in range(10):
+        made, other = together.urls[at % BROKERS], together.urls[(at + 1) % BROKERS]
+        assert together.http.put(f"{made}/v1/topics/new-{at}").status_code == 201
+        assert together.http.put(f"{other}/v1/topics/new-{at}/subscriptions/s").status_code == 201
