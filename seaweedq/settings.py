@@ -27,6 +27,7 @@ class Settings(BaseSettings):
     )
     s3_endpoints: str = Field(
         "",
+        pattern=r"^(\s*https?://[^\s,]+\s*,?)*$",
         description="URLs of the S3-compatible store, separated by commas; all must serve the same data. Empty: what "
         "AWS_ENDPOINT_URL_S3 or the region says. Credentials and region come from AWS's own variables and files.",
     )
@@ -70,7 +71,9 @@ class Settings(BaseSettings):
         "folder otherwise. Whoever has it can do what a broker can.",
     )
     advertise_url: str = Field(
-        "", description="Where other brokers and clients reach this one. Empty: the address it listens on."
+        "",
+        pattern=r"^(https?://\S+)?$",
+        description="Where other brokers and clients reach this one. Empty: the address it listens on.",
     )
     zone: str = Field("", description="Availability zone; segments are spread over zones.")
     name: str = Field(

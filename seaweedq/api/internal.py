@@ -35,6 +35,16 @@ def is_peer(broker: Broker, scope: Scope) -> bool:
     return shown is not None and bool(broker.secret) and hmac.compare_digest(shown.encode(), broker.secret.encode())
 
 
+def is_relayed(broker: Broker, scope: Scope) -> bool:
+    """Whether the request was handed on by a broker of this cluster. Raises Forbidden for one of another cluster: what
+    it hands on must not be handed on once more, and so round and round."""
+    if is_peer(broker, scope):
+        return True
+    if header(scope, _SECRET) is not None:
+        raise Forbidden("Seaweedq-Secret is for brokers of this cluster among themselves, and this is not theirs")
+    return False
+
+
 async def answer(broker: Broker, scope: Scope, receive: Receive) -> Answer:
     """The answer to a call; an error as `Trouble`."""
     if not is_peer(broker, scope):
@@ -46,7 +56,7 @@ async def answer(broker: Broker, scope: Scope, receive: Receive) -> Answer:
         broker.check_joined()
         async with body(scope, receive, broker.settings, broker.budget, limit=FORWARD_BYTES) as content:
             return Answer(200, _encode(await work(broker, content)))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Answer(422, _encode(Trouble.of(UnreadableBody(str(error)))))
     except SeaweedqError as error:
         return Answer(409, _encode(Trouble.of(error)))

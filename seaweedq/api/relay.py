@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable
 from fastapi import Request, Response
 
 from seaweedq.api.http import Answer, Scope
-from seaweedq.api.internal import is_peer
+from seaweedq.api.internal import is_relayed
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
+from seaweedq.broker.peers import FORBIDDEN
 from seaweedq.errors import NotOwner, NotReady, SubscriptionNotFound, Unavailable
 
 PAUSE_S = 0.1
@@ -29,7 +30,7 @@ async def at_owner(
 ) -> Response:
     """Answer here if the segment is this broker's, else have its owner answer. Raises Unavailable, SegmentNotFound."""
     end_s = broker.clock.monotonic_s() + broker.settings.publish_timeout_s
-    relayed = is_peer(broker, request.scope)
+    relayed = is_relayed(broker, request.scope)
     while True:
         seen = topic.moved.count
         try:
@@ -60,7 +61,7 @@ async def at_dispatcher(
 
     `here` and `content` (of what is handed on) get how much of `wait_s` is left. Raises Unavailable, what `here` does.
     """
-    clock, relayed = broker.clock, is_peer(broker, scope)
+    clock, relayed = broker.clock, is_relayed(broker, scope)
     end_s, give_up_s, pause_s, in_doubt = clock.monotonic_s() + wait_s, None, PAUSE_S / 2, False
     while True:
         left_s = max(0.0, end_s - clock.monotonic_s())
@@ -128,5 +129,7 @@ async def hand_on(broker: Broker, scope: Scope, content: bytes, url: str | None,
     found = await broker.peers.relay(scope["method"], target, headers, content, wait_s + MARGIN_S)
     if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):
         raise NotOwner(f"{url} is not the one that can answer")
+    if found.status == FORBIDDEN:
+        raise Unavailable(f"{url} has another cluster_secret than this broker")
     given = {name: value for name, value in found.headers.items() if name.lower() in _GIVEN}
     return Answer(found.status, found.body, given)

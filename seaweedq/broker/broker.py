@@ -11,6 +11,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from seaweedq.broker.belonging import check_secret, cluster_of
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.chores import Chore, Deletions
 from seaweedq.broker.commit import GroupCommit
@@ -45,16 +46,13 @@ from seaweedq.broker.taking import Taker
 from seaweedq.broker.topics import TopicAdmin
 from seaweedq.broker.upkeep import Upkeep
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.interface import Compare, Coordination, Put
+from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted, UnfitStore
+from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
-from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.probe import probe
 
@@ -107,7 +105,7 @@ class Broker:
         self._place = folder_identity(self.settings.home, self._ids)
 
     async def start(self) -> None:
-        """Everything from the lock to the first request. Raises UnfitStore, Damaged, Unavailable."""
+        """Everything from the lock to the first request. Raises UnfitStore, InvalidRequest, Damaged, Unavailable."""
         await probe(self.store, self._ids)
         await self._identify()
         await self._join()
@@ -125,23 +123,13 @@ class Broker:
         )
 
     async def _identify(self) -> None:
-        """The store and this coordination must belong together: two coordinations over one store would both own its
-        segments."""
-        key = keys.CLUSTER.key()
-        if not await self._coordination.get(key):
-            await self._coordination.commit(
-                [Compare(key, 0)], [Put(key, keys.CLUSTER.encode(ClusterRecord(self._ids.nonce())))]
-            )
-        there = await self._coordination.get(key)
-        assert there is not None
-        expected = keys.CLUSTER.decode(there.value).cluster
-        self.cluster = (await cluster_identity(self.store, expected, self.clock)).cluster
-        if self.cluster != expected:
-            raise UnfitStore(
-                f"the store {self.settings.store_path} belongs to cluster {self.cluster}, "
-                f"this coordination ({self.settings.coordination}, {self.settings.data_dir}) to {expected}; "
-                "start with what the store was made with, or with a fresh store"
-            )
+        """The store, this coordination and the other brokers' secret must belong together."""
+        store, coordination = self.settings.store_path, self.settings.coordination
+        kept = self.settings.data_dir if coordination == "embedded" else self.settings.etcd_prefix
+        named = f"store {store}, coordination {coordination} ({kept})"
+        self.cluster = await cluster_of(self._coordination, self.store, self._ids, self.clock, named)
+        await self.roster.load()
+        await check_secret(self.peers, {record.url for record, _ in self.roster.brokers.values()})
 
     async def _join(self) -> None:
         self.membership = Membership(

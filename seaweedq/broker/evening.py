@@ -12,6 +12,7 @@ import msgspec
 from seaweedq.balancer.placement import Host, Move, SegmentId, moves
 from seaweedq.broker.catalog import Catalog
 from seaweedq.broker.peers import Peers
+from seaweedq.broker.wire import Id, TopicName
 from seaweedq.clock import Clock
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError
@@ -29,9 +30,9 @@ logger = logging.getLogger(__name__)
 class GiveRequest(msgspec.Struct, array_like=True):
     """What the leader asks an owner: give this segment to `target`."""
 
-    topic: str
-    incarnation: int
-    segment: int
+    topic: TopicName
+    incarnation: Id
+    segment: Id
     target: str
 
 
@@ -52,11 +53,12 @@ class Evening:
         return {segment: owner for owner in self._roster.brokers for segment in self._catalog.owned_by(owner)}
 
     async def even(self) -> None:
-        """Ask for loads, decide, and have segments moved."""
-        hosts = hosts_of(self._roster)
-        if len(hosts) < 2 or self._clock.monotonic_s() < self._not_before_s:
+        """Ask for loads, decide, and have segments moved. Who does not answer gives nothing and is given nothing."""
+        if len(self._roster.brokers) < 2 or self._clock.monotonic_s() < self._not_before_s:
             return
-        self.loads = await self._ask_loads()
+        reports = await self._ask_loads()
+        self.loads = {segment: load for report in reports.values() for segment, load in report}
+        hosts = [host for host in hosts_of(self._roster) if host.broker in reports]
         began_s = self._clock.monotonic_s()
         planned = await asyncio.to_thread(moves, self.owned(), self.loads, hosts, MOVES, TOLERANCE)
         now_s = self._clock.monotonic_s()
@@ -81,13 +83,14 @@ class Evening:
             except SeaweedqError as error:
                 logger.info("segment %d of %s stays with %s: %s", segment, topic, move.source, error)
 
-    async def _ask_loads(self) -> dict[SegmentId, float]:
-        urls = [record.url for record, _ in self._roster.brokers.values()]
+    async def _ask_loads(self) -> dict[str, list[tuple[SegmentId, float]]]:
+        """What those brokers say that answer."""
+        urls = {broker: record.url for broker, (record, _) in self._roster.brokers.items()}
         reports = await asyncio.gather(
-            *(self._peers.call(url, "load", None, list[tuple[SegmentId, float]], CALL_S) for url in urls),
+            *(self._peers.call(url, "load", None, list[tuple[SegmentId, float]], CALL_S) for url in urls.values()),
             return_exceptions=True,
         )
-        return {segment: load for report in reports if isinstance(report, list) for segment, load in report}
+        return {broker: report for broker, report in zip(urls, reports, strict=True) if isinstance(report, list)}
 
 
 def hosts_of(roster: Roster) -> list[Host]:

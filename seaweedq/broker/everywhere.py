@@ -15,6 +15,7 @@ from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.peers import Peers
 from seaweedq.broker.read import Reader
+from seaweedq.broker.wire import Id, TopicName
 from seaweedq.clock import Clock
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
@@ -27,8 +28,8 @@ CALL_MARGIN_S = 1.0
 class TopicCall(msgspec.Struct, array_like=True):
     """A topic, as one broker names it to another; `sizes` and `flush` are wanted too where they are true."""
 
-    topic: str
-    incarnation: int
+    topic: TopicName
+    incarnation: Id
     sizes: bool = False
     flush: bool = False
 

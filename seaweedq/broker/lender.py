@@ -13,6 +13,7 @@ from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.read import Pieces, Reader
+from seaweedq.broker.wire import Count, Id, Seconds, Time, TopicName
 from seaweedq.clock import Clock
 from seaweedq.segments.layout import Layout, mask_of
 
@@ -23,22 +24,22 @@ class EndsCall(msgspec.Struct, array_like=True):
     """Asks for the ends of all of a broker's segments of a topic, once they are other than `known`, or `wait_s` is
     over."""
 
-    topic: str
-    incarnation: int
+    topic: TopicName
+    incarnation: Id
     known: dict[int, int]
-    wait_s: float
+    wait_s: Seconds
 
 
 class SegmentCall(msgspec.Struct, array_like=True):
     """Asks about one segment: rows or bytes from `offset` on, or the first offset whose time is `timestamp_us`."""
 
-    topic: str
-    incarnation: int
-    segment: int
-    offset: int = 0
-    limit: int = 0
-    max_bytes: int = 0
-    timestamp_us: int = 0
+    topic: TopicName
+    incarnation: Id
+    segment: Id
+    offset: Count = 0
+    limit: Count = 0
+    max_bytes: Count = 0
+    timestamp_us: Time = 0
 
 
 class Lent(msgspec.Struct, array_like=True):

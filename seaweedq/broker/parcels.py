@@ -6,16 +6,17 @@ as Arrow IPC without the schema. The owner answers with one outcome a parcel.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.open_segment import Sequences
 from seaweedq.broker.peers import Trouble
+from seaweedq.broker.wire import Count, Id, ProducerName, TopicName
 from seaweedq.errors import UnreadableBody
 from seaweedq.segments.frames import padded, padding
-from seaweedq.segments.layout import Layout
+from seaweedq.segments.layout import OPTIONAL_FIELDS, Layout
 
 _LENGTH = 8
 
@@ -23,14 +24,14 @@ _LENGTH = 8
 class Header(msgspec.Struct, array_like=True, frozen=True):
     """Where the rows go, which optional columns they have (layout.mask_of), and what makes a repeat known."""
 
-    topic: str
-    incarnation: int
-    segment: int
-    columns: int
-    producer: str
-    low: int
-    high: int
-    length: int
+    topic: TopicName
+    incarnation: Id
+    segment: Id
+    columns: Annotated[int, msgspec.Meta(ge=0, lt=1 << len(OPTIONAL_FIELDS))]
+    producer: ProducerName
+    low: Count
+    high: Count
+    length: Count
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
@@ -58,8 +59,13 @@ class Parcel:
         try:
             rows = pa.ipc.read_record_batch(pa.py_buffer(self.payload), layout.rows(self.header.columns))
             rows.validate(full=True)
-        except (pa.ArrowException, OSError, ValueError, IndexError) as error:
+        except (pa.ArrowException, OSError, ValueError, IndexError, EOFError) as error:
             raise UnreadableBody(f"the rows of a parcel cannot be read: {error}") from error
+        if not 0 < rows.num_rows <= self.header.high - self.header.low + 1:
+            raise UnreadableBody(f"a parcel of {self.header.low} to {self.header.high} has {rows.num_rows} rows")
+        for field, column in zip(rows.schema, rows.columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise UnreadableBody(f"a parcel has nulls in {field.name}, which has none")
         return rows
 
 
@@ -82,7 +88,7 @@ def decode(body: bytes) -> list[Parcel]:
     at = _LENGTH + padded(length)
     try:
         headers = _headers.decode(view[_LENGTH : _LENGTH + length])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableBody(f"this is no forward: {error}") from error
     parcels = []
     for header in headers:

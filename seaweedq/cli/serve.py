@@ -78,7 +78,9 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
-        raise InvalidRequest(f"setting {name}={first['input']!r}: {first['msg']}", field=name) from None
+        field = Settings.model_fields.get(name)
+        shown = f"={first['input']!r}" if field is None or field.repr else ""  # a secret is not printed
+        raise InvalidRequest(f"setting {name}{shown}: {first['msg']}", field=name) from None
     except ValueError as error:  # not TOML
         raise InvalidRequest(f"--config {config}: {error}", field="config") from None
 

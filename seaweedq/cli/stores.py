@@ -1,5 +1,6 @@
 """Which store the settings mean: the one place where a store's kind is chosen."""
 
+import re
 from typing import Protocol
 
 from seaweedq.clock import Ids
@@ -7,6 +8,8 @@ from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.local import LocalStore
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # and no slashes: a URL written wrongly, not a folder
 
 
 class OpenStore(ObjectStore, Protocol):
@@ -25,8 +28,8 @@ def open_store(settings: Settings, ids: Ids) -> OpenStore:
     scheme, separator, _ = url.partition("://")
     if scheme == "s3":
         return _s3(settings)
-    if separator and scheme != "file":
-        raise InvalidRequest(f"store={url!r}: there are file:// and s3:// stores", field="store")
+    if (separator and scheme != "file") or _SCHEME.match(scheme):
+        raise InvalidRequest(f"store={url!r}: there are file:///path and s3://bucket/prefix", field="store")
     return LocalStore(url, ids)
 
 

@@ -27,6 +27,7 @@ from seaweedq.errors import Damaged
 
 T = TypeVar("T", bound=msgspec.Struct)
 Part = str | int
+ID_BOUND = 10**10  # of a number in a key: ten digits
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class KeyKind(Generic[T]):
 
     def _fill(self, pattern: str, parts: tuple[Part, ...]) -> str:
         for part, number in zip(parts, self._numbers, strict=False):
-            if not (isinstance(part, int) and 0 <= part < 10**10 if number else part and "/" not in str(part)):
+            if not (isinstance(part, int) and 0 <= part < ID_BOUND if number else part and "/" not in str(part)):
                 raise ValueError(f"{part!r} is no part of a key {self.pattern}")
         names = [name for _, name, _, _ in Formatter().parse(pattern) if name]
         return pattern.format(**dict(zip(names, parts, strict=True)))
@@ -92,7 +93,7 @@ class KeyKind(Generic[T]):
 CLUSTER = KeyKind(
     "cluster",
     ClusterRecord,
-    writer="the first broker of the cluster, before it creates the store's identity",
+    writer="the first broker of the cluster, before it creates the store's identity, and once more behind it",
     lifetime="for ever",
 )
 BROKERS = KeyKind(

@@ -6,9 +6,11 @@ import msgspec
 
 
 class ClusterRecord(msgspec.Struct, frozen=True):
-    """The id of the cluster, which the store's `_cluster.json` must agree with."""
+    """The id of the cluster, and what tells its store from others, once that is made: the store's `_cluster.json` must
+    agree with both."""
 
     cluster: str
+    store: str = ""
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):

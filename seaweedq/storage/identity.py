@@ -13,28 +13,39 @@ FORMAT_VERSION = 1
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Cluster id (32 hexadecimal digits), format version, time of creation (UTC)."""
+    """Cluster id (32 hexadecimal digits), format version, time of creation (UTC), and what tells this store from every
+    other one that was ever made for the cluster (32 hexadecimal digits)."""
 
     cluster: str
     format_version: int
     created: datetime
+    store: str = ""
 
 
 class _Version(msgspec.Struct):
     format_version: int
 
 
-async def cluster_identity(store: ObjectStore, proposed: str, clock: Clock) -> Identity:
-    """The store's identity, created with the id `proposed` if there is none; all who try at once get the same.
-
-    Raises UnfitStore for a format that this version does not know, Damaged for an unreadable object, StoreUnavailable.
-    """
+async def known_identity(store: ObjectStore) -> Identity | None:
+    """The store's identity, if it has one. Raises as `cluster_identity`."""
     try:
         return _decode(await store.read(NAME))
     except FileNotFoundError:
+        return None
+
+
+async def cluster_identity(store: ObjectStore, proposed: str, clock: Clock, mark: str = "") -> Identity:
+    """The store's identity, created with the cluster id `proposed` and the store's own `mark` if there is none; all who
+    try at once get the same.
+
+    Raises UnfitStore for a format that this version does not know, Damaged for an unreadable object, StoreUnavailable.
+    """
+    found = await known_identity(store)
+    if found is None:
         created = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
-        await store.create(NAME, msgspec.json.encode(Identity(proposed, FORMAT_VERSION, created)))
-        return _decode(await store.read(NAME))
+        await store.create(NAME, msgspec.json.encode(Identity(proposed, FORMAT_VERSION, created, mark)))
+        found = _decode(await store.read(NAME))
+    return found
 
 
 def _decode(data: bytes) -> Identity:

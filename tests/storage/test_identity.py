@@ -21,12 +21,13 @@ async def test_all_who_start_at_once_get_one_identity(store: ObjectStore, ids: I
 
 
 async def test_the_object_is_plain_json(store: ObjectStore, ids: Ids, clock: Clock) -> None:
-    identity = await cluster_identity(store, ids.nonce(), clock)
+    identity = await cluster_identity(store, ids.nonce(), clock, "a mark")
     assert identity.created == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert msgspec.json.decode(await store.read("_cluster.json")) == {
         "cluster": identity.cluster,
         "format_version": 1,
         "created": "2023-11-14T22:13:20Z",
+        "store": "a mark",
     }
 
 
