@@ -11,7 +11,7 @@ from benchmarks.http import NDJSON, Connections, ask_all, request, run
 from benchmarks.result import Result
 from seaweedq import Client
 
-ROUNDS, SINGLES, CONNECTIONS = 3, 6_000, 256
+ROUNDS, SINGLES, CONNECTIONS = 3, 3_000, 128
 BATCHES, BATCH_CONNECTIONS = 30, 4
 
 
