@@ -269,7 +269,7 @@ class Broker:
 
     async def drain(self) -> None:
         """Hand over what this broker has to others, as far as they live and the time for a stop allows."""
-        if self.draining or not self.ready or len(self.roster.brokers) < 2:
+        if self.draining or not self.ready or self.lost.is_set() or len(self.roster.brokers) < 2:
             return
         self.draining = True
         self._begin_count()

@@ -141,7 +141,7 @@ def serve(
 
 
 def _run(settings: Settings) -> bool:
-    """One life of a broker; whether it has lost its lease and has to begin again."""
+    """One life of a broker; whether it has lost its lease and has to begin again. No more, once a signal has come."""
     try:
         with uvicorn_loop() as runner:
             return runner.run(_life(settings))
@@ -179,30 +179,35 @@ async def _life(settings: Settings) -> bool:
     broker = Broker(
         settings, store, coordination, clock, ids, settings.advertise_url.rstrip("/") or url, cluster_secret(settings)
     )
+    told = asyncio.Event()
     try:
         broker.lock()
         if settings.brokers == 1:  # others may be writing
             await store.sweep_temporary()
-        if not await _started(broker):
-            return False
-        server = _Server(broker)
-        listener.listen(2048)  # whoever reads the greeting may connect
-        _greet(settings, broker)
-        await server.run_until_stopped(listener)
+        if await _started(broker, told):
+            server = _Server(broker, told)
+            listener.listen(2048)  # whoever reads the greeting may connect
+            _greet(settings, broker)
+            await server.run_until_stopped(listener)
     finally:
         await broker.stop()
         await coordination.close()
         await store.close()
         listener.close()
-    return broker.lost.is_set()
+    return broker.lost.is_set() and not told.is_set()
 
 
-async def _started(broker: Broker) -> bool:
+async def _started(broker: Broker, told: asyncio.Event) -> bool:
     """Start it; a signal, or the end of its lease, ends the start, which may wait long for a store: False."""
     starting, losing = asyncio.create_task(broker.start()), asyncio.create_task(broker.lost.wait())
+
+    def stop() -> None:
+        told.set()
+        starting.cancel()
+
     loop = asyncio.get_running_loop()
     for sig in SIGNALS:
-        loop.add_signal_handler(sig, starting.cancel)
+        loop.add_signal_handler(sig, stop)
     await asyncio.wait([starting, losing], return_when=asyncio.FIRST_COMPLETED)
     losing.cancel()
     if not starting.done():
@@ -218,9 +223,12 @@ async def _started(broker: Broker) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with the broker's own beginning of the end: long polls are sent home as soon as a signal comes."""
+    """uvicorn with the broker's own beginning of the end: long polls are sent home as soon as a signal comes.
 
-    def __init__(self, broker: Broker) -> None:
+    A signal sets `told`.
+    """
+
+    def __init__(self, broker: Broker, told: asyncio.Event) -> None:
         protocol = partial(BoundedProtocol, head_timeout_s=broker.settings.request_timeout_s)
         super().__init__(
             uvicorn.Config(
@@ -237,6 +245,7 @@ class _Server(uvicorn.Server):
             )
         )
         self._broker = broker
+        self._told = told
         self._leaving: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
 
@@ -258,6 +267,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal: hand over to the others, then take nothing more. A second one does not wait."""
+        self._told.set()
         if self._leaving is None:
             self._leaving = asyncio.get_running_loop().create_task(self._leave(sig, frame))
         else:

@@ -2,19 +2,23 @@
 
 import asyncio
 import logging
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from in_process import Gate, make_topic, publish, running
+from in_process import Gate, make_topic, publish, running, starting
 from in_process_cluster import InLoop, in_loop, until
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.fencing import fence
+from seaweedq.cli import serve
 from seaweedq.clock import SystemIds
 from seaweedq.errors import Fenced
+from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 
 
@@ -112,3 +116,31 @@ async def nothing(lease: int) -> None:
 
 def living(together: InLoop, dead: Broker) -> set[str]:
     return {broker.membership.broker for broker in together.brokers if broker is not dead}
+
+
+@pytest.mark.parametrize("signalled", [False, True])
+async def test_who_loses_its_lease_begins_again_unless_it_was_told_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signalled: bool
+) -> None:
+    async def lose(broker: Broker, told: asyncio.Event) -> bool:
+        broker.lost.set()
+        if signalled:
+            told.set()
+        return False
+
+    monkeypatch.setattr(serve, "_started", lose)
+    assert await serve._life(Settings(data_dir=tmp_path, port=0)) is not signalled
+
+
+async def test_a_signal_is_kept_while_it_starts_and_while_it_serves(tmp_path: Path) -> None:
+    async with starting(tmp_path) as broker:
+        told = asyncio.Event()
+        beginning = asyncio.create_task(serve._started(broker, told))
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await beginning is False
+        assert told.is_set()
+    async with running(tmp_path) as broker:
+        told = asyncio.Event()
+        serve._Server(broker, told).handle_exit(signal.SIGTERM, None)
+        assert told.is_set()

@@ -85,7 +85,7 @@ async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None
     async with starting(tmp_path) as broker:
         coordination = held(broker)
         coordination.before = before
-        started = asyncio.create_task(_started(broker))
+        started = asyncio.create_task(_started(broker, asyncio.Event()))
         await gate.reached.wait()
         await coordination.leases.revoke(broker.membership.lease)
         await broker.membership.renew()
@@ -104,7 +104,7 @@ async def test_a_start_that_finds_itself_without_the_lead_begins_again(
             self.election.leader_compare()
 
         monkeypatch.setattr(Broker, "_look", end_the_lease)
-        assert await asyncio.wait_for(_started(broker), 5) is False
+        assert await asyncio.wait_for(_started(broker, asyncio.Event()), 5) is False
         assert broker.lost.is_set()
 
 

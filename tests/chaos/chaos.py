@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 from checker import Run, Violation, check
 from cluster import Cluster, waited
-from faults import ALL, Fault
+from fault import Fault
+from faults import ALL
 from figures import calls, failovers
 from final_read import flush, over_http
 from fleet import Fleet, Lister

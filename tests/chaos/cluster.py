@@ -68,6 +68,10 @@ class Member:
         self.process.kill()
         self.killed, self.paused = True, False
 
+    def tell_to_stop(self) -> None:
+        """SIGTERM, without waiting."""
+        self._signal(signal.SIGTERM)
+
     def pause(self) -> None:
         """SIGSTOP."""
         self._signal(signal.SIGSTOP)

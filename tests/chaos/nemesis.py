@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cluster import Cluster
-from faults import Begun, Fault
+from fault import Begun, Fault
 from history import History
 
 GAP_S = (0.5, 3.0)

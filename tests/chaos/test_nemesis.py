@@ -2,7 +2,7 @@
 
 import time
 
-from faults import Begun, Fault
+from fault import Begun, Fault
 from nemesis import Nemesis, Planned
 
 

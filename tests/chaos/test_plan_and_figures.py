@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from chaos import TRACE
-from faults import ALL, PLACES, TAKEOVER_PLACES, Fault
+from fault import Fault
+from faults import ALL
 from figures import calls, failovers, quantile
 from history import Event
 from hypothesis import given
 from hypothesis import strategies as st
 from nemesis import plan
+from process_faults import PLACES, TAKEOVER_PLACES
 
 import seaweedq
 
