@@ -318,6 +318,7 @@ class Broker:
             except TimeoutError:
                 logger.warning("not everything could be flushed in time; the next start recovers it from the journal")
             await self._leave(clean)
+        await self.peers.close()
         self._lock.release()
 
     async def _put_away(self) -> bool:
@@ -341,7 +342,6 @@ class Broker:
             await self._own_journal.retire(self.journal)
         await self.election.stop()
         await self.membership.stop()
-        await self.peers.close()
 
     def check_joined(self) -> None:
         """Raises NotReady unless other brokers can talk to this one."""

@@ -6,6 +6,7 @@ asked for again, until the time is over. So an answer is complete, or there is n
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +24,8 @@ from seaweedq.errors import NotOwner, NotReady, Unavailable
 
 PAUSE_S = 0.1
 CALL_MARGIN_S = 1.0
+LOOK_S = 0.5
+T = TypeVar("T")
 
 
 class TopicCall(msgspec.Struct, array_like=True):
@@ -112,7 +115,7 @@ class Everywhere:
         for owner in owners - {self._membership.broker}:
             if url := self._roster.url(owner):
                 try:
-                    await self._peers.call(url, "close", call, bool, self._timeout_s)
+                    await self._call(owner, url, "close", call, bool, self._timeout_s)
                 except Unavailable:
                     if owner is None or await self._roster.gone(owner):
                         continue
@@ -128,7 +131,20 @@ class Everywhere:
         url = self._roster.url(owner)
         if url is None:
             raise NotOwner(f"{owner}, who owns segments of {topic.name!r}, is gone", owner=owner)
-        return await self._peers.call(url, "positions", call, list[Position], left_s + CALL_MARGIN_S)
+        return await self._call(owner, url, "positions", call, list[Position], left_s + CALL_MARGIN_S)
+
+    async def _call(
+        self, owner: str | None, url: str, path: str, call: TopicCall, answer: type[T], timeout_s: float
+    ) -> T:
+        """Wait for an owner's answer for as long as it lives: one that stands still does not answer."""
+        asking = asyncio.create_task(self._peers.call(url, path, call, answer, timeout_s))
+        try:
+            while not (await asyncio.wait([asking], timeout=LOOK_S))[0]:
+                if not self._roster.alive(owner):
+                    raise Unavailable(f"{owner}, who was asked, has gone, and has not answered")
+            return asking.result()
+        finally:
+            asking.cancel()
 
     async def _position(self, segment: OpenSegment, sizes: bool) -> Position:
         size = await self._reader.size_since(segment, 0) if sizes else 0
