@@ -45,7 +45,9 @@ class Settings(BaseSettings):
         "seaweedq/", description="What all keys in etcd begin with, so that several clusters can share one etcd."
     )
     etcd_user: str = Field("", description="User name for etcd. Empty: no authentication.")
-    etcd_password: str = Field("", repr=False, description="Password for etcd.")
+    etcd_password: str = Field(
+        "", repr=False, description="Password for etcd. On the command line `ps` shows it: use the environment."
+    )
     etcd_ca_file: str = Field("", description="Certificate authority of etcd, PEM. Not empty: TLS is used.")
     etcd_cert_file: str = Field("", description="This broker's certificate for etcd, PEM, for mutual TLS.")
     etcd_key_file: str = Field("", description="The key of that certificate, PEM.")
@@ -68,7 +70,8 @@ class Settings(BaseSettings):
         "",
         repr=False,
         description="What brokers show each other before they talk. Needed with etcd; drawn and kept in the data "
-        "folder otherwise. Whoever has it can do what a broker can.",
+        "folder otherwise. Whoever has it can do what a broker can. On the command line `ps` shows it: use the "
+        "environment.",
     )
     advertise_url: str = Field(
         "",
