@@ -83,10 +83,13 @@ class EtcdServer:
         """SIGCONT."""
         self._signal(signal.SIGCONT)
 
-    def control(self, *arguments: str) -> str:
-        """What etcdctl prints."""
+    def control(self, *arguments: str, within_s: float = 30) -> str:
+        """What etcdctl prints. Fails where it does, or does not end."""
         command: Sequence[Any] = [binary("etcdctl"), "--endpoints", self.url, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=_env(), check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, env=_env(), check=False)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"etcdctl {' '.join(arguments)} does not end") from error
         assert done.returncode == 0, f"etcdctl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
 

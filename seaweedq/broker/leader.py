@@ -143,7 +143,8 @@ class Leader:
         again.at_s = self._clock.monotonic_s() + again.pause_s
         again.pause_s = min(2 * again.pause_s, LAST_AGAIN_S)
         if not task.cancelled() and (error := task.exception()):
-            logger.error("the journal of %s is not recovered yet: %s", broker, error)
+            unforeseen = None if isinstance(error, SeaweedqError) else error
+            logger.error("the journal of %s is not recovered yet: %s", broker, error, exc_info=unforeseen)
         self._wake.set()
 
     async def _give_homeless(self) -> None:

@@ -64,7 +64,8 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
             heal(cluster, fleet, history)
             fleet.give_up()
         lister.wait()
-        found = [*judge(cluster, history, lister), *fleet.strange, *complaints(cluster)]
+        broken = [Violation("fault", text) for text in nemesis.broken]
+        found = [*judge(cluster, history, lister), *fleet.strange, *broken, *complaints(cluster)]
     return Report(options.seed, options.seconds, found, nemesis.done, history.events, failovers(history.events))
 
 

@@ -26,6 +26,7 @@ PREFIX = "q"
 KEYS = "seaweedq/"
 POLL_S = 0.05
 READY_S = 60.0
+ETCD_S = 5.0  # for a word with etcd, which may stand still
 QUIET = ("--log-level", "info", "--checkpoint-s", "1", "--journal-max-unreleased-bytes", "1048576")
 
 
@@ -173,15 +174,15 @@ class Cluster:
 
     def leases(self) -> list[str]:
         """The ids of etcd's leases."""
-        return self.etcd.control("lease", "list").split("\n")[1:-1]
+        return self.etcd.control("lease", "list", within_s=ETCD_S).split("\n")[1:-1]
 
     def revoke(self, lease: str) -> None:
         """End a lease before its time."""
-        self.etcd.control("lease", "revoke", lease)
+        self.etcd.control("lease", "revoke", lease, within_s=ETCD_S)
 
     def compact(self) -> None:
         """Forget all of etcd's history."""
-        status = msgspec.json.decode(self.etcd.control("endpoint", "status", "-w", "json"))
+        status = msgspec.json.decode(self.etcd.control("endpoint", "status", "-w", "json", within_s=ETCD_S))
         self.etcd.compact(status[0]["Status"]["header"]["revision"])
 
     def heal(self) -> None:
@@ -224,7 +225,7 @@ class Cluster:
         if self.etcd.process is None:
             return {}
         try:
-            lines = self.etcd.control("get", "--prefix", f"{KEYS}{prefix}", "--command-timeout=2s").split("\n")
+            lines = self.etcd.control("get", "--prefix", f"{KEYS}{prefix}", within_s=ETCD_S).split("\n")
         except AssertionError:
             return {}
         return {key: msgspec.json.decode(value) for key, value in zip(lines[::2], lines[1::2], strict=False)}

@@ -43,10 +43,12 @@ def plan(seed: int, seconds: float, lease_s: float, faults: Sequence[Fault]) -> 
 
 
 class Nemesis:
-    """Carries out a plan on a cluster. `done` counts what was begun, by name."""
+    """Carries out a plan on a cluster. `done` counts what was begun, by name; `broken`: what went otherwise than it
+    must, as a broker that does not end when it is told to."""
 
     def __init__(self, cluster: Cluster, history: History, planned: Sequence[Planned]) -> None:
         self.done: list[str] = []
+        self.broken: list[str] = []
         self._cluster = cluster
         self._history = history
         self._planned = planned
@@ -65,7 +67,11 @@ class Nemesis:
 
     def _begin(self, planned: Planned) -> None:
         call = self._history.invoke("nemesis", "fault", [{"note": planned.fault.name}])
-        begun = planned.fault.begin(self._cluster, random.Random(planned.seed))
+        try:
+            begun = planned.fault.begin(self._cluster, random.Random(planned.seed))
+        except AssertionError as error:
+            self.broken.append(f"{planned.fault.name}: {error}")
+            begun = None
         if begun is None:
             self._history.told("nemesis", "fault", "fail", call, [{"note": planned.fault.name}])
             return

@@ -1,6 +1,7 @@
 """What can be done to brokers as processes: killed, stopped, also at a chosen place of a protocol, restarted."""
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 from cluster import Cluster, Member, waited
@@ -92,7 +93,7 @@ def stop_at_a_place(cluster: Cluster, rng: Random) -> Begun | None:
     member.kill()
     member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": place})
     stopped = waited(lambda: member.state() in ("T", ""), 5 + 2 * cluster.lease_s)
-    return Begun(member.revive, f"{member.name} at {place if stopped else 'no place'}")
+    return Begun(lambda: _go_on(member), f"{member.name} at {place if stopped else 'no place'}")
 
 
 def stop_in_a_takeover(cluster: Cluster, rng: Random) -> Begun | None:
@@ -107,7 +108,14 @@ def stop_in_a_takeover(cluster: Cluster, rng: Random) -> Begun | None:
     killed = kill(cluster, [other for other in cluster.working if other is not member])
     stopped = waited(lambda: member.state() in ("T", ""), 5 + 2 * cluster.lease_s)
     killed.undo()
-    return Begun(member.revive, f"{member.name} at {place if stopped else 'no place'}", killed.orphans)
+    return Begun(lambda: _go_on(member), f"{member.name} at {place if stopped else 'no place'}", killed.orphans)
+
+
+def _go_on(member: Member) -> None:
+    """From the place where it stopped; one that has come to no place starts anew, and stops nowhere any more."""
+    if member.state() not in ("T", ""):
+        member.kill()
+    member.revive()
 
 
 def kill_while_draining(cluster: Cluster, rng: Random) -> Begun | None:
@@ -127,7 +135,16 @@ def drain(cluster: Cluster, rng: Random) -> Begun | None:
     """SIGTERM, one broker after the other; each is back before the next goes."""
     members = cluster.working
     for member in members:
-        member.process.terminate(within_s=30)
+        member.tell_to_stop()
+        assert waited(partial(_gone, member), 30), f"{member.name} was not gone in 30 s"
+        assert member.process.wait_gone() == 0, f"{member.name} did not end well"
         member.revive()
         waited(member.process.ready, 30)
     return Begun(lambda: None, " ".join(member.name for member in members)) if members else None
+
+
+def _gone(member: Member) -> bool:
+    """Whether it has ended; if another fault has stopped it, it goes on."""
+    if member.state() == "T":
+        member.resume()
+    return not member.process.alive

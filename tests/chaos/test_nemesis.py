@@ -56,6 +56,18 @@ def test_what_would_begin_too_late_does_not_begin(history):
     assert did == ["begin one", "undo one"]
 
 
+def test_a_fault_that_goes_wrong_is_told_and_does_not_end_the_run(history):
+    def begin(cluster, rng):
+        raise AssertionError("b0 was not gone in 30 s")
+
+    did = []
+    planned = [Planned(0.0, 0.0, Fault("stop", begin, (0, 0)), 1), Planned(0.1, 0.0, fault("next", did), 1)]
+    nemesis = Nemesis(Unsupervised(), history, planned)
+    nemesis.run(0.2, lambda at: None)
+    assert nemesis.broken == ["stop: b0 was not gone in 30 s"]
+    assert nemesis.done == ["next"]
+
+
 def test_what_can_not_be_done_now_is_no_fault(history):
     did = []
     nemesis = Nemesis(Unsupervised(), history, [Planned(0.0, 0.1, fault("none", did, begun=False), 1)])
