@@ -42,7 +42,6 @@ class Topic:
     layout: Layout
     signal: Signal = field(default_factory=Signal)
     opened: dict[int, OpenSegment] = field(default_factory=dict)
-    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
     leaving: set[int] = field(default_factory=set)  # segments on their way to another broker
     routing: Routing | None = None

@@ -58,38 +58,48 @@ class Ownership:
         self._roster = roster
         self._budget = budget
         self._dirty = dirty
+        self._places = asyncio.Semaphore(OPENINGS)
+        self._openings: dict[tuple[Topic, int], asyncio.Task[OpenSegment | None]] = {}
 
     def has(self, topic: Topic, segment: int) -> bool:
         """Whether the segment is this broker's, as far as it knows. Raises SegmentNotFound."""
         return self._catalog.segment(topic, segment)[0].owner == self._membership.broker
 
     async def routing(self, topic: Topic) -> Routing:
-        """Where the topic's rows go; own segments are opened. Raises NotReady, TopicBeingDeleted."""
+        """Where the topic's rows go. Raises NotReady, TopicBeingDeleted."""
         while topic.routing is None:
             await self._catalog.whole(topic)
-            async with topic.opening:
-                if topic.routing is None:
-                    seen = topic.moved.count
-                    routing = await self._route(topic)
-                    if topic.moved.count == seen:
-                        topic.routing = routing
+            if topic.routing is None:
+                topic.routing = self._route(topic)
         return topic.routing
 
     async def mine(self, topic: Topic) -> list[OpenSegment]:
         """The segments of a topic that are this broker's, opened."""
-        return [segment for segment in (await self.routing(topic)).opened if segment]
+        routing = await self.routing(topic)
+        found = await asyncio.gather(*(self.open(topic, number) for number in routing.ids))
+        return [segment for segment in found if segment]
 
     async def opened(self, topic: Topic, segment: int) -> OpenSegment:
         """One of this broker's segments. Raises SegmentNotFound, NotOwner."""
         if not self.has(topic, segment):
             await self._catalog.look(topic.name, segment)
-        if self.has(topic, segment):
-            await self.routing(topic)
-        found = topic.opened.get(segment)
+        found = await self.open(topic, segment)
         if found is None:
             owner = self._catalog.segment(topic, segment)[0].owner
             raise NotOwner(f"segment {segment} of {topic.name!r} belongs to {owner}", owner=owner)
         return found
+
+    async def open(self, topic: Topic, segment: int) -> OpenSegment | None:
+        """A segment if it is this broker's, opened when first asked for. Raises SegmentNotFound."""
+        found = topic.opened.get(segment)
+        if found or segment in topic.leaving or not self.has(topic, segment):
+            return found
+        opening = self._openings.get((topic, segment))
+        if opening is None:
+            opening = self._openings[topic, segment] = asyncio.create_task(self._open_once(topic, segment))
+            opening.add_done_callback(lambda _: self._openings.pop((topic, segment)))
+        await asyncio.wait([opening])  # not cancelled with us: others may wait for it
+        return opening.result()
 
     async def give(
         self, topic: Topic, segment: int, target: str, settle: Callable[[OpenSegment], Awaitable[None]]
@@ -167,23 +177,22 @@ class Ownership:
             self._catalog.apply([Change(key, value, done)])
         return done is not None
 
-    async def _route(self, topic: Topic) -> Routing:
-        places = asyncio.Semaphore(OPENINGS)
-
-        async def open_one(number: int) -> None:
-            async with places:
-                if number not in topic.opened:
-                    _, revision = self._catalog.segment(topic, number)
-                    opened = await self._open(topic, number)
-                    if self._is_still(topic, number, revision):
-                        topic.opened[number] = opened
-
+    def _route(self, topic: Topic) -> Routing:
         records = self._catalog.segments(topic)
-        own = [n for n, r in records.items() if r.owner == self._membership.broker and n not in topic.leaving]
-        await asyncio.gather(*map(open_one, own))
         order = sorted(records, key=lambda number: records[number].low)
         bounds = np.array([records[number].low for number in order], dtype=np.int32)
-        return Routing(order, bounds, [topic.opened.get(n) for n in order])
+        return Routing(order, bounds, [topic.opened.get(number) for number in order])
+
+    async def _open_once(self, topic: Topic, segment: int) -> OpenSegment | None:
+        async with self._places:
+            _, revision = self._catalog.segment(topic, segment)
+            opened = await self._open(topic, segment)
+        if not self._is_still(topic, segment, revision):
+            return None
+        topic.opened[segment] = opened
+        if topic.routing and segment in topic.routing.ids:
+            topic.routing.opened[topic.routing.ids.index(segment)] = opened
+        return opened
 
     def _is_still(self, topic: Topic, number: int, revision: int) -> bool:
         """Whether a chain that was read since that revision is still ours to write: a segment on its way to another

@@ -77,7 +77,8 @@ class Publisher:
         """One message: segment, offset, and whether it was there already."""
         routing = topic.routing or await self._ownership.routing(topic)
         position = self._position(routing.bounds, message, producer)
-        segment, number = routing.opened[position], routing.ids[position]
+        number = routing.ids[position]
+        segment = routing.opened[position] or await self._ownership.open(topic, number)
         sequences = producer.sequences(1) if producer else None
         if segment is not None and not isinstance(segment.closed, NotOwner):
             return number, *await self._taker.single(segment, message, sequences)
@@ -92,6 +93,8 @@ class Publisher:
         routing = topic.routing or await self._ownership.routing(topic)
         pieces = await asyncio.to_thread(_cut, routing, rows, producer, self._draw())
         sequences = producer.sequences(rows.num_rows) if producer else None
+        if closed := [p.segment for p in pieces if p.segment not in topic.opened]:
+            await asyncio.gather(*(self._ownership.open(topic, number) for number in closed))
         opened = {p.segment: topic.opened.get(p.segment) for p in pieces}
         here = {n: s for n, s in opened.items() if s and not isinstance(s.closed, NotOwner)}
         parts = [judged(here[p.segment], p.rows, sequences) for p in pieces if p.segment in here]

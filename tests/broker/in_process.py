@@ -83,7 +83,7 @@ async def make_topic(broker: Broker, name: str = "t", segments: int = 1) -> Topi
     """A topic that is there and open."""
     await broker.admin.create(name, TopicConfig(initial_segments=segments))
     topic = broker.catalog.topic(name)
-    await broker.ownership.routing(topic)
+    await broker.ownership.mine(topic)
     return topic
 
 

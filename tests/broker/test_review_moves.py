@@ -69,7 +69,7 @@ async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(tmp_path
             return opened
 
         one.ownership._open = slow  # type: ignore[method-assign, assignment]
-        opening = asyncio.create_task(one.ownership.routing(topic))
+        opening = asyncio.create_task(one.ownership.mine(topic))
         await chain_end.reached.wait()
         assert await one.give(topic, 0, two.membership.broker)
         there = await topic_at(two)

@@ -52,7 +52,7 @@ async def test_a_segment_opened_during_a_deletion_takes_nothing(tmp_path: Path) 
         await broker.admin.create("t", TopicConfig())
         topic = broker.catalog.topic("t")
         store.gate = gate = Gate()
-        opening = asyncio.create_task(broker.ownership.routing(topic))
+        opening = asyncio.create_task(broker.ownership.mine(topic))
         await gate.reached.wait()
         store.gate = None
         await broker.delete_topic(topic)
