@@ -6,10 +6,12 @@ They are those of `load`; what no broker may answer is noted as a violation, and
 import random
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
 import httpx
+from botocore.exceptions import HTTPClientError
 from checker import Violation
 from history import History, Op, Type, digest
 from load import TOPIC, Client, Load, Observer, Publisher, Subscriber
@@ -132,8 +134,9 @@ class Reader(Roaming):
 class Lister(threading.Thread):
     """Looks at the files, again and again, as any reader of Parquet does."""
 
-    def __init__(self, store: StoreReader) -> None:
+    def __init__(self, store: StoreReader, every_s: float = LIST_S) -> None:
         super().__init__(name="lister", daemon=True)
+        self._every_s = every_s
         self.listings: list[Any] = []
         self.error: BaseException | None = None
         self._store = store
@@ -141,8 +144,9 @@ class Lister(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._stopped.wait(LIST_S):
-                self.listings.append(self._store.listing())
+            while not self._stopped.wait(self._every_s):
+                with suppress(HTTPClientError):  # a busy server took too long: that is no listing
+                    self.listings.append(self._store.listing())
         except BaseException as error:
             self.error = error
 

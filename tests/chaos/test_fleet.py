@@ -1,9 +1,10 @@
 """The fleet against one real broker: its history is sound, and the checker finds what is taken from what was read."""
 
 import pytest
+from botocore.exceptions import ReadTimeoutError
 from checker import Run, check
 from final_read import flush, in_files, over_http
-from fleet import Fleet
+from fleet import Fleet, Lister
 from load import create, until
 
 
@@ -48,3 +49,20 @@ def test_a_client_goes_to_another_broker_and_notes_what_is_strange(broker_proces
     with observer.http:
         assert observer.ask("GET", "/segments/77/messages") is None
     assert [violation.rule for violation in fleet.strange] == ["answer"]
+
+
+def test_a_listing_for_which_the_server_takes_too_long_is_none():
+    class Busy:
+        answers = 0
+
+        def listing(self):
+            self.answers += 1
+            if self.answers < 3:
+                raise ReadTimeoutError(endpoint_url="http://s3", error="busy")
+            return []
+
+    lister = Lister(Busy(), every_s=0)
+    lister.start()
+    until(lambda: len(lister.listings) > 1, what="listings")
+    lister.wait()
+    assert lister.listings[0] == []
