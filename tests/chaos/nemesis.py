@@ -57,10 +57,12 @@ class Nemesis:
     def run(self, seconds: float, watch: Callable[[float], None]) -> None:
         """At least so long, and to the last undone one; `watch` hears the seconds since the start, often."""
         began = time.monotonic()
+        late_s = 0.0  # some faults take long to begin; the gaps before the next ones stay
         for planned in self._planned:
-            self._until(began + planned.at, began, watch)
-            if time.monotonic() < began + seconds:  # some faults take long to begin
+            self._until(min(began + planned.at + late_s, began + seconds), began, watch)
+            if (begins := time.monotonic()) < began + seconds:
                 self._begin(planned)
+                late_s += time.monotonic() - begins
         while self._undo:
             self._until(self._undo[0][0], began, watch)
         self._until(began + seconds, began, watch)

@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -106,7 +107,8 @@ class Proxy:
         self._writers.discard(writer)
         if reset:
             linger = struct.pack("ii", 1, 0)
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            with suppress(OSError):  # it has just ended by itself
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         writer.transport.abort()
 
     async def _heal(self) -> None:

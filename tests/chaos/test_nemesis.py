@@ -48,6 +48,19 @@ def test_a_fault_lasts_from_when_it_has_begun(history):
     assert lasted[0] >= 0.2
 
 
+def test_a_fault_that_takes_long_to_begin_puts_off_the_next_ones(history):
+    begun = []
+
+    def begin(cluster, rng):
+        time.sleep(0.3)
+        begun.append(time.monotonic())
+        return Begun(lambda: None, "b0")
+
+    planned = [Planned(at, 0.0, Fault("slow", begin, (0, 0)), 1) for at in (0.0, 0.2)]
+    Nemesis(Unsupervised(), history, planned).run(2.0, lambda at: None)
+    assert begun[1] - begun[0] >= 0.49
+
+
 def test_what_would_begin_too_late_does_not_begin(history):
     did = []
     planned = [Planned(at, 0.0, fault("one", did), 1) for at in (0.0, 0.3)]

@@ -69,6 +69,17 @@ def test_refused_connections_end_and_no_new_one_comes_until_it_heals(link):
         assert asked(connection, b"b\n") == b"b\n"
 
 
+def test_a_connection_that_has_ended_by_itself_meanwhile_can_be_refused(link):
+    with connected(link) as connection:
+        asked(connection, b"a\n")
+        for writer in link._writers:
+            writer.get_extra_info("socket")._sock.close()
+        link.cut("refuse")
+    link.heal()
+    with connected(link) as connection:
+        assert asked(connection, b"b\n") == b"b\n"
+
+
 @pytest.mark.parametrize(("how", "heard"), [("to", []), ("both", []), ("from", [b"b\n"])])
 def test_a_hole_swallows_one_way_or_both_and_gives_back_what_it_held(link, server, how, heard):
     with connected(link) as connection:
