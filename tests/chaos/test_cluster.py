@@ -66,7 +66,7 @@ def test_etcd_can_be_compacted_and_leases_revoked(cluster):
 
 
 def test_what_etcd_refuses_is_no_fault_and_leaves_none(cluster, monkeypatch):
-    def refuse(*arguments):
+    def refuse(*arguments, **options):
         raise AssertionError("mvcc: required revision has been compacted")
 
     monkeypatch.setattr(cluster.etcd, "control", refuse)

@@ -25,7 +25,7 @@ from seaweedq.errors import StoreUnavailable, UnfitStore
 from seaweedq.storage.endpoints import Endpoints
 from seaweedq.storage.s3 import S3Store
 
-READ_TIMEOUT_S = 0.5
+READ_TIMEOUT_S = 3.0  # a busy machine answers within it
 Act = Callable[[S3Store], Awaitable[object]]
 
 
