@@ -1,0 +1,64 @@
+"""Where to cut a key range so that the parts have equal load. Owns the arithmetic; knows neither rates nor policies.
+
+Load is taken as even within a bin of the histogram, but for the hottest hash, which is a step. Where that is more than
+a part's share, both sides of it are cut, as near as whole hashes allow.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from seaweedq.segments.keyrange import KeyRange
+
+_Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a range is cut, strictly rising within it, and the share of the load of each part, which add up to 1."""
+
+    points: tuple[int, ...]
+    shares: tuple[float, ...]
+
+
+def cut(key_range: KeyRange, parts: int, bins: tuple[float, ...], hottest: int | None, hot_share: float) -> Cut:
+    """Cut a range of two hashes or more into `parts`, or fewer where hashes are too few or too hot, but at least two.
+
+    `bins` are the weights of equal parts of the range; without any weight the load is taken as even. `hot_share` of the
+    load has the hash `hottest`, or none.
+    """
+    edges, load = _load_up_to(key_range, bins, hottest, hot_share)
+    wanted = np.arange(1, parts) / parts
+    exact = np.interp(wanted, load, edges)
+    below, above = np.floor(exact), np.ceil(exact)
+    nearer_above = np.interp(above, edges, load) - wanted < wanted - np.interp(below, edges, load)
+    points = np.unique(np.clip(np.where(nearer_above, above, below), key_range.low + 1, key_range.high - 1))
+    shares = np.diff(np.interp(points, edges, load), prepend=0.0, append=1.0)
+    return Cut(tuple(points.astype(int).tolist()), tuple(shares.tolist()))
+
+
+def _load_up_to(
+    key_range: KeyRange, bins: tuple[float, ...], hottest: int | None, hot_share: float
+) -> tuple[_Floats, _Floats]:
+    """Rising places in the range, and the share of the load below each: straight lines in between."""
+    weights = np.maximum(np.nan_to_num(np.array(bins or (1.0,))), 0.0)
+    if not weights.any():
+        weights = np.ones(1)
+    weights /= weights.sum()
+    edges = np.linspace(key_range.low, key_range.high, len(weights) + 1)
+    if hottest is None or hottest not in key_range:
+        return edges, _summed(weights)
+    at = (hottest - key_range.low) * len(weights) // len(key_range)
+    weights[at] = max(weights[at] - hot_share, 0.0)
+    rest = _summed(weights) * (1 - hot_share) if weights.any() else np.zeros(len(edges))
+    places = np.union1d(edges, (hottest, hottest + 1))
+    load = np.interp(places, edges, rest)
+    load[places > hottest] += hot_share if weights.any() else 1.0
+    return places, load
+
+
+def _summed(weights: _Floats) -> _Floats:
+    load: _Floats = np.concatenate([[0.0], np.cumsum(weights)])
+    load /= load[-1]
+    return load

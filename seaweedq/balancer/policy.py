@@ -1,0 +1,68 @@
+"""The scaling policy of a topic: what its user set, checked, and what holds where nothing was set."""
+
+import re
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from seaweedq.errors import InvalidRequest
+
+DEFAULT_MAX_SEGMENTS = 256
+_AT = re.compile(r"(?P<bound>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
+_UNKNOWN = re.compile(r".*unknown field `(?P<field>.*)`", re.DOTALL)
+_SHOWN = 100
+
+_Target = Annotated[int, Meta(ge=1, le=2**53)]
+_Segments = Annotated[int, Meta(ge=1, le=10_000)]
+_Seconds = Annotated[float, Meta(ge=1, le=86_400)]
+
+
+class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one segment should take at most for long, how many segments there may be, and how long a merge waits.
+
+    A topic has at least `min_segments` unless it has fewer from the start: they only hold merges back. `enabled` says
+    whether it splits and merges by itself.
+    """
+
+    target_messages_per_s: _Target = 200_000
+    target_bytes_per_s: _Target = 32 * 1024 * 1024
+    min_segments: _Segments = 1
+    max_segments: _Segments = DEFAULT_MAX_SEGMENTS
+    cool_down_s: _Seconds = 600.0
+    enabled: bool = True
+
+
+def scaling_policy(config: dict[str, Any], initial_segments: int) -> ScalingPolicy:
+    """The policy of a topic whose `scaling` is `config`. Without bounds of their own topics keep at least as many
+    segments as they began with, and have at most `DEFAULT_MAX_SEGMENTS`, or as many as the other bound asks for.
+
+    Raises InvalidRequest; fields: field, value, bound.
+    """
+    try:
+        policy = msgspec.convert({name: value for name, value in config.items() if value is not None}, ScalingPolicy)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), config) from None
+    least, most = config.get("min_segments"), config.get("max_segments")
+    if least is None:
+        least = min(initial_segments, most or initial_segments)
+    most = most or max(DEFAULT_MAX_SEGMENTS, least)
+    if least > most:
+        raise _refused("min_segments", least, f"at most max_segments, which is {most}")
+    return msgspec.structs.replace(policy, min_segments=least, max_segments=most)
+
+
+def _invalid(reason: str, config: dict[str, Any]) -> InvalidRequest:
+    """msgspec says what it expected and where; the value there is added."""
+    if found := _UNKNOWN.match(reason):
+        field, bound = found["field"], f"there is no such field; there are {', '.join(ScalingPolicy.__struct_fields__)}"
+    elif found := _AT.match(reason):
+        field, bound = found["field"], found["bound"]
+    else:
+        field, bound = "", reason
+    return _refused(field, config.get(field), bound)
+
+
+def _refused(field: str, value: Any, bound: str) -> InvalidRequest:
+    shown, field = msgspec.json.encode(value).decode()[:_SHOWN], f"scaling.{field}".rstrip(".")
+    return InvalidRequest(f"{field} is {shown}: {bound}", field=field, value=shown, bound=bound)
