@@ -7,7 +7,8 @@
     │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
     │   ├── RouteNotFound, MethodNotAllowed
     │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound
-    │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SequenceOutOfOrder
+    │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
+    │   │   SequenceOutOfOrder
     │   ├── OffsetOutOfRange
     │   └── Forbidden
     ├── Unavailable               try again later; `retry_after_s` says when
@@ -152,6 +153,12 @@ class TopicBeingDeleted(BadRequest):
     """The topic's files are being removed; its name is free again afterwards."""
 
     slug, title = "topic-being-deleted", "The topic is being deleted"
+
+
+class SegmentConflict(BadRequest):
+    """Segments cannot be changed so, as they are; fields: segment, and successors where it is sealed."""
+
+    slug, title = "segment-conflict", "The segment cannot be changed so"
 
 
 class SequenceOutOfOrder(BadRequest):

@@ -24,6 +24,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.RequestTimeout: 408,
     errors.TopicConflict: 409,
     errors.SubscriptionConflict: 409,
+    errors.SegmentConflict: 409,
     errors.TopicBeingDeleted: 409,
     errors.SequenceOutOfOrder: 409,
     errors.RequestTooLarge: 413,

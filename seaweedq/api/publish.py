@@ -19,7 +19,8 @@ from seaweedq.api.intake import Intake
 from seaweedq.api.names import check_name, whole_number
 from seaweedq.api.shell import NAME_SCHEMA, schema_ref
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.publish import Placed, Producer, Published
+from seaweedq.broker.pieces import Placed
+from seaweedq.broker.publish import Producer, Published
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import InvalidRequest
 from seaweedq.segments.layout import Format, Layout

@@ -9,6 +9,7 @@ stop does not get done in time is found in the journal.
 import asyncio
 import logging
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from seaweedq.broker.belonging import check_secret, cluster_of
@@ -34,11 +35,13 @@ from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.own_journal import OwnJournal
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.peers import Peers
+from seaweedq.broker.planner import Planner
 from seaweedq.broker.publish import Publisher
 from seaweedq.broker.read import GroupCache, Reader
 from seaweedq.broker.receive import Receiver
 from seaweedq.broker.recover import Recovery
 from seaweedq.broker.remote import Readables
+from seaweedq.broker.reshaping import Reshaper
 from seaweedq.broker.subscriptions import SubscriptionAdmin
 from seaweedq.broker.succession import Succession
 from seaweedq.broker.takeover import Takeover
@@ -234,6 +237,19 @@ class Broker:
             self._coordination, self.succession, self.dispatcher, self._readables, self.everywhere, clock
         )
         self._handover = Handover(self.dispatcher, self.succession, self.membership, clock)
+        self.planner = Planner(self.catalog, self._coordination)
+        self.reshaper = Reshaper(
+            self.catalog,
+            self._coordination,
+            self.membership,
+            self.roster,
+            self.ownership,
+            self.commit,
+            self.flusher,
+            partial(self.give, committed=True),
+            clock,
+        )
+        self._spawn(self.reshaper.run(), "reshaping")
         self._spawn(self.commit.run(), "group commit")
         self._spawn(self._handover.run(), "handover")
         upkeep = Upkeep(
@@ -281,9 +297,9 @@ class Broker:
                 "not everything could be handed over; the others recover it: %s", str(error) or "out of time"
             )
 
-    async def give(self, topic: Topic, segment: int, target: str) -> bool:
+    async def give(self, topic: Topic, segment: int, target: str, committed: bool = False) -> bool:
         """Give a segment to another broker. False: it could not be."""
-        return await self.ownership.give(topic, segment, target, self._settle)
+        return await self.ownership.give(topic, segment, target, self._settle, committed)
 
     async def _settle(self, segment: OpenSegment) -> None:
         await self.commit.quiet()
@@ -333,6 +349,7 @@ class Broker:
 
     async def _leave(self, clean: bool) -> None:
         self._readables.close()
+        await self.reshaper.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, self.flusher.stop(), return_exceptions=True)
@@ -371,6 +388,7 @@ class Broker:
 
     async def close_topic(self, topic: Topic) -> None:
         """Let go of a topic that is being deleted: nothing of it is under way here any more."""
+        await self.reshaper.stop(topic)
         await self.commit.quiet()
         for segment in list(topic.opened.values()):
             await self.flusher.abandon(segment)

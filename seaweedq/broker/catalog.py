@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.pieces import Bounds
 from seaweedq.broker.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination
@@ -21,15 +22,27 @@ from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
 PREFIXES = ("topics/", "segments/")
+SegmentKey = tuple[str, int, int]  # topic, incarnation, id
 
 
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """A topic's open segments by their sorted lower ends `bounds`; `opened` has None where another broker owns one."""
+@dataclass(frozen=True)
+class Routing(Bounds):
+    """`opened` has the segment of each part, None where another broker owns it, or it was not needed yet."""
 
-    ids: list[int]
-    bounds: np.ndarray
     opened: list[OpenSegment | None]
+
+    @staticmethod
+    def of(records: Mapping[int, tuple[SegmentRecord, int]], opened: Mapping[int, OpenSegment]) -> "Routing":
+        """Where rows go as these records, each with its revision, say."""
+        parts = sorted((low, n) for n, (record, _) in records.items() if record.state == "open" for low in record.parts)
+        lows = np.array([low for low, _ in parts], dtype=np.int32)
+        return Routing(lows, [number for _, number in parts], [opened.get(number) for _, number in parts])
+
+    def note(self, segment: OpenSegment) -> None:
+        """A segment has been opened."""
+        for at, number in enumerate(self.ids):
+            if number == segment.id:
+                self.opened[at] = segment
 
 
 @dataclass(eq=False)
@@ -53,7 +66,8 @@ class Topic:
         opened = self.opened.get(segment)
         if opened and now and now[0].owner != opened.owner:
             del self.opened[segment]
-            opened.close(NotOwner(f"segment {segment} of {self.name!r} belongs to {now[0].owner}", owner=now[0].owner))
+            fate = f"belongs to {now[0].owner}" if now[0].owner else "is sealed"
+            opened.close(NotOwner(f"segment {segment} of {self.name!r} {fate}", owner=now[0].owner))
         self.moved.wake()
         self.signal.wake()
 
@@ -76,7 +90,9 @@ class Catalog:
         self._closed = closed  # told of a topic that is gone or being deleted
         self._topics: dict[str, Topic] = {}
         self._segments: dict[str, dict[int, tuple[SegmentRecord, int]]] = {}  # by topic/incarnation
-        self._owners: dict[str | None, set[tuple[str, int, int]]] = {}  # topic, incarnation, segment by owner
+        self._owners: dict[str | None, set[SegmentKey]] = {}  # open segments by owner
+        self._locked: set[SegmentKey] = set()  # those with an intent
+        self.locking = Signal()  # a segment has got an intent, or another one
         self._doomed: set[str] = set()
         self._view = View(coordination, PREFIXES, self._apply)
         self.load = self._view.load
@@ -117,9 +133,13 @@ class Catalog:
         """All whom some segment's record names its owner."""
         return list(self._owners)
 
-    def owned_by(self, broker: str | None) -> Collection[tuple[str, int, int]]:
-        """What a broker owns: topic, incarnation and id of each segment; also of topics that are not there yet."""
+    def owned_by(self, broker: str | None) -> Collection[SegmentKey]:
+        """What a broker owns: topic, incarnation and id of each open segment; also of topics that are not there yet."""
         return self._owners.get(broker, ())
+
+    def locked(self) -> Collection[SegmentKey]:
+        """The segments that have an intent."""
+        return self._locked
 
     def doomed(self) -> list[Topic]:
         """The topics that are being deleted."""
@@ -198,19 +218,25 @@ class Catalog:
     def _apply_segment(self, change: Change) -> None:
         name, incarnation, segment = keys.SEGMENTS.parse(change.key)
         known = self._segments.setdefault(f"{name}/{incarnation}", {})
-        if segment in known:
-            self._disown(known[segment][0].owner, (name, incarnation, segment))
+        key = (name, incarnation, segment)
+        self._locked.discard(key)
+        if segment in known and known[segment][0].state == "open":
+            self._disown(known[segment][0].owner, key)
         if change.value is None:
             known.pop(segment, None)
             if not known:
                 del self._segments[f"{name}/{incarnation}"]
         else:
             known[segment] = record, _ = (keys.SEGMENTS.decode(change.value), change.revision)
-            self._owners.setdefault(record.owner, set()).add((name, incarnation, segment))
+            if record.state == "open":
+                self._owners.setdefault(record.owner, set()).add(key)
+            if record.intent:
+                self._locked.add(key)
+                self.locking.wake()
         if (topic := self._topics.get(name)) and topic.record.incarnation == incarnation:
             topic.regroup(segment, known.get(segment))
 
-    def _disown(self, owner: str | None, segment: tuple[str, int, int]) -> None:
+    def _disown(self, owner: str | None, segment: SegmentKey) -> None:
         owned = self._owners[owner]
         owned.remove(segment)
         if not owned:

@@ -33,11 +33,15 @@ COMMIT_BYTES = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Somebody waits for rows [row, row + count) of a part: `done` gives the first one's offset."""
+    """Somebody waits for rows [row, row + count) of a request's share: `done` gives the first one's offset.
+
+    `part` is where the part of the segment's range begins that the rows fall into.
+    """
 
     row: int
     count: int
     done: asyncio.Future[int]
+    part: int
     sequences: Sequences | None = None
 
 
@@ -128,14 +132,16 @@ class GroupCommit:
         self._requests.append(_Request(self._count(), parts, sum(p.payload.size for p in parts), done))
         return done
 
-    def add_single(self, segment: OpenSegment, message: Single, sequences: Sequences | None) -> asyncio.Future[int]:
+    def add_single(
+        self, segment: OpenSegment, part: int, message: Single, sequences: Sequences | None
+    ) -> asyncio.Future[int]:
         """One message; the future gives its offset."""
         self._count()
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         waiting = self._singles.get(segment)
         if waiting is None:
             waiting = self._singles[segment] = _Singles()
-        waiting.claims.append(Claim(len(waiting.messages), 1, done, sequences))
+        waiting.claims.append(Claim(len(waiting.messages), 1, done, part, sequences))
         waiting.messages.append(message)
         return done
 
@@ -302,7 +308,7 @@ def _request_of_singles(segment: OpenSegment, waiting: _Singles) -> _Request | N
     except Exception as error:
         for claim in waiting.claims:
             if claim.sequences:
-                segment.settle(claim.sequences)
+                segment.settle(claim.part, claim.sequences)
             _raise(claim.done, error)
         return None
     part.claims = waiting.claims
@@ -311,7 +317,7 @@ def _request_of_singles(segment: OpenSegment, waiting: _Singles) -> _Request | N
 
 def _frame(part: Part, now_us: int) -> Frame:
     ranges = tuple(
-        ProducerRange(c.sequences.producer, c.sequences.low, c.sequences.high, part.first + c.row, c.count)
+        ProducerRange(c.sequences.producer, c.sequences.low, c.sequences.high, part.first + c.row, c.count, c.part)
         for c in part.claims
         if c.sequences
     )
@@ -334,7 +340,7 @@ def _settled(request: _Request) -> Iterator[tuple[Claim, int]]:
     for part in request.parts:
         for claim in part.claims:
             if claim.sequences:
-                part.segment.settle(claim.sequences)
+                part.segment.settle(claim.part, claim.sequences)
             yield claim, part.first + claim.row
 
 

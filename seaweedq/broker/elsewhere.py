@@ -1,19 +1,25 @@
-"""Rows for segments of other brokers: settled with whoever owns the segment, until the time for a publish is over.
+"""Rows for segments of other brokers, or of nobody just now: settled with whoever owns their segment, until the time
+for a publish is over.
 
-Every piece has an identity: the client's producer and sequences, or those of a slot (broker/forward). A try whose
+Every cargo has an identity: the client's producer and sequences, or those of a slot (broker/forward). A try whose
 answer was lost is repeated under the same identity, at the same owner or at the next one, which may be this broker.
+Pieces whose segment was sealed meanwhile *bounce*: once the others of their cargo are settled they are cut again, all
+together, by the successors' parts, and go on under the same identity, which the successors know from their predecessor.
 """
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from seaweedq.broker.catalog import Catalog, Topic
-from seaweedq.broker.commit import Rows
 from seaweedq.broker.forward import Outbound, Slots
 from seaweedq.broker.open_segment import Sequences
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.parcels import Header, Outcome, Parcel
+from seaweedq.broker.pieces import Cargo, Piece, Placed, cut_again, cut_all, places
 from seaweedq.broker.taking import Taker
 from seaweedq.clock import Clock
 from seaweedq.coordination.roster import Roster
@@ -23,6 +29,25 @@ from seaweedq.segments.rows import Single, rows_of_singles
 
 PAUSE_S = 0.1
 LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A piece whose rows were not taken, or of which nobody knows."""
+
+    piece: Piece
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounced:
+    """A piece of a segment that takes nothing any more; whether an earlier try may have been taken."""
+
+    piece: Piece
+    in_doubt: bool
+
+
+Gathered = tuple[Single, int, asyncio.Future[tuple[int, int]]]
 
 
 class Elsewhere:
@@ -47,22 +72,26 @@ class Elsewhere:
         self._slots = slots
         self._clock = clock
         self._timeout_s = timeout_s
-        self._gathered: dict[tuple[Topic, int], list[tuple[Single, asyncio.Future[int]]]] = {}
+        self._gathered: dict[tuple[Topic, int], list[Gathered]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def settle(self, topic: Topic, segment: int, rows: Rows, sequences: Sequences | None) -> Outcome:
-        """Have the owner take rows, whoever that is. Raises Unavailable, SequenceOutOfOrder, TopicBeingDeleted."""
+    async def settle(
+        self, topic: Topic, pieces: Sequence[Piece], cargo: Cargo, sequences: Sequences | None
+    ) -> list[Placed | Failed]:
+        """Have the owners take the pieces, whoever they are. Without `sequences` each piece gets an identity of its
+        own."""
         end_s = self._clock.monotonic_s() + self._timeout_s
         if sequences:
-            return await self._settle(topic, segment, rows, sequences, end_s)
-        async with self._slots.take(topic, segment, self._timeout_s) as slot:
-            return await self._settle(topic, segment, rows, slot.sequences(rows.batch.num_rows), end_s)
+            return await self._settle(topic, pieces, cargo, sequences, end_s)
+        settled = await asyncio.gather(*(self._settle_alone(topic, piece, cargo, end_s) for piece in pieces))
+        return [fate for fates in settled for fate in fates]
 
-    def single(self, topic: Topic, segment: int, message: Single) -> asyncio.Future[int]:
-        """A message without identity: its offset. Those that wait for a slot go together."""
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    def single(self, topic: Topic, segment: int, message: Single, hashed: int) -> asyncio.Future[tuple[int, int]]:
+        """A message without identity, whose key hashes so: its segment and offset. Those that wait for a slot go
+        together."""
+        done: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         waiting = self._gathered.setdefault((topic, segment), [])
-        waiting.append((message, done))
+        waiting.append((message, hashed, done))
         if len(waiting) == 1:
             task = asyncio.create_task(self._send_gathered(topic, segment))
             self._tasks.add(task)
@@ -73,46 +102,103 @@ class Elsewhere:
         end_s = self._clock.monotonic_s() + self._timeout_s
         waiting = self._gathered[topic, segment]
         failed: Exception = Unavailable("the broker is stopping")
-        outcome = None
+        fates: list[Placed | Failed] = []
         try:
             async with self._slots.take(topic, segment, self._timeout_s) as slot:
                 del self._gathered[topic, segment]  # the next ones gather anew
-                rows = Rows.of(rows_of_singles([message for message, _ in waiting], topic.layout))
-                outcome = await self._settle(topic, segment, rows, slot.sequences(len(waiting)), end_s)
+                hashes = np.array([hashed for _, hashed, _ in waiting], np.int32)
+                cargo = Cargo(rows_of_singles([message for message, _, _ in waiting], topic.layout), lambda: hashes)
+                pieces = cut_all(await self._ownership.routing(topic), cargo)
+                fates = await self._settle(topic, pieces, cargo, slot.sequences(len(waiting)), end_s)
         except Exception as error:
             failed = error
         finally:
             if self._gathered.get((topic, segment)) is waiting:
                 del self._gathered[topic, segment]
-            for at, (_, done) in enumerate(waiting):
-                if not done.done():
-                    _answer(done, outcome, at, failed)
+            for fate in fates:
+                _answer(waiting, fate)
+            for _, _, done in waiting:
+                _fail(done, failed)
 
-    async def _settle(self, topic: Topic, segment: int, rows: Rows, sequences: Sequences, end_s: float) -> Outcome:
+    async def _settle_alone(self, topic: Topic, piece: Piece, whole: Cargo, end_s: float) -> list[Placed | Failed]:
+        """A piece as a cargo of its own, with the identity of a slot; its fates by the indexes of the whole."""
+        alone = Cargo(piece.rows.batch, lambda: whole.hashes[piece.indexes])
+        first = Piece(piece.segment, piece.part, piece.rows, np.arange(len(piece.indexes)))
+        try:
+            async with self._slots.take(topic, piece.segment, self._timeout_s) as slot:
+                sequences = slot.sequences(len(piece.indexes))
+                fates = await self._settle(topic, [first], alone, sequences, end_s)
+        except Unavailable as error:
+            return [Failed(piece, error)]
+        return [_outward(fate, piece) for fate in fates]
+
+    async def _settle(
+        self, topic: Topic, pieces: Sequence[Piece], cargo: Cargo, sequences: Sequences, end_s: float
+    ) -> list[Placed | Failed]:
+        """Settle all pieces of a cargo; what bounces is cut again until nothing does."""
+        settled: list[Placed | Failed] = []
         in_doubt = False
+        while pieces:
+            work = (self._settle_piece(topic, piece, cargo, sequences, in_doubt, end_s) for piece in pieces)
+            bounced: list[_Bounced] = []
+            for fates in await asyncio.gather(*work):
+                if isinstance(fates, _Bounced):
+                    bounced.append(fates)
+                else:
+                    settled += fates
+            in_doubt = in_doubt or any(one.in_doubt for one in bounced)
+            pieces = [one.piece for one in bounced]
+            try:
+                pieces = await self._cut_again(topic, cargo, pieces, end_s) if pieces else []
+            except Exception as error:
+                return settled + [Failed(piece, error) for piece in pieces]
+        return settled
+
+    async def _cut_again(self, topic: Topic, cargo: Cargo, pieces: Sequence[Piece], end_s: float) -> list[Piece]:
+        while True:
+            try:
+                routing = await self._ownership.routing(topic)
+                return await asyncio.to_thread(cut_again, routing, cargo, pieces)
+            except Unavailable:
+                if self._clock.monotonic_s() >= end_s:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    async def _settle_piece(
+        self, topic: Topic, piece: Piece, cargo: Cargo, sequences: Sequences, in_doubt: bool, end_s: float
+    ) -> "list[Placed] | list[Failed] | _Bounced":
         while True:
             seen = topic.moved.count
-            self._catalog.check(topic)
             try:
-                outcome = await self._try(topic, segment, rows, sequences, end_s)
-                return msgspec.structs.replace(outcome, duplicate=outcome.duplicate and not in_doubt)
+                self._catalog.check(topic)
+                if self._is_sealed(topic, piece.segment):
+                    return _Bounced(piece, in_doubt)
+                outcome = await self._try(topic, piece, sequences, end_s)
+                outcome = msgspec.structs.replace(outcome, duplicate=outcome.duplicate and not in_doubt)
+                return places(cargo, piece, outcome, self._ownership.record(topic, outcome.segment))
             except Unavailable as error:
                 in_doubt = in_doubt or not isinstance(error, NotOwner)
                 left_s = end_s - self._clock.monotonic_s()
                 if left_s <= 0:
-                    raise
+                    return [Failed(piece, error)]
+            except Exception as error:
+                return [Failed(piece, error)]
             if topic.moved.count == seen:
                 await topic.moved.wait(min(PAUSE_S, left_s))
 
-    async def _try(self, topic: Topic, segment: int, rows: Rows, sequences: Sequences, end_s: float) -> Outcome:
-        if self._ownership.has(topic, segment):
-            opened = await self._ownership.opened(topic, segment)
-            return await self._taker.take(opened, rows, sequences)
-        owner = self._catalog.segment(topic, segment)[0].owner
+    def _is_sealed(self, topic: Topic, segment: int) -> bool:
+        record = self._ownership.record(topic, segment)
+        return record is not None and record.state == "sealed"
+
+    async def _try(self, topic: Topic, piece: Piece, sequences: Sequences, end_s: float) -> Outcome:
+        if self._ownership.has(topic, piece.segment):
+            opened = await self._ownership.opened(topic, piece.segment)
+            return await self._taker.take(opened, piece.part, piece.rows, sequences)
+        owner = self._catalog.segment(topic, piece.segment)[0].owner
         url = self._roster.url(owner)
         if url is None:
-            raise NotOwner(f"segment {segment} of {topic.name!r} belongs to {owner}, who is gone", owner=owner)
-        return await self._forward(topic, owner, url, _parcel(topic, segment, rows, sequences), end_s)
+            raise NotOwner(f"segment {piece.segment} of {topic.name!r} belongs to {owner}, who is gone", owner=owner)
+        return await self._forward(topic, owner, url, _parcel(topic, piece, sequences), end_s)
 
     async def _forward(self, topic: Topic, owner: str | None, url: str, parcel: Parcel, end_s: float) -> Outcome:
         """Wait for the owner's answer for as long as it is the owner, and lives."""
@@ -133,23 +219,41 @@ class Elsewhere:
             sent.cancel()
 
 
-def _answer(done: asyncio.Future[int], outcome: Outcome | None, at: int, failed: Exception) -> None:
-    if outcome:
-        done.set_result(outcome.first_offset + at)
-    else:
-        done.set_exception(failed)
+def _answer(waiting: Sequence[Gathered], fate: Placed | Failed) -> None:
+    if isinstance(fate, Failed):
+        for index in fate.piece.indexes:
+            _fail(waiting[index][2], fate.error)
+        return
+    for at, index in enumerate(fate.indexes):
+        done = waiting[index][2]
+        if not done.done():
+            done.set_result((fate.segment, fate.first + at))
+
+
+def _fail(done: asyncio.Future[tuple[int, int]], error: Exception) -> None:
+    if not done.done():
+        done.set_exception(error)
         done.exception()  # whoever waits gets it; where nobody does any more, it is no news
 
 
-def _parcel(topic: Topic, segment: int, rows: Rows, sequences: Sequences) -> Parcel:
+def _outward(fate: Placed | Failed, piece: Piece) -> Placed | Failed:
+    """The fate of a part of a piece, by the indexes of the piece's own cargo."""
+    if isinstance(fate, Placed):
+        return Placed(fate.segment, fate.first, piece.indexes[fate.indexes], fate.duplicate)
+    inner = fate.piece
+    return Failed(Piece(inner.segment, inner.part, inner.rows, piece.indexes[inner.indexes]), fate.error)
+
+
+def _parcel(topic: Topic, piece: Piece, sequences: Sequences) -> Parcel:
     header = Header(
         topic.name,
         topic.record.incarnation,
-        segment,
-        mask_of(rows.batch),
+        piece.segment,
+        piece.part,
+        mask_of(piece.rows.batch),
         sequences.producer,
         sequences.low,
         sequences.high,
-        rows.payload.size,
+        piece.rows.payload.size,
     )
-    return Parcel(header, rows.payload)
+    return Parcel(header, piece.rows.payload)

@@ -11,29 +11,53 @@ import pyarrow as pa
 
 from seaweedq.broker.failpoints import reach
 from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.records import SegmentRecord
+from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.layout import Layout
-from seaweedq.segments.producers import ProducerTable
+from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.schema import schema_id
+from seaweedq.storage.interface import ObjectStore
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which segment rows come from, and what they look like."""
+    """Which segment rows come from, and what they look like; `cuts` and `predecessors` as in its record."""
 
     topic: str
     segment: int
     key_range: KeyRange
     layout: Layout
+    cuts: tuple[int, ...] = ()
+    predecessors: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Where the parts of the range begin."""
+        return (self.key_range.low, *self.cuts)
+
+    @staticmethod
+    def of(topic: str, segment: int, record: SegmentRecord, layout: Layout) -> "Source":
+        """The source that a segment's record describes."""
+        return Source(topic, segment, KeyRange(record.low, record.high), layout, record.cuts, record.predecessors)
 
 
-def known_producers(source: Source, chain: Chain) -> ProducerTable:
-    """The producer table as of the chain's end."""
-    if chain.last and chain.last.producers:
-        return ProducerTable.decode(chain.last.producers)
-    return ProducerTable(source.key_range)
+async def known_producers(store: ObjectStore, source: Source, chain: Chain) -> ProducerTables:
+    """The producer tables as of the chain's end; those of the predecessors' seals where it has no entry yet."""
+    if chain.last:
+        return ProducerTables.decode(chain.last.producers, source.segment)
+    found = await asyncio.gather(*(_sealed_producers(store, source.topic, number) for number in source.predecessors))
+    return ProducerTables.inherited(source.segment, source.key_range, source.cuts, found)
+
+
+async def _sealed_producers(store: ObjectStore, topic: str, segment: int) -> ProducerTables:
+    chain = Chain(store, topic, segment)
+    await chain.open()
+    if chain.last is None or chain.last.seal is None:
+        raise ChainDamaged(f"{chain.folder} has successors, and no seal", name=chain.folder)
+    return ProducerTables.decode(chain.last.producers, segment)
 
 
 class EntryWriter:
@@ -50,7 +74,7 @@ class EntryWriter:
         source: Source,
         chain: Chain,
         pieces: Sequence[tuple[int, pa.RecordBatch]],
-        producers: ProducerTable,
+        producers: ProducerTables,
         max_timestamp_us: int,
         seal: Seal | None = None,
     ) -> None:

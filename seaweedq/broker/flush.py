@@ -94,7 +94,7 @@ class Flusher:
         Each time that an entry takes longer than `patience_s` because the store refuses it: StoreUnavailable.
         """
         goal = segment.end
-        while segment.tail.start < min(goal, segment.end):
+        while segment.tail.start < min(goal, segment.end) or (segment.seal and not segment.sealed):
             task = self._running.get(segment)
             if task is None:
                 task = self._running[segment] = asyncio.create_task(self._flush(segment))
@@ -131,14 +131,16 @@ class Flusher:
                 segment.check_open()
             pieces = segment.tail.head(ENTRY_BYTES)
             rows = [(piece.first, piece.rows) for piece in pieces]
+            end = pieces[-1].end if pieces else segment.tail.start
+            seal = segment.seal if end == segment.end else None
             try:
                 await self._entries.append(
-                    segment.source, segment.chain, rows, segment.producers, segment.max_timestamp_us
+                    segment.source, segment.chain, rows, segment.producers, segment.max_timestamp_us, seal
                 )
             except Fenced as error:
                 logger.warning("segment %s of %s is lost to another broker: %s", segment.id, segment.topic, error)
                 segment.close(error)
                 raise
             reach("flush.release")
-            segment.flushed(pieces[-1].end)
+            segment.flushed(end)
             self.flushes += 1

@@ -1,9 +1,9 @@
 """Forwarding is publishing: how rows reach the owner of their segment, and what makes a repeat known there.
 
-A *slot* is an identity under which this broker publishes rows of clients that gave none: a producer `~{broker}.{n}`
-with sequences of its own in each segment. A slot carries one piece at a time until its fate is known or given up, so
-its sequences arrive in order, and a repeat, also at the segment's next owner, is known as one. Several slots go at a
-time; messages in flight together have no order among them.
+A *slot* is an identity under which this broker publishes rows of clients that gave none: a producer
+`~{broker}.{segment}.{n}`, after the segment first tried, whose name it keeps at that one's successors. A slot carries
+one piece at a time until its fate is known or given up, so its sequences arrive in order, and a repeat, also at the
+segment's next owner, is known as one. Several slots go at a time; messages in flight together have no order among them.
 
 A *link* carries what waits for one owner in few requests: while some are under way the next gathers.
 """
@@ -67,7 +67,7 @@ class Slots:
             detail = f"segment {segment} of {topic.name!r} has not answered those before within {timeout_s:g} s"
             raise Unavailable(f"{detail}; nothing was taken") from None
         if not known.free:
-            known.free.append(Slot(f"~{self._broker}.{known.made}"))
+            known.free.append(Slot(f"~{self._broker}.{segment}.{known.made}"))
             known.made += 1
         slot = known.free.pop()
         try:

@@ -8,14 +8,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from seaweedq.broker.entries import Source, known_producers
+from seaweedq.broker.entries import Source
 from seaweedq.broker.memory import Budget
 from seaweedq.broker.signal import Signal
 from seaweedq.broker.tail import Piece, Tail
-from seaweedq.errors import SeaweedqError
+from seaweedq.errors import NotOwner, SeaweedqError
 from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import Seal
 from seaweedq.segments.frames import ProducerRange
-from seaweedq.segments.producers import Duplicate, New, OutOfOrder
+from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,15 @@ class _Pending:
 
 
 class OpenSegment:
-    """State of one owned segment. Offsets from `tail.end` on are free."""
+    """State of one owned segment, or of a sealed one, which is only read and has no owner. Offsets from `tail.end` on
+    are free. A `seal` stands in the next entry that holds all of the tail."""
 
     def __init__(
         self,
         source: Source,
         chain: Chain,
-        owner: str,
+        producers: ProducerTables,
+        owner: str | None,
         budget: Budget,
         signal: Signal,
         dirty: Callable[["OpenSegment"], None],
@@ -66,15 +69,26 @@ class OpenSegment:
         self.tail = Tail(chain.end)
         self.next = chain.end  # the offset to give out next; beyond `end` are those on their way to the journal
         last = chain.last
-        self.producers = known_producers(source, chain)
+        self.producers = producers
+        self.seal: Seal | None = None
         self.max_timestamp_us = last.max_timestamp_us if last else 0
         self.closed: SeaweedqError | None = None
         self._holding: SeaweedqError | None = None
-        self.taken_bytes = 0  # ever, by this broker
+        self.taken_bytes = self.taken_messages = 0  # ever, by this broker
         self.signal = signal
         self._budget = budget
         self._dirty = dirty
-        self._pending: dict[str, list[_Pending]] = {}
+        self._pending: dict[tuple[str, int], list[_Pending]] = {}  # by producer and part
+
+    @property
+    def sealed(self) -> bool:
+        """Whether its chain has ended."""
+        return self.chain.last is not None and self.chain.last.seal is not None
+
+    @property
+    def takes_elsewhere(self) -> bool:
+        """Whether its messages go to another segment, or another broker, as far as is known."""
+        return self.sealed or isinstance(self.closed, NotOwner)
 
     @property
     def end(self) -> int:
@@ -108,10 +122,10 @@ class OpenSegment:
             self.closed = None
             self.signal.wake()
 
-    def judge(self, sequences: Sequences, count: int) -> Verdict:
-        """What becomes of `count` rows of this request: pending ones count as if they were recorded."""
-        verdict = self.producers.judge(sequences.producer, sequences.low, sequences.high, count)
-        pending = self._pending.get(sequences.producer)
+    def judge(self, part: int, sequences: Sequences, count: int) -> Verdict:
+        """What becomes of `count` rows of this request in a part: pending ones count as if they were recorded."""
+        verdict = self.producers.judge(part, sequences.producer, sequences.low, sequences.high, count)
+        pending = self._pending.get((sequences.producer, part))
         if not pending or not isinstance(verdict, New):
             return verdict
         for known in pending:
@@ -120,26 +134,31 @@ class OpenSegment:
         newest = max(known.high for known in pending)
         return New() if sequences.low > newest else OutOfOrder(newest)
 
-    def expect(self, sequences: Sequences, count: int, done: asyncio.Future[int]) -> None:
+    def expect(self, part: int, sequences: Sequences, count: int, done: asyncio.Future[int]) -> None:
         """Rows judged new are on their way; `done` will be their first offset, or an error."""
-        self._pending.setdefault(sequences.producer, []).append(_Pending(sequences.low, sequences.high, count, done))
+        waiting = self._pending.setdefault((sequences.producer, part), [])
+        waiting.append(_Pending(sequences.low, sequences.high, count, done))
 
-    def settle(self, sequences: Sequences) -> None:
+    def settle(self, part: int, sequences: Sequences) -> None:
         """Rows are durable and recorded, or have failed: no longer pending."""
-        left = [p for p in self._pending[sequences.producer] if p.low != sequences.low]
+        key = (sequences.producer, part)
+        left = [p for p in self._pending[key] if p.low != sequences.low]
         if left:
-            self._pending[sequences.producer] = left
+            self._pending[key] = left
         else:
-            del self._pending[sequences.producer]
+            del self._pending[key]
 
     def durable(self, piece: Piece, ranges: tuple[ProducerRange, ...], now_us: int, max_timestamp_us: int) -> None:
         """The journal has these rows: they are readable from now on."""
         for known in ranges:
-            self.producers.record(known.producer, known.low, known.high, known.first_offset, known.count, now_us)
+            self.producers.record(
+                known.part, known.producer, known.low, known.high, known.first_offset, known.count, now_us
+            )
         self.max_timestamp_us = max(self.max_timestamp_us, max_timestamp_us)
         self.tail.append(piece)
         self._dirty(self)
         self.taken_bytes += piece.size_bytes
+        self.taken_messages += piece.rows.num_rows
         self._budget.tails += piece.size_bytes
         self.signal.wake()
 

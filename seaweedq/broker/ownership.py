@@ -16,11 +16,11 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import msgspec
-import numpy as np
 
 from seaweedq.broker.catalog import Catalog, Routing, Topic
-from seaweedq.broker.entries import Source
+from seaweedq.broker.entries import Source, known_producers
 from seaweedq.broker.failpoints import reach
+from seaweedq.broker.intents import Transaction, locks, undo
 from seaweedq.broker.memory import Budget
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.coordination import keys
@@ -30,7 +30,7 @@ from seaweedq.coordination.records import SegmentRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import CoordinationUnavailable, NotOwner
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.keyrange import KeyRange
+from seaweedq.segments.producers import ProducerTables
 from seaweedq.storage.interface import ObjectStore
 
 OPENINGS = 16
@@ -62,28 +62,35 @@ class Ownership:
         self._openings: dict[tuple[Topic, int], asyncio.Task[OpenSegment | None]] = {}
 
     def has(self, topic: Topic, segment: int) -> bool:
-        """Whether the segment is this broker's, as far as it knows. Raises SegmentNotFound."""
-        return self._catalog.segment(topic, segment)[0].owner == self._membership.broker
+        """Whether the segment is this broker's to serve, as far as it knows: its own, or sealed, which is anybody's.
+        Raises SegmentNotFound."""
+        record, _ = self._catalog.segment(topic, segment)
+        return record.owner == self._membership.broker or record.state == "sealed"
+
+    def record(self, topic: Topic, segment: int) -> SegmentRecord | None:
+        """What is known of a segment."""
+        found = self._catalog.records(topic).get(segment)
+        return found[0] if found else None
 
     async def routing(self, topic: Topic) -> Routing:
         """Where the topic's rows go. Raises NotReady, TopicBeingDeleted."""
         while topic.routing is None:
             await self._catalog.whole(topic)
             if topic.routing is None:
-                topic.routing = self._route(topic)
+                topic.routing = Routing.of(self._catalog.records(topic), topic.opened)
         return topic.routing
 
     async def mine(self, topic: Topic) -> list[OpenSegment]:
         """The segments of a topic that are this broker's, opened."""
         routing = await self.routing(topic)
-        found = await asyncio.gather(*(self.open(topic, number) for number in routing.ids))
+        found = await asyncio.gather(*(self.open(topic, number) for number in dict.fromkeys(routing.ids)))
         return [segment for segment in found if segment]
 
     async def opened(self, topic: Topic, segment: int) -> OpenSegment:
         """One of this broker's segments. Raises SegmentNotFound, NotOwner."""
         if not self.has(topic, segment):
             await self._catalog.look(topic.name, segment)
-        found = await self.open(topic, segment)
+        found = await self.open(topic, segment) or await self.open(topic, segment)  # its record may change meanwhile
         if found is None:
             owner = self._catalog.segment(topic, segment)[0].owner
             raise NotOwner(f"segment {segment} of {topic.name!r} belongs to {owner}", owner=owner)
@@ -102,12 +109,23 @@ class Ownership:
         return opening.result()
 
     async def give(
-        self, topic: Topic, segment: int, target: str, settle: Callable[[OpenSegment], Awaitable[None]]
+        self,
+        topic: Topic,
+        segment: int,
+        target: str,
+        settle: Callable[[OpenSegment], Awaitable[None]],
+        committed: bool = False,
     ) -> bool:
-        """Give a segment to another living broker; `settle` makes it quiet and flushes it. False: it could not be."""
-        if target == self._membership.broker or not self._roster.alive(target):
+        """Give a segment to another living broker; `settle` makes it quiet and flushes it. False: it could not be.
+
+        A planned intent is undone with it; one whose intent is committed stays, unless `committed` says otherwise.
+        """
+        if target == self._membership.broker or not self._roster.alive(target) or segment in topic.leaving:
             return False
-        if segment in topic.leaving or not self.has(topic, segment):
+        record, _ = self._catalog.segment(topic, segment)
+        if record.owner != self._membership.broker:
+            return False
+        if not committed and record.intent and record.intent.state == "committed":
             return False
         topic.leaving.add(segment)
         topic.routing = None
@@ -139,7 +157,8 @@ class Ownership:
     def _keep(self, topic: Topic, segment: int) -> None:
         topic.leaving.discard(segment)
         topic.routing = None
-        if opened := topic.opened.get(segment):
+        intent = self._catalog.segment(topic, segment)[0].intent
+        if (opened := topic.opened.get(segment)) and not (intent and intent.state == "committed"):
             opened.reopen()
         topic.moved.wake()
 
@@ -147,8 +166,17 @@ class Ownership:
         record, revision = self._catalog.segment(topic, segment)
         key = keys.SEGMENTS.key(topic.name, topic.record.incarnation, segment)
         compares = [Compare(key, revision), self._membership.compare(), self._roster.compare(target)]
+        records, intent = self._catalog.records(topic), record.intent
+        undone = Transaction((), ())
+        if intent and intent.state == "planned":
+            if not locks(records, intent):
+                await self._catalog.reread(topic)
+                return False
+            undone, intent = undo(topic, records, intent), None
+        given = Put(key, keys.SEGMENTS.encode(msgspec.structs.replace(record, owner=target, intent=intent)))
+        others = [put for put in undone.writes if put.key != key]
         try:
-            done = await self._write(key, msgspec.structs.replace(record, owner=target), compares)
+            done = await self._write([*compares, *undone.compares], [given, *others])
         except CoordinationUnavailable:
             await self._be_sure(key, record, revision)
             done = self._catalog.segment(topic, segment)[0].owner == target
@@ -160,7 +188,8 @@ class Ownership:
         """After a lost answer: write the record as it was, or learn that it has changed."""
         while True:
             try:
-                if not await self._write(key, record, [Compare(key, revision), self._membership.compare()]):
+                again = Put(key, keys.SEGMENTS.encode(record))
+                if not await self._write([Compare(key, revision), self._membership.compare()], [again]):
                     there = await self._coordination.get(key)
                     if there and there.revision == revision:
                         raise NotOwner("this broker's lease has run out")
@@ -170,18 +199,11 @@ class Ownership:
                 logger.warning("whether %s has been given away is unknown yet", key)
                 await asyncio.sleep(RETRY_S)
 
-    async def _write(self, key: str, record: SegmentRecord, compares: list[Compare]) -> bool:
-        value = keys.SEGMENTS.encode(record)
-        done = await self._coordination.commit(compares, [Put(key, value)])
+    async def _write(self, compares: list[Compare], writes: list[Put]) -> bool:
+        done = await self._coordination.commit(compares, writes)
         if done:
-            self._catalog.apply([Change(key, value, done)])
+            self._catalog.apply([Change(put.key, put.value, done) for put in writes])
         return done is not None
-
-    def _route(self, topic: Topic) -> Routing:
-        records = self._catalog.segments(topic)
-        order = sorted(records, key=lambda number: records[number].low)
-        bounds = np.array([records[number].low for number in order], dtype=np.int32)
-        return Routing(order, bounds, [topic.opened.get(number) for number in order])
 
     async def _open_once(self, topic: Topic, segment: int) -> OpenSegment | None:
         async with self._places:
@@ -190,8 +212,8 @@ class Ownership:
         if not self._is_still(topic, segment, revision):
             return None
         topic.opened[segment] = opened
-        if topic.routing and segment in topic.routing.ids:
-            topic.routing.opened[topic.routing.ids.index(segment)] = opened
+        if topic.routing:
+            topic.routing.note(opened)
         return opened
 
     def _is_still(self, topic: Topic, number: int, revision: int) -> bool:
@@ -206,5 +228,12 @@ class Ownership:
             await chain.open()
         finally:
             self._catalog.check(topic)  # one that has been deleted meanwhile is not opened, nor damaged
-        source = Source(topic.name, number, KeyRange(record.low, record.high), topic.layout)
-        return OpenSegment(source, chain, self._membership.broker, self._budget, topic.signal, self._dirty.add)
+        source = Source.of(topic.name, number, record, topic.layout)
+        if record.state == "sealed":
+            producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
+        else:
+            producers = await known_producers(self._store, source, chain)
+        opened = OpenSegment(source, chain, producers, record.owner, self._budget, topic.signal, self._dirty.add)
+        if record.intent and record.intent.state == "committed":
+            opened.hold(NotOwner(f"segment {number} of {topic.name!r} is about to be sealed"))
+        return opened

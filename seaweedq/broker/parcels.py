@@ -22,11 +22,13 @@ _LENGTH = 8
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
-    """Where the rows go, which optional columns they have (layout.mask_of), and what makes a repeat known."""
+    """Where the rows go (segment, and where the part of its range begins), which optional columns they have
+    (layout.mask_of), and what makes a repeat known."""
 
     topic: TopicName
     incarnation: Id
     segment: Id
+    part: Id
     columns: Annotated[int, msgspec.Meta(ge=0, lt=1 << len(OPTIONAL_FIELDS))]
     producer: ProducerName
     low: Count
@@ -35,8 +37,10 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
-    """The first row's offset, and whether it was there already; or what stands against it."""
+    """The segment that has the rows, which may be one before that they were sent to; the first row's offset there, and
+    whether they were there already; or what stands against it."""
 
+    segment: int = -1
     first_offset: int = -1
     duplicate: bool = False
     trouble: Trouble | None = None

@@ -1,26 +1,27 @@
-"""Publishing: cut a request by segment, say where its messages are.
+"""Publishing: cut a request by the parts of segments, say where its messages are.
 
-Parts for own segments are all judged before any is taken, with no await in between; then they go into one group commit
-(broker/taking). Parts for others' segments go to their owners (broker/elsewhere).
+Pieces for own segments are all judged before any is taken, with no await in between; then they go into one group commit
+(broker/taking). Pieces for others' segments go to their owners (broker/elsewhere).
 """
 
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.catalog import Routing, Topic
-from seaweedq.broker.commit import Rows
-from seaweedq.broker.elsewhere import Elsewhere
+from seaweedq.broker.catalog import Topic
+from seaweedq.broker.elsewhere import Elsewhere, Failed
 from seaweedq.broker.open_segment import Sequences
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.parcels import Outcome
+from seaweedq.broker.pieces import Cargo, Piece, Placed, cut_all, places
 from seaweedq.broker.taking import Taker, judged
 from seaweedq.clock import Ids
-from seaweedq.errors import NotOwner, PartlyTaken, SequenceOutOfOrder, Unavailable
-from seaweedq.segments.keyhash import cut, hash_key, hash_rows, route
+from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
+from seaweedq.segments.keyhash import Hashes, hash_key, hash_rows
 from seaweedq.segments.keyrange import KEY_SPACE
 from seaweedq.segments.rows import Single, rows_of_singles
 
@@ -38,15 +39,6 @@ class Producer:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Rows of the request (their indexes, in order) that got the offsets from `first` in `segment`."""
-
-    segment: int
-    first: int
-    indexes: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
 class Published:
     """The answer to a publish; `duplicate` only if no row was newly taken."""
 
@@ -55,13 +47,7 @@ class Published:
     duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """The rows of a request that belong to one segment, and their indexes in the request."""
-
-    segment: int
-    rows: Rows
-    indexes: np.ndarray
+Fates = Sequence[Placed | Failed]
 
 
 class Publisher:
@@ -76,49 +62,62 @@ class Publisher:
     async def single(self, topic: Topic, message: Single, producer: Producer | None) -> tuple[int, int, bool]:
         """One message: segment, offset, and whether it was there already."""
         routing = topic.routing or await self._ownership.routing(topic)
-        position = self._position(routing.bounds, message, producer)
-        number = routing.ids[position]
-        segment = routing.opened[position] or await self._ownership.open(topic, number)
+        hashed = self._hash(message, producer) if len(routing.ids) > 1 else 0
+        position = int(np.searchsorted(routing.lows, hashed, side="right")) - 1
+        segment = routing.opened[position] or await self._ownership.open(topic, routing.ids[position])
         sequences = producer.sequences(1) if producer else None
-        if segment is not None and not isinstance(segment.closed, NotOwner):
-            return number, *await self._taker.single(segment, message, sequences)
+        if segment is not None and not segment.takes_elsewhere:
+            return await self._taker.single(segment, int(routing.lows[position]), message, sequences)
+        hashed = hashed if len(routing.ids) > 1 else self._hash(message, producer)
         if sequences is None:
-            return number, await self._elsewhere.single(topic, number, message), False
-        rows = Rows.of(rows_of_singles([message], topic.layout))
-        outcome = await self._elsewhere.settle(topic, number, rows, sequences)
-        return number, outcome.first_offset, outcome.duplicate
+            return *await self._elsewhere.single(topic, routing.ids[position], message, hashed), False
+        cargo = Cargo(rows_of_singles([message], topic.layout), lambda: np.array([hashed], np.int32))
+        published = _published(1, await self._elsewhere.settle(topic, cut_all(routing, cargo), cargo, sequences))
+        return published.placed[0].segment, published.placed[0].first, published.duplicate
 
     async def batch(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Published:
         """Many messages. Own segments take all of theirs or none. Raises PartlyTaken where others took some."""
         routing = topic.routing or await self._ownership.routing(topic)
-        pieces = await asyncio.to_thread(_cut, routing, rows, producer, self._draw())
+        cargo = Cargo(rows, partial(_hashes, rows, producer, self._draw()))
+        pieces = await asyncio.to_thread(cut_all, routing, cargo)
         sequences = producer.sequences(rows.num_rows) if producer else None
-        if closed := [p.segment for p in pieces if p.segment not in topic.opened]:
+        if closed := {p.segment for p in pieces} - topic.opened.keys():
             await asyncio.gather(*(self._ownership.open(topic, number) for number in closed))
-        opened = {p.segment: topic.opened.get(p.segment) for p in pieces}
-        here = {n: s for n, s in opened.items() if s and not isinstance(s.closed, NotOwner)}
-        parts = [judged(here[p.segment], p.rows, sequences) for p in pieces if p.segment in here]
+        opened = [topic.opened.get(piece.segment) for piece in pieces]
+        mine = [(p, s) for p, s in zip(pieces, opened, strict=True) if s and not s.takes_elsewhere]
+        parts = [judged(segment, piece.part, piece.rows, sequences) for piece, segment in mine]
         own = self._taker.end(parts, self._taker.begin(parts, sequences))
+        here = [piece for piece, _ in mine]
         if len(here) == len(pieces):
-            return _published(rows.num_rows, pieces, await own)
-        others = [p for p in pieces if p.segment not in here]
-        settling = (self._elsewhere.settle(topic, p.segment, p.rows, sequences) for p in others)
-        ours, theirs = await asyncio.gather(_caught(own), asyncio.gather(*settling, return_exceptions=True))
-        ends: dict[int, Outcome | BaseException] = dict(zip((p.segment for p in others), theirs, strict=True))
-        ends |= dict(zip(here, ours if isinstance(ours, list) else [ours] * len(here), strict=True))
-        return _published(rows.num_rows, pieces, [ends[p.segment] for p in pieces])
+            return _published(rows.num_rows, self._places(topic, cargo, here, await own))
+        others = [p for p, s in zip(pieces, opened, strict=True) if not s or s.takes_elsewhere]
+        ours, theirs = await asyncio.gather(_caught(own), self._elsewhere.settle(topic, others, cargo, sequences))
+        if isinstance(ours, Exception):
+            failed: Fates = [Failed(piece, ours) for piece in here]
+            return _published(rows.num_rows, [*failed, *theirs])
+        return _published(rows.num_rows, [*self._places(topic, cargo, here, ours), *theirs])
+
+    def _places(self, topic: Topic, cargo: Cargo, pieces: Sequence[Piece], outcomes: list[Outcome]) -> Fates:
+        found: list[Placed] = []
+        for piece, outcome in zip(pieces, outcomes, strict=True):
+            moved = outcome.segment != piece.segment
+            found += places(cargo, piece, outcome, self._ownership.record(topic, outcome.segment) if moved else None)
+        return found
 
     def _draw(self) -> int:
         return int(self._ids.nonce()[:8], 16) % KEY_SPACE
 
-    def _position(self, bounds: np.ndarray, message: Single, producer: Producer | None) -> int:
-        if len(bounds) == 1:
-            return 0
+    def _hash(self, message: Single, producer: Producer | None) -> int:
         if message.key is not None:
-            hashed = hash_key(message.key)
-        else:
-            hashed = hash_key(f"{producer.id}:{producer.sequence}") if producer else self._draw()
-        return int(np.searchsorted(bounds, hashed, side="right")) - 1
+            return hash_key(message.key)
+        return hash_key(f"{producer.id}:{producer.sequence}") if producer else self._draw()
+
+
+def _hashes(rows: pa.RecordBatch, producer: Producer | None, drawn: int) -> Hashes:
+    at = rows.schema.get_field_index("_key")
+    keys = rows.column(at) if at >= 0 else None
+    name, first = (producer.id, producer.sequence) if producer else (None, None)
+    return hash_rows(keys, rows.num_rows, name, first, drawn)
 
 
 async def _caught(work: Awaitable[list[Outcome]]) -> list[Outcome] | Exception:
@@ -128,37 +127,21 @@ async def _caught(work: Awaitable[list[Outcome]]) -> list[Outcome] | Exception:
         return error
 
 
-def _cut(routing: Routing, rows: pa.RecordBatch, producer: Producer | None, drawn: int) -> list[_Piece]:
-    """Hash, route and cut in a worker thread; stable, so that a key's messages keep their order."""
-    if len(routing.ids) == 1:
-        return [_Piece(routing.ids[0], Rows.of(rows), np.arange(rows.num_rows))]
-    at = rows.schema.get_field_index("_key")
-    keys = rows.column(at) if at >= 0 else None
-    hashes = hash_rows(
-        keys, rows.num_rows, producer.id if producer else None, producer.sequence if producer else None, drawn
-    )
-    pieces = cut(rows, route(hashes, routing.bounds), len(routing.ids))
-    return [_Piece(routing.ids[position], Rows.of(piece), indexes) for position, piece, indexes in pieces]
-
-
-def _published(count: int, pieces: Sequence[_Piece], outcomes: Sequence[Outcome | BaseException]) -> Published:
+def _published(count: int, fates: Fates) -> Published:
     """The answer to a request whose pieces ended so. Raises the error that says most."""
-    placed = [
-        Placed(piece.segment, outcome.first_offset, piece.indexes)
-        for piece, outcome in zip(pieces, outcomes, strict=True)
-        if isinstance(outcome, Outcome)
-    ]
-    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    if not errors:
-        return Published(count, placed, all(isinstance(o, Outcome) and o.duplicate for o in outcomes))
+    placed = sorted((f for f in fates if isinstance(f, Placed)), key=lambda one: (one.segment, one.first))
+    failed = [fate.error for fate in fates if isinstance(fate, Failed)]
+    if not failed:
+        return Published(count, placed, all(p.duplicate for p in placed))
     taken = [{"segment": p.segment, "first_offset": p.first, "count": len(p.indexes)} for p in placed]
-    for error in errors:
+    for error in failed:
         if isinstance(error, SequenceOutOfOrder):
             error.fields["taken"] = taken
             raise error
-    for error in errors:
+    for error in failed:
         if not isinstance(error, Unavailable):
             raise error
     if taken:
-        raise PartlyTaken(f"{len(errors)} of {len(pieces)} segments have not taken theirs: {errors[0]}", taken=taken)
-    raise errors[0]
+        untaken = sum(len(fate.piece.indexes) for fate in fates if isinstance(fate, Failed))
+        raise PartlyTaken(f"{untaken} of {count} messages were not taken: {failed[0]}", taken=taken)
+    raise failed[0]

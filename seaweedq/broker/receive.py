@@ -35,7 +35,11 @@ class Receiver:
             topic = await self._topic_of(parcel.header)
             segment = await self._ownership.opened(topic, parcel.header.segment)
             read: Any = asyncio.to_thread if parcel.header.length > THREAD_BYTES else _at_once
-            return await self._taker.take(segment, await read(_rows_of, parcel, segment), parcel.sequences)
+            header = parcel.header
+            if header.part not in segment.source.parts:
+                raise NotOwner(f"segment {segment.id} of {header.topic!r} has no part that begins at {header.part}")
+            rows = await read(_rows_of, parcel, segment)
+            return await self._taker.take(segment, header.part, rows, parcel.sequences)
         except SeaweedqError as error:
             return Outcome(trouble=Trouble.of(error))
 

@@ -28,7 +28,6 @@ from seaweedq.coordination.records import CursorRecord
 from seaweedq.errors import Fenced, JournalDamaged, SegmentNotFound
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind, rows_of
-from seaweedq.segments.keyrange import KeyRange
 from seaweedq.storage.interface import ObjectStore
 
 ENTRY_BYTES = 64 * 1024 * 1024
@@ -92,7 +91,7 @@ class Recovery:
 
     async def _append(self, topic: Topic, segment: int, frames: list[Frame]) -> int:
         record, _ = self._catalog.segment(topic, segment)
-        source = Source(topic.name, segment, KeyRange(record.low, record.high), topic.layout)
+        source = Source.of(topic.name, segment, record, topic.layout)
         chain = Chain(self._store, topic.name, segment)
         await chain.open()
         appended = 0
@@ -106,7 +105,7 @@ class Recovery:
         return appended
 
     async def _append_entry(self, source: Source, chain: Chain, frames: list[Frame]) -> int:
-        producers = known_producers(source, chain)
+        producers = await known_producers(self._store, source, chain)
         newest = chain.last.max_timestamp_us if chain.last else 0
         pieces: list[tuple[int, pa.RecordBatch]] = []
         end = chain.end
@@ -123,7 +122,13 @@ class Recovery:
             end += rows.num_rows
             for known in frame.ranges:
                 producers.record(
-                    known.producer, known.low, known.high, known.first_offset, known.count, frame.append_time_us
+                    known.part,
+                    known.producer,
+                    known.low,
+                    known.high,
+                    known.first_offset,
+                    known.count,
+                    frame.append_time_us,
                 )
         reach("recover.append")
         await self._entries.append(source, chain, pieces, producers, newest)

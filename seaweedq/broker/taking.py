@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from seaweedq.broker.commit import Claim, GroupCommit, Part, Rows
 from seaweedq.broker.open_segment import OpenSegment, Sequences, Waiting
 from seaweedq.broker.parcels import Outcome
-from seaweedq.errors import SequenceOutOfOrder, Unavailable
+from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.producers import Duplicate, OutOfOrder
 from seaweedq.segments.rows import Single
 
@@ -21,20 +21,28 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A part and what is known of it: None is new."""
+    """A share of a request, where the part that it falls into begins, and what is known of it: None is new."""
 
     part: Part
+    low: int
     known: Duplicate | Waiting | None
 
 
-def judged(segment: OpenSegment, rows: Rows, sequences: Sequences | None) -> Judged:
-    """Raises SequenceOutOfOrder, and what closed the segment."""
-    segment.check_open()
-    verdict = segment.judge(sequences, rows.batch.num_rows) if sequences else None
+def judged(segment: OpenSegment, low: int, rows: Rows, sequences: Sequences | None) -> Judged:
+    """Rows for the part of the segment's range that begins at `low`. Raises SequenceOutOfOrder, and what closed the
+    segment."""
+    _check_takes(segment)
+    verdict = segment.judge(low, sequences, rows.batch.num_rows) if sequences else None
     if isinstance(verdict, OutOfOrder):
         assert sequences
         raise _out_of_order(sequences, verdict)
-    return Judged(Part.of(segment, rows), verdict if isinstance(verdict, Duplicate | Waiting) else None)
+    return Judged(Part.of(segment, rows), low, verdict if isinstance(verdict, Duplicate | Waiting) else None)
+
+
+def _check_takes(segment: OpenSegment) -> None:
+    segment.check_open()
+    if segment.sealed:
+        raise NotOwner(f"segment {segment.id} of {segment.topic!r} is sealed")
 
 
 class Taker:
@@ -46,58 +54,54 @@ class Taker:
 
     def begin(self, parts: Sequence[Judged], sequences: Sequences | None) -> asyncio.Future[None] | None:
         """Add the new ones to one commit, in the step in which they were judged."""
-        new = [one.part for one in parts if one.known is None]
+        new = [one for one in parts if one.known is None]
         if not new:
             return None
-        durable = self._commit.add(new)
-        for part in new if sequences else ():
+        durable = self._commit.add([one.part for one in new])
+        for one in new if sequences else ():
             assert sequences
             done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            part.claims = [Claim(0, part.rows.num_rows, done, sequences)]
-            part.segment.expect(sequences, part.rows.num_rows, done)
+            count = one.part.rows.num_rows
+            one.part.claims = [Claim(0, count, done, one.low, sequences)]
+            one.part.segment.expect(one.low, sequences, count, done)
         return durable
 
     async def end(self, parts: Sequence[Judged], durable: asyncio.Future[None] | None) -> list[Outcome]:
         """Wait until the new ones are durable, and those that were on their way; look up what is known."""
         if durable:
             await self._durable(durable)
-        return [Outcome(await self._first(one), one.known is not None) for one in parts]
+        return [await self._outcome(one) for one in parts]
 
-    async def take(self, segment: OpenSegment, rows: Rows, sequences: Sequences) -> Outcome:
-        """Rows of one segment. Raises SequenceOutOfOrder, Unavailable, and what closed the segment."""
-        parts = [judged(segment, rows, sequences)]
+    async def take(self, segment: OpenSegment, low: int, rows: Rows, sequences: Sequences) -> Outcome:
+        """Rows of one part. Raises SequenceOutOfOrder, Unavailable, and what closed the segment."""
+        parts = [judged(segment, low, rows, sequences)]
         (outcome,) = await self.end(parts, self.begin(parts, sequences))
         return outcome
 
-    async def single(self, segment: OpenSegment, message: Single, sequences: Sequences | None) -> tuple[int, bool]:
-        """One message: its offset, and whether it was there already."""
-        segment.check_open()
-        done = self._known_single(segment, sequences) if sequences else None
-        duplicate = done is not None
-        if done is None:
-            done = self._commit.add_single(segment, message, sequences)
-            if sequences:
-                segment.expect(sequences, 1, done)
-        return await (self._durable(done) if sequences else self._own(done)), duplicate
-
-    def _known_single(self, segment: OpenSegment, sequences: Sequences) -> asyncio.Future[int] | None:
-        verdict = segment.judge(sequences, 1)
+    async def single(
+        self, segment: OpenSegment, low: int, message: Single, sequences: Sequences | None
+    ) -> tuple[int, int, bool]:
+        """One message: segment and offset, and whether it was there already."""
+        _check_takes(segment)
+        if sequences is None:
+            return segment.id, await self._own(self._commit.add_single(segment, low, message, None)), False
+        verdict = segment.judge(low, sequences, 1)
         if isinstance(verdict, OutOfOrder):
             raise _out_of_order(sequences, verdict)
-        if isinstance(verdict, Waiting):
-            return verdict.done
         if isinstance(verdict, Duplicate):
-            done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            done.set_result(verdict.first_offset)
-            return done
-        return None
+            return verdict.segment, verdict.first_offset, True
+        if isinstance(verdict, Waiting):
+            return segment.id, await self._durable(verdict.done), True
+        done = self._commit.add_single(segment, low, message, sequences)
+        segment.expect(low, sequences, 1, done)
+        return segment.id, await self._durable(done), False
 
-    async def _first(self, one: Judged) -> int:
+    async def _outcome(self, one: Judged) -> Outcome:
         if isinstance(one.known, Duplicate):
-            return one.known.first_offset
+            return Outcome(one.known.segment, one.known.first_offset, True)
         if isinstance(one.known, Waiting):
-            return await self._durable(one.known.done)
-        return one.part.first
+            return Outcome(one.part.segment.id, await self._durable(one.known.done), True)
+        return Outcome(one.part.segment.id, one.part.first)
 
     async def _own(self, done: asyncio.Future[T]) -> T:
         """As `_durable`, of a future for which nobody else waits."""

@@ -32,7 +32,7 @@ from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, St
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import segment_folder
 from seaweedq.segments.keyrange import tile
-from seaweedq.segments.producers import ProducerTable
+from seaweedq.segments.producers import ProducerTables
 from seaweedq.storage.interface import ObjectStore
 
 PAGE = 50  # writes a transaction, each with its comparison, and those of their owners
@@ -96,7 +96,7 @@ class TopicAdmin:
         reach("create.allocated")
         try:
             async with asyncio.timeout(self._patience_s):
-                await self._entries.append(source, chain, [], ProducerTable(source.key_range), 0)
+                await self._entries.append(source, chain, [], ProducerTables.empty(first, source.key_range), 0)
         except TimeoutError:
             raise chain.failing or StoreUnavailable(f"no answer to the first entry of {chain.folder}") from None
         hosts = self._hosts()

@@ -97,17 +97,49 @@ class TopicRecord(msgspec.Struct, frozen=True):
     created_us: int
 
 
+class Successor(msgspec.Struct, frozen=True):
+    """A segment to be: its id, its range [low, high), and which broker should own it, where that one lives then."""
+
+    id: int
+    low: int
+    high: int
+    owner: str | None = None
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """Open `segments`, in the order of their ranges, are to be sealed, and `successors` open in their place.
+
+    `id` is that of the first successor. The same intent stands in the records of all its segments.
+    """
+
+    id: int
+    state: Literal["planned", "committed"]
+    segments: tuple[int, ...]
+    successors: tuple[Successor, ...]
+
+
 class SegmentRecord(msgspec.Struct, frozen=True):
-    """A segment: the key range [low, high), lineage, state, owner (a broker id), and the end once it is sealed."""
+    """A segment: the key range [low, high), lineage, state, owner (a broker id), and the end once it is sealed.
+
+    `cuts` are the inner bounds of the parts of its range that have producer tables of their own.
+    """
 
     low: int
     high: int
-    state: Literal["open", "sealed", "closed"]
+    state: Literal["open", "sealed"]
     predecessors: tuple[int, ...]
     successors: tuple[int, ...]
     owner: str | None
     end_offset: int | None
     created_us: int
+    sealed_us: int | None = None
+    cuts: tuple[int, ...] = ()
+    intent: Intent | None = None
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Where the parts of its range begin."""
+        return (self.low, *self.cuts)
 
 
 class Counter(msgspec.Struct, frozen=True):

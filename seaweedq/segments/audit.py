@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from seaweedq.errors import ChainDamaged
 from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, TIMESTAMP_FIELD
-from seaweedq.segments.producers import ProducerTable
+from seaweedq.segments.producers import ProducerTables
 
 _QUEUE_FIELDS = (OFFSET_FIELD, TIMESTAMP_FIELD, *OPTIONAL_FIELDS)
 _OFFSET, _TIMESTAMP = 0, 1  # their places among a file's columns
@@ -147,7 +147,7 @@ class SegmentAudit:
         if self._before and metadata.max_timestamp_us < self._before.max_timestamp_us:
             self.finding("says a newest _timestamp below that of the entry before", name)
         try:
-            ProducerTable.decode(metadata.producers)
+            ProducerTables.decode(metadata.producers, self.segment)
         except ValueError as error:
             self.finding(str(error), name)
 

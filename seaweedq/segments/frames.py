@@ -1,4 +1,4 @@
-"""Frames, the records of a journal: some rows of one segment, a seal, acks. Owns their content and their packing.
+"""Frames, the records of a journal: some rows of one segment, acks. Owns their content and their packing.
 
 Packed, frames are an *index* (their headers, with length and CRC of each payload) and the payloads, each filled up with
 zeros to a multiple of eight bytes, so that Arrow reads them in place. Where the bytes go, and what holds them together,
@@ -25,18 +25,19 @@ class FrameKind(IntEnum):
     """What a frame holds."""
 
     ROWS = 1
-    SEAL = 2
     ACKS = 3
 
 
 class ProducerRange(Struct, array_like=True, frozen=True):
-    """A producer's request, inclusive sequences `low` to `high`: its `count` rows here begin at `first_offset`."""
+    """A producer's request, inclusive sequences `low` to `high`: its `count` rows in the part of the segment's range
+    that begins at `part` have the offsets from `first_offset` on."""
 
     producer: str
     low: int
     high: int
     first_offset: int
     count: int
+    part: int
 
 
 class _Described(Struct, array_like=True, frozen=True):

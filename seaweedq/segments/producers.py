@@ -1,13 +1,17 @@
-"""The producer table of one segment: which requests of idempotent producers it holds, and at which offsets.
+"""The producer tables of a segment: which requests of idempotent producers it holds, and at which offsets.
 
-Owns the judgement new, duplicate or out of order, and how the table is kept, bounded and encoded. It sees only what is
-recorded; whoever commits makes a repeat wait for the first try. What is evicted (all but the newest requests of a
-producer, producers idle too long, the least recently used beyond a limit) is no longer guarded.
+Owns the judgement new, duplicate or out of order, and how the tables are kept, bounded, inherited and encoded. They see
+only what is recorded; whoever commits makes a repeat wait for the first try. What is evicted (all but the newest
+requests of a producer, producers idle too long, the least recently used beyond a limit) is no longer guarded.
+
+A segment has a table for each *part* of its range: a split's successors inherit those of the old segment, clipped, and
+a merge keeps the parts of both apart. So a request that is cut by parts is judged as it would have been before.
 """
 
 import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 
 import msgspec
 
@@ -17,10 +21,12 @@ DAY_US = 24 * 3600 * 1_000_000
 
 
 class Remembered(msgspec.Struct, array_like=True, frozen=True):
-    """A request's inclusive sequence range, and where the `count` rows of it that came into this segment begin."""
+    """A request's inclusive sequence range, and where the `count` rows of it that came into `segment` begin: this one,
+    or one before it."""
 
     low: int
     high: int
+    segment: int
     first_offset: int
     count: int
 
@@ -32,8 +38,10 @@ class New:
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Held already, from `first_offset` on."""
+    """Held already, in `segment` from `first_offset` on, with all rows of the request that fall into the part that it
+    had then."""
 
+    segment: int
     first_offset: int
 
 
@@ -52,16 +60,25 @@ class _Producer(msgspec.Struct, array_like=True):
     requests: list[Remembered]  # rising
 
 
+class _Part(msgspec.Struct, array_like=True):
+    low: int
+    high: int
+    producers: dict[str, _Producer]
+
+
 class _Encoded(msgspec.Struct, array_like=True):
     version: int
-    range: tuple[int, int]
-    producers: dict[str, _Producer]
+    parts: list[_Part]
+
+
+VERSION = 2
 
 
 @dataclass
 class ProducerTable:
-    """The table of one sub-range, `key_range`; at most `limit` producers with `remembered` requests each."""
+    """The table of one part `key_range` of a segment; at most `limit` producers with `remembered` requests each."""
 
+    segment: int
     key_range: KeyRange
     limit: int = 1000
     remembered: int = 8
@@ -69,47 +86,118 @@ class ProducerTable:
     _producers: dict[str, _Producer] = field(default_factory=dict, init=False)  # least recently used first
 
     def judge(self, producer: str, low: int, high: int, count: int) -> Verdict:
-        """What the request of sequences `low` to `high` is, of which `count` rows fall into this segment."""
+        """What the request of sequences `low` to `high` is, of which `count` rows fall into this part.
+
+        Of a request that an earlier segment has other rows may fall into this part than fell into that one's.
+        """
         known = self._producers.get(producer)
         if known is None or low > known.requests[-1].high:
             return New()
         for request in known.requests:
-            if (request.low, request.high, request.count) == (low, high, count):
-                return Duplicate(request.first_offset)
+            counted = request.count == count or request.segment != self.segment
+            if (request.low, request.high) == (low, high) and counted:
+                return Duplicate(request.segment, request.first_offset)
         return OutOfOrder(known.requests[-1].high)
 
     def record(self, producer: str, low: int, high: int, first_offset: int, count: int, now_us: int) -> None:
         """Remember a durable request. One that is not above the newest is in the table, or was: it changes nothing."""
         known = self._producers.get(producer) or _Producer(now_us, [])
         if not known.requests or low > known.requests[-1].high:
-            known.requests.append(Remembered(low, high, first_offset, count))
+            known.requests.append(Remembered(low, high, self.segment, first_offset, count))
             del known.requests[: -self.remembered]
             known.used_us = now_us
             self._producers.pop(producer, None)
             self._producers[producer] = known
-        self._evict(now_us)
-
-    def _evict(self, now_us: int) -> None:
-        while len(self._producers) > self.limit or self._is_idle(now_us - self.ttl_us):
-            del self._producers[next(iter(self._producers))]
+        self.evict(now_us)
 
     def _is_idle(self, since_us: int) -> bool:
         return any(oldest.used_us < since_us for oldest in islice(self._producers.values(), 1))
 
-    def encode(self) -> bytes:
-        """The whole table, compressed; the bounds (limit, remembered, ttl) are not in it."""
-        key_range = (self.key_range.low, self.key_range.high)
-        return zlib.compress(msgspec.msgpack.encode(_Encoded(1, key_range, self._producers)), 1)
+    def inherit(self, segment: int, key_range: KeyRange) -> "ProducerTable":
+        """The same requests as a later segment knows them of a part within this one's."""
+        table = ProducerTable(segment, key_range, self.limit, self.remembered, self.ttl_us)
+        table._producers = {name: _Producer(p.used_us, list(p.requests)) for name, p in self._producers.items()}
+        return table
+
+    def evict(self, now_us: int) -> None:
+        """Let those go that are not guarded any more."""
+        while len(self._producers) > self.limit or self._is_idle(now_us - self.ttl_us):
+            del self._producers[next(iter(self._producers))]
+
+    def __bool__(self) -> bool:
+        return bool(self._producers)
+
+
+class ProducerTables:
+    """The tables of a segment's parts, which tile its range. `part` is where a part begins."""
+
+    def __init__(self, tables: Iterable[ProducerTable]) -> None:
+        self._tables = {table.key_range.low: table for table in tables}
 
     @staticmethod
-    def decode(data: bytes, limit: int = 1000, remembered: int = 8, ttl_us: int = DAY_US) -> "ProducerTable":
-        """The table that `encode` wrote. Raises ValueError for anything else."""
+    def empty(segment: int, key_range: KeyRange, cuts: Sequence[int] = ()) -> "ProducerTables":
+        """Those of a segment that has no predecessors; `cuts` are the inner bounds of its parts."""
+        return ProducerTables(ProducerTable(segment, part) for part in key_range.cut(cuts))
+
+    @staticmethod
+    def inherited(
+        segment: int, key_range: KeyRange, cuts: Sequence[int], before: Iterable["ProducerTables"]
+    ) -> "ProducerTables":
+        """Those of a segment whose predecessors had the tables `before`; its parts are `inherited_cuts` of them."""
+        old = [table for tables in before for table in tables._tables.values()]
+        return ProducerTables(
+            next((t.inherit(segment, part) for t in old if part.low in t.key_range), ProducerTable(segment, part))
+            for part in key_range.cut(cuts)
+        )
+
+    def judge(self, part: int, producer: str, low: int, high: int, count: int) -> Verdict:
+        """As ProducerTable."""
+        return self._tables[part].judge(producer, low, high, count)
+
+    def record(self, part: int, producer: str, low: int, high: int, first_offset: int, count: int, now_us: int) -> None:
+        """As ProducerTable."""
+        self._tables[part].record(producer, low, high, first_offset, count, now_us)
+
+    def evict(self, now_us: int) -> None:
+        """Let those go that are not guarded any more."""
+        for table in self._tables.values():
+            table.evict(now_us)
+
+    @property
+    def parts(self) -> list[ProducerTable]:
+        """The tables, by their ranges."""
+        return [self._tables[low] for low in sorted(self._tables)]
+
+    def encode(self) -> bytes:
+        """All tables, compressed; the bounds (limit, remembered, ttl) are not in it."""
+        parts = [_Part(table.key_range.low, table.key_range.high, table._producers) for table in self.parts]
+        return zlib.compress(msgspec.msgpack.encode(_Encoded(VERSION, parts)), 1)
+
+    @staticmethod
+    def decode(
+        data: bytes, segment: int, limit: int = 1000, remembered: int = 8, ttl_us: int = DAY_US
+    ) -> "ProducerTables":
+        """The tables that `encode` wrote, of the segment `segment`. Raises ValueError for anything else."""
         try:
             encoded = msgspec.msgpack.decode(zlib.decompress(data), type=_Encoded)
         except (zlib.error, msgspec.DecodeError) as error:
-            raise ValueError(f"no producer table: {error}") from error
-        if encoded.version != 1:
-            raise ValueError(f"producer table of unknown version {encoded.version}")
-        table = ProducerTable(KeyRange(*encoded.range), limit, remembered, ttl_us)
-        table._producers = encoded.producers
-        return table
+            raise ValueError(f"no producer tables: {error}") from error
+        if encoded.version != VERSION:
+            raise ValueError(f"producer tables of unknown version {encoded.version}")
+        tables = []
+        for part in encoded.parts:
+            table = ProducerTable(segment, KeyRange(part.low, part.high), limit, remembered, ttl_us)
+            table._producers = part.producers
+            tables.append(table)
+        return ProducerTables(tables)
+
+
+def inherited_cuts(key_range: KeyRange, before: Iterable[ProducerTables]) -> tuple[int, ...]:
+    """The inner bounds of a successor's parts: where those of its predecessors meet within `key_range`, unless neither
+    of two neighbours knows any producer."""
+    old = sorted((table for tables in before for table in tables.parts), key=lambda table: table.key_range)
+    return tuple(
+        right.key_range.low
+        for left, right in pairwise(old)
+        if key_range.low < right.key_range.low < key_range.high and (left or right)
+    )

@@ -13,7 +13,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.producers import ProducerTable
+from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.local import LocalStore
@@ -73,4 +73,4 @@ class SoundTopic:
         for size in sizes:
             end = chain.end
             pieces = [(end, messages(end, size))] if size else []
-            await writer.append(source, chain, pieces, ProducerTable(source.key_range), NOW_US + end + size - 1)
+            await writer.append(source, chain, pieces, ProducerTables.empty(segment, source.key_range), NOW_US + end + size - 1)

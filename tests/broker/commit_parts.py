@@ -15,6 +15,7 @@ from seaweedq.broker.signal import Signal
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import TIMESTAMP, Format, Layout
+from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.rows import Single, assemble
 from seaweedq.storage.memory import MemoryStore
 
@@ -31,7 +32,9 @@ class StillClock:
 
 def segment(number: int = 0) -> OpenSegment:
     source = Source("t", number, KeyRange(0, KEY_SPACE), LAYOUT)
-    return OpenSegment(source, Chain(MemoryStore(), "t", number), "me", Budget(1 << 30), Signal(), lambda _: None)
+    producers = ProducerTables.empty(number, source.key_range)
+    chain = Chain(MemoryStore(), "t", number)
+    return OpenSegment(source, chain, producers, "me", Budget(1 << 30), Signal(), lambda _: None)
 
 
 def part(to: OpenSegment, *values: bytes) -> Part:

@@ -67,9 +67,9 @@ async def test_a_failed_commit_takes_nothing_and_leaves_no_hole() -> None:
 async def test_singles_fail_and_succeed_together_each_with_its_own_offset() -> None:
     journal, one = MemoryJournal(Fate(FULL, None)), segment()
     async with running(journal) as commit:
-        lost = [commit.add_single(one, single(b"%d" % n), None) for n in range(3)]
+        lost = [commit.add_single(one, 0, single(b"%d" % n), None) for n in range(3)]
         assert [type(e) for e in await asyncio.gather(*lost, return_exceptions=True)] == [JournalUnavailable] * 3
-        kept = [commit.add_single(one, single(b"%d" % n), None) for n in range(3)]
+        kept = [commit.add_single(one, 0, single(b"%d" % n), None) for n in range(3)]
         assert await asyncio.gather(*kept) == [0, 1, 2]
     assert values(one) == [b"0", b"1", b"2"]
 
@@ -78,12 +78,12 @@ async def test_a_failed_sequence_is_new_again_and_a_durable_one_a_duplicate() ->
     one, sequences = segment(), Sequences("p", 0, 0)
     async with running(MemoryJournal(Fate(FULL, None))) as commit:
         for expected in (JournalUnavailable, int):
-            assert one.judge(sequences, 1) == New()
-            done = commit.add_single(one, single(b"x"), sequences)
-            one.expect(sequences, 1, done)
+            assert one.judge(0, sequences, 1) == New()
+            done = commit.add_single(one, 0, single(b"x"), sequences)
+            one.expect(0, sequences, 1, done)
             [outcome] = await asyncio.gather(done, return_exceptions=True)
             assert isinstance(outcome, expected)
-    assert one.judge(sequences, 1) == Duplicate(0)
+    assert one.judge(0, sequences, 1) == Duplicate(0, 0)
 
 
 async def test_a_lease_that_ends_before_the_answer_is_no_yes() -> None:
@@ -91,7 +91,7 @@ async def test_a_lease_that_ends_before_the_answer_is_no_yes() -> None:
     fate.gate.clear()
     one, told = segment(), []
     async with running(MemoryJournal(fate), valid) as commit:
-        batch, alone = commit.add([part(one, b"a")]), commit.add_single(one, single(b"b"), None)
+        batch, alone = commit.add([part(one, b"a")]), commit.add_single(one, 0, single(b"b"), None)
         other = commit.add_frame(Frame(FrameKind.ACKS, "t", 0, 0, 0, 0, 0, (), 0, b""), told.append)
         await fate.entered.wait()
         valid[0] = False

@@ -43,7 +43,7 @@ class FakeBrokers(FakeCluster):
     forwarded: int = 0
     key_field: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    tables: list[ProducerTable] = field(default_factory=lambda: [ProducerTable(each) for each in _RANGES])
+    tables: list[ProducerTable] = field(default_factory=lambda: [ProducerTable(0, each) for each in _RANGES])
     refused: set[int] = field(default_factory=set)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:

@@ -68,7 +68,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             records.SegmentRecord,
             low=COUNTS,
             high=COUNTS,
-            state=st.sampled_from(["open", "sealed", "closed"]),
+            state=st.sampled_from(["open", "sealed"]),
             predecessors=st.lists(COUNTS).map(tuple),
             successors=st.lists(COUNTS).map(tuple),
             owner=st.none() | NAMES,

@@ -21,6 +21,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import tile
 from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.memory import MemoryStore
 
@@ -54,10 +55,12 @@ class Parts:
             chain = Chain(store, "t", number)
             await chain.open()
             source = Source("t", number, key_range, LAYOUT)
-            self.segments.append(OpenSegment(source, chain, "me", Budget(2**30), Signal(), lambda segment: None))
+            producers = ProducerTables.empty(number, key_range)
+            mine = OpenSegment(source, chain, producers, "me", Budget(2**30), Signal(), lambda segment: None)
+            self.segments.append(mine)
         self.topic.opened = dict(enumerate(self.segments))
         bounds = np.array([each.low for each in ranges], np.int32)
-        self.topic.routing = Routing(list(range(count)), bounds, [*self.segments])
+        self.topic.routing = Routing(bounds, list(range(count)), [*self.segments])
 
     def batch(self, sequence, keys):
         rows = rows_of_singles([single(key, sequence + n) for n, key in enumerate(keys)], LAYOUT)

@@ -39,7 +39,7 @@ FRAMES = st.lists(
         count=st.integers(0, 1000),
         columns=st.integers(0, 15),
         schema_id=st.integers(0, 2**40),
-        ranges=st.just((ProducerRange("p", 1, 2, 3, 4),)),
+        ranges=st.just((ProducerRange("p", 1, 2, 3, 4, 0),)),
         append_time_us=st.integers(0, 2**50),
         payload=st.binary(max_size=40),
     ),

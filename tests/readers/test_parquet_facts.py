@@ -15,7 +15,7 @@ from broker_process import BrokerProcess
 
 from seaweedq import Client
 from seaweedq.segments.keyrange import KeyRange
-from seaweedq.segments.producers import New, OutOfOrder, ProducerTable
+from seaweedq.segments.producers import New, OutOfOrder, ProducerTables
 
 TOPIC, ROWS = "facts", 6_000
 SCHEMA = {
@@ -181,7 +181,7 @@ def test_metadata_says_when(files: list[File], full: list[File]) -> None:
 
 def test_metadata_has_the_producer_table(full: list[File]) -> None:
     for file in full:
-        table = ProducerTable.decode(b64decode(file.stated["producers"]))
+        (table,) = ProducerTables.decode(b64decode(file.stated["producers"]), file.segment).parts
         assert table.key_range == KeyRange(file.stated["low"], file.stated["high"])
         newest = ROWS if file.stated["first_offset"] == 0 else 2 * ROWS
         assert table.judge("p", newest, newest, 1) == New()

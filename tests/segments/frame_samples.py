@@ -14,7 +14,7 @@ LAYOUTS = [
     Layout.of(Format.TYPED, pa.schema([("delay", pa.int64()), ("tags", pa.list_(pa.string())), ("when", pa.date32())])),
 ]
 INTEGERS = st.integers(0, 2**62)
-RANGES = st.builds(ProducerRange, st.text("añ😀-", max_size=8), INTEGERS, INTEGERS, INTEGERS, INTEGERS)
+RANGES = st.builds(ProducerRange, st.text("añ😀-", max_size=8), INTEGERS, INTEGERS, INTEGERS, INTEGERS, INTEGERS)
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 _VALUES = {
     "_timestamp": st.just(NOON),

@@ -11,7 +11,7 @@ from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.producers import ProducerTable
+from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.memory import MemoryStore
 
@@ -34,7 +34,7 @@ class Busy(MemoryStore):
 
 
 async def append(chain: Chain) -> None:
-    await WRITER.append(SOURCE, chain, [(chain.end, rows(2))], ProducerTable(SOURCE.key_range), 0)
+    await WRITER.append(SOURCE, chain, [(chain.end, rows(2))], ProducerTables.empty(0, SOURCE.key_range), 0)
 
 
 def rows(count: int) -> pa.RecordBatch:

@@ -5,15 +5,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
-from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTable
+from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTable, ProducerTables
 
 ALL = KeyRange(0, KEY_SPACE)
 PRODUCERS = st.sampled_from(["a", "b", "c"])
 Request = tuple[str, int, int, int]  # producer, low, high, count
 
 
+def encoded(table: ProducerTable) -> bytes:
+    return ProducerTables([table]).encode()
+
+
 def table(**bounds: int) -> ProducerTable:
-    return ProducerTable(ALL, **bounds)
+    return ProducerTable(0, ALL, **bounds)
 
 
 class Producers(RuleBasedStateMachine):
@@ -35,7 +39,7 @@ class Producers(RuleBasedStateMachine):
             case New():
                 assert low > newest
                 self.take(request)
-            case Duplicate(first_offset):
+            case Duplicate(0, first_offset):
                 assert self.held[request] == first_offset
                 assert request in mine[-self.remembered :]
             case OutOfOrder(known):
@@ -81,12 +85,12 @@ class Producers(RuleBasedStateMachine):
     @rule(data=st.data())
     def recover(self, data: st.DataObject) -> None:
         """The table comes back from its encoding, and frames that it knows already are recorded once more."""
-        self.table = ProducerTable.decode(self.table.encode(), remembered=self.remembered)
+        (self.table,) = ProducerTables.decode(encoded(self.table), 0, remembered=self.remembered).parts
         held = list(self.held.items())
         for (producer, low, high, count), offset in held[data.draw(st.integers(0, len(held))) :]:
-            before = self.table.encode()
+            before = encoded(self.table)
             self.table.record(producer, low, high, offset, count, self.now_us)
-            assert self.table.encode() == before
+            assert encoded(self.table) == before
 
 
 TestProducers = Producers.TestCase
@@ -105,7 +109,7 @@ def test_requests_above_the_newest_are_new_with_and_without_a_gap() -> None:
 def test_anything_that_touches_or_precedes_the_newest_is_out_of_order(request_: tuple[int, int, int]) -> None:
     known = table()
     known.record("p", 5, 9, 100, 5, 0)
-    assert known.judge("p", 5, 9, 5) == Duplicate(100)
+    assert known.judge("p", 5, 9, 5) == Duplicate(0, 100)
     assert known.judge("p", *request_) == OutOfOrder(9)
 
 
@@ -114,7 +118,7 @@ def test_a_forgotten_request_is_out_of_order_and_never_new() -> None:
     for n in range(3):
         known.record("p", n, n, n, 1, 0)
     assert known.judge("p", 0, 0, 1) == OutOfOrder(2)
-    assert known.judge("p", 1, 1, 1) == Duplicate(1)
+    assert known.judge("p", 1, 1, 1) == Duplicate(0, 1)
 
 
 def test_the_least_recently_used_producer_goes_first() -> None:
@@ -122,15 +126,15 @@ def test_the_least_recently_used_producer_goes_first() -> None:
     for now_us, producer in enumerate(["a", "b", "a", "c"]):
         known.record(producer, now_us, now_us, now_us, 1, now_us)
     assert known.judge("b", 1, 1, 1) == New()
-    assert known.judge("a", 2, 2, 1) == Duplicate(2)
-    assert known.judge("c", 3, 3, 1) == Duplicate(3)
+    assert known.judge("a", 2, 2, 1) == Duplicate(0, 2)
+    assert known.judge("c", 3, 3, 1) == Duplicate(0, 3)
 
 
 def test_idle_producers_go_after_their_time_and_not_before() -> None:
     known = table(ttl_us=10)
     known.record("a", 0, 0, 0, 1, 100)
     known.record("b", 0, 0, 1, 1, 110)
-    assert known.judge("a", 0, 0, 1) == Duplicate(0)
+    assert known.judge("a", 0, 0, 1) == Duplicate(0, 0)
     known.record("b", 1, 1, 2, 1, 111)
     assert known.judge("a", 0, 0, 1) == New()
     known.record("b", 1, 1, 2, 1, 1000)
@@ -138,19 +142,19 @@ def test_idle_producers_go_after_their_time_and_not_before() -> None:
 
 
 def test_the_encoding_carries_the_key_range_and_the_order_of_use() -> None:
-    known = ProducerTable(KeyRange(7, 19))
+    known = ProducerTable(0, KeyRange(7, 19))
     for now_us, producer in enumerate(["a", "b", "c", "a"]):
         known.record(producer, now_us, now_us, now_us, 1, now_us)
-    again = ProducerTable.decode(known.encode(), limit=2)
+    (again,) = ProducerTables.decode(encoded(known), 0, limit=2).parts
     assert again.key_range == KeyRange(7, 19)
     again.record("d", 0, 0, 9, 1, 9)
-    assert [again.judge(p, 0, 0, 1) for p in "bca"] == [New(), New(), Duplicate(0)]
+    assert [again.judge(p, 0, 0, 1) for p in "bca"] == [New(), New(), Duplicate(0, 0)]
 
 
-@pytest.mark.parametrize("data", [b"", b"x", ProducerTable(ALL).encode()[:-1]])
+@pytest.mark.parametrize("data", [b"", b"x", encoded(ProducerTable(0, ALL))[:-1]])
 def test_what_is_no_table_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="no producer table"):
-        ProducerTable.decode(data)
+        ProducerTables.decode(data, 0)
 
 
 def test_a_full_table_stays_small_enough_for_file_metadata() -> None:
@@ -159,4 +163,4 @@ def test_a_full_table_stays_small_enough_for_file_metadata() -> None:
         for producer in range(1000):
             offset = (request * 1000 + producer) * 500
             known.record(f"client-{producer:08x}", request * 500, request * 500 + 499, offset, 500, offset)
-    assert len(known.encode()) < 64 * 1024
+    assert len(encoded(known)) < 64 * 1024
