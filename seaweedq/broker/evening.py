@@ -66,8 +66,10 @@ class Evening:
         self._moved_s = {segment: at for segment, at in self._moved_s.items() if now_s - at < SETTLED_S}
         settled = {host.broker for host in hosts if not host.draining}
         places = asyncio.Semaphore(GIVERS)
+        locked = self._catalog.locked()  # a move would undo the plan
+        free = [m for m in planned if m.segment not in locked or m.source not in settled]
         await asyncio.gather(
-            *(self._move(m, places) for m in planned if m.segment not in self._moved_s or m.source not in settled)
+            *(self._move(m, places) for m in free if m.segment not in self._moved_s or m.source not in settled)
         )
 
     async def _move(self, move: Move, places: asyncio.Semaphore) -> None:
