@@ -13,7 +13,7 @@ of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing 
 """
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -165,7 +165,8 @@ class TopicAdmin:
     async def sweep(self) -> int:
         """Remove what creations and deletions that were cut off have left: files and segment records of dead ids.
 
-        An id is dead if it is below its counter, no creation has it, and the topic has it not; read in that order.
+        An id is dead if it is below its counter, no creation has it, and the topic has it not, nor has promised it to a
+        successor; read in that order: an intent is written in the transaction that takes its ids.
         """
         removed = 0
         entries, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
@@ -177,17 +178,15 @@ class TopicAdmin:
             if name in busy:
                 continue
             topic, below = self._catalog.find(name), keys.COUNTERS.decode(entry.value).next
-            live = self._catalog.segments(topic) if topic else {}
             records, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(name))
-            dead = _dead(live, below)
+            dead = _dead(self._catalog.segments(topic) if topic else {}, below)
             await self._delete_keys([r.key for r in records if keys.SEGMENTS.parse(r.key)[2] in dead])
-            if below > len(live):
-                removed += await self._sweep_files(name, live, below)
+            if dead:
+                removed += await self._sweep_files(name, {segment_folder(name, segment) for segment in dead})
         return removed
 
-    async def _sweep_files(self, name: str, live: dict[int, SegmentRecord], below: int) -> int:
+    async def _sweep_files(self, name: str, dead: Container[str]) -> int:
         removed, after = 0, ""
-        dead = {segment_folder(name, segment) for segment in _dead(live, below)}
         while page := await self._store.list(f"topics/{name}/", after=after, limit=1):
             folder = page[0].rsplit("/", 1)[0] + "/"
             after = folder + "~"
@@ -254,6 +253,7 @@ class TopicAdmin:
         self._catalog.apply([Change(key, value, revision)])
 
 
-def _dead(live: Container[int], below: int) -> set[int]:
-    """The ids below a counter that no segment has."""
-    return {number for number in range(below) if number not in live}
+def _dead(live: Mapping[int, SegmentRecord], below: int) -> set[int]:
+    """The ids below a counter that no segment has, nor is to have."""
+    promised = {s.id for record in live.values() if record.intent for s in record.intent.successors}
+    return {number for number in range(below) if number not in live and number not in promised}
