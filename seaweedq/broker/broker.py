@@ -1,4 +1,4 @@
-"""A running broker: its parts, put together; started, kept going and stopped as named steps.
+"""A running broker: its parts (broker/parts) started, kept going and stopped as named steps.
 
 Start: lock → probe → identity → membership → views → own journals of before → journal → election → serve. What is to be
 done for other brokers is the leader's (broker/leader), who may be this one.
@@ -9,98 +9,25 @@ stop does not get done in time is found in the journal.
 import asyncio
 import logging
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
 from seaweedq.broker.belonging import check_secret, cluster_of
-from seaweedq.broker.catalog import Catalog, Topic
-from seaweedq.broker.chores import Chore, Deletions
-from seaweedq.broker.commit import GroupCommit
-from seaweedq.broker.cursors import Cursors
-from seaweedq.broker.dispatch import Dispatcher
-from seaweedq.broker.drain import Drain
-from seaweedq.broker.elsewhere import Elsewhere
-from seaweedq.broker.entries import EntryWriter
-from seaweedq.broker.evening import Evening
-from seaweedq.broker.everywhere import Everywhere
-from seaweedq.broker.flush import Flusher
-from seaweedq.broker.forward import Outbound, Slots
-from seaweedq.broker.handover import Handover
-from seaweedq.broker.leader import Leader
-from seaweedq.broker.lender import Lender
-from seaweedq.broker.loads import Loads
-from seaweedq.broker.lock import FolderLock, folder_identity
-from seaweedq.broker.memory import Budget
+from seaweedq.broker.catalog import Topic
+from seaweedq.broker.lock import folder_identity
 from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.own_journal import OwnJournal
-from seaweedq.broker.ownership import Ownership
-from seaweedq.broker.peers import Peers
-from seaweedq.broker.planner import Planner
-from seaweedq.broker.publish import Publisher
-from seaweedq.broker.read import GroupCache, Reader
-from seaweedq.broker.receive import Receiver
-from seaweedq.broker.recover import Recovery
-from seaweedq.broker.remote import Readables
-from seaweedq.broker.reshaping import Reshaper
-from seaweedq.broker.subscriptions import SubscriptionAdmin
-from seaweedq.broker.succession import Succession
-from seaweedq.broker.takeover import Takeover
-from seaweedq.broker.taking import Taker
-from seaweedq.broker.topics import TopicAdmin
-from seaweedq.broker.upkeep import Upkeep
-from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.election import Election
-from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.roster import Roster
+from seaweedq.broker.parts import Parts
 from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted
-from seaweedq.settings import Settings
-from seaweedq.storage.counting import Counted
-from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.probe import probe
 
-DELETIONS_S, EVEN_S, SWEEP_S = 1.0, 2.0, 3600.0  # how often the leader does them
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
 logger = logging.getLogger(__name__)
 
 
-class Broker:
+class Broker(Parts):
     """One broker process, on a store and a coordination that were chosen for it. `url` is where it is reached.
 
     `secret` is what brokers of the cluster show each other; with none, nobody gets in.
     """
-
-    def __init__(
-        self,
-        settings: Settings,
-        store: ObjectStore,
-        coordination: Coordination,
-        clock: Clock,
-        ids: Ids,
-        url: str,
-        secret: str = "",
-    ) -> None:
-        self.settings = settings
-        self.store = Counted(store)
-        self.clock = clock
-        self.url = url
-        self.secret = secret
-        self.stopping = self.draining = False
-        self.ready = False
-        self.budget = Budget(settings.memory_budget_bytes)
-        self.catalog = Catalog(coordination, self._close_topic)
-        self.roster = Roster(coordination, self._look_again)
-        self.cache = GroupCache(self.budget, settings.cache_bytes)
-        self.reader = Reader(self.cache)
-        self.peers = Peers(secret)
-        self.lost = asyncio.Event()
-        self.leader: Leader | None = None
-        self._coordination = coordination
-        self._ids = ids
-        self._lock = FolderLock(settings.home)
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._dirty: set[OpenSegment] = set()
-        self._stop_by_s: float | None = None  # monotonic, since the first word of stopping
 
     def lock(self) -> None:
         """Make the folder of this process its own; a member waits for its predecessor. Raises DataFolderInUse."""
@@ -135,43 +62,9 @@ class Broker:
         await check_secret(self.peers, {record.url for record, _ in self.roster.brokers.values()})
 
     async def _join(self) -> None:
-        self.membership = Membership(
-            self._coordination,
-            self.clock,
-            self._ids,
-            self.settings.name,
-            self.url,
-            self.settings.lease_s,
-            self._lose,
-            self.settings.zone,
-            renew_in_thread=True,
-        )
-        self.election = Election(self._coordination, self.membership)
-        self.entries = EntryWriter(self.cluster, self.membership.broker, self.clock, self._ids)
-        self.admin = TopicAdmin(
-            self.catalog,
-            self._coordination,
-            self.store,
-            self.entries,
-            self.clock,
-            self.membership,
-            self.roster,
-            self.settings.publish_timeout_s,
-        )
-        recovery = Recovery(self.catalog, self._coordination, self.store, self.entries)
-        self.takeover = Takeover(
-            self.catalog,
-            self._coordination,
-            self.membership,
-            recovery,
-            self.store,
-            self._ids,
-            self.settings.home,
-            self._place,
-        )
+        self._make_member(self.cluster, self._place)
         await self.takeover.revoke()
         await self.membership.start()
-        self._own_journal = OwnJournal(self.settings, self._coordination, self.membership, self._place)
         await self._own_journal.register()
 
     async def _look(self) -> None:
@@ -185,100 +78,20 @@ class Broker:
         await self.roster.load()
 
     def _open_journal(self) -> None:
-        settings, clock, timeout_s = self.settings, self.clock, self.settings.publish_timeout_s
-        self.journal = self._own_journal.make(self.store, clock, self._ids)
-        self.commit = GroupCommit(self.journal, clock, self.membership.valid)
-        self.flusher = Flusher(self.entries)
-        self.ownership = Ownership(
-            self.catalog, self._coordination, self.store, self.membership, self.roster, self.budget, self._dirty
-        )
-        taker = Taker(self.commit, timeout_s)
-        self._slots = Slots(self.membership.broker)
-        elsewhere = Elsewhere(
-            self.catalog,
-            self.ownership,
-            self.roster,
-            taker,
-            Outbound(self.peers, timeout_s),
-            self._slots,
-            clock,
-            timeout_s,
-        )
-        self.publisher = Publisher(self.ownership, taker, elsewhere, self._ids)
-        self.receiver = Receiver(self.catalog, self.ownership, taker)
-        self.everywhere = Everywhere(
-            self.catalog,
-            self.ownership,
-            self.roster,
-            self.membership,
-            self.peers,
-            self.reader,
-            self.flusher,
-            clock,
-            timeout_s,
-        )
-        self.loads = Loads(self.catalog, clock)
-        self._drain = Drain(self.catalog, self.roster, self.membership, self.loads, self.give)
-        self.lender = Lender(self.catalog, self.ownership, self.reader, clock, self.check_ready)
-        self.succession = Succession(self._coordination, self.roster, self.membership)
-        self._readables = Readables(
-            self.catalog, self.ownership, self.roster, self.membership, self.reader, self.peers, clock
-        )
-        self.dispatcher = Dispatcher(
-            self.catalog,
-            self.succession,
-            Cursors(self._coordination),
-            self._readables,
-            self.commit,
-            clock,
-            timeout_s,
-        )
-        self.subscriptions = SubscriptionAdmin(
-            self._coordination, self.succession, self.dispatcher, self._readables, self.everywhere, clock
-        )
-        self._handover = Handover(self.dispatcher, self.succession, self.membership, clock)
-        self.planner = Planner(self.catalog, self._coordination)
-        self.reshaper = Reshaper(
-            self.catalog,
-            self._coordination,
-            self.membership,
-            self.roster,
-            self.ownership,
-            self.commit,
-            self.flusher,
-            partial(self.give, committed=True),
-            clock,
-        )
-        self._spawn(self.reshaper.run(), "reshaping")
+        self._make_writers()
+        self._make_readers()
+        self._make_keepers()
         self._spawn(self.commit.run(), "group commit")
+        self._spawn(self.reshaper.run(), "reshaping")
         self._spawn(self._handover.run(), "handover")
-        upkeep = Upkeep(
-            settings, clock, self.catalog, self.budget, self.cache, self.flusher, self.dispatcher, self.commit
-        )
-        self._spawn(upkeep.tick_often(self._dirty, self.journal), "ticks")
-        self._spawn(upkeep.checkpoint_often(), "checkpoints")
+        self._spawn(self._upkeep.tick_often(self._dirty, self.journal), "ticks")
+        self._spawn(self._upkeep.checkpoint_often(), "checkpoints")
 
     async def _lead(self) -> None:
         """Stand for election. Who leads at once also does the first round before it serves."""
         await self.election.campaign()
         self.election.start()
-        evening = Evening(self.catalog, self.roster, self.peers, self.clock)
-        deletions = Deletions(self.catalog, self.delete_topic, self.clock)
-        chores = (
-            Chore("ending deletions", deletions.end, DELETIONS_S, self.clock),
-            Chore("evening out", evening.even, EVEN_S, self.clock),
-            Chore("sweep", self.admin.sweep, SWEEP_S, self.clock),
-        )
-        self.leader = Leader(
-            self.catalog,
-            self.roster,
-            self._coordination,
-            self.election,
-            self.takeover,
-            evening,
-            chores,
-            self.clock,
-        )
+        self.leader = self._make_leader()
         if self.election.is_leader:
             await self.leader.round()
         self._spawn(self.leader.run(), "leader")
