@@ -117,6 +117,8 @@ class SegmentAnswer(Struct):
     flushed_offset: int
     end_offset: int
     rates: dict[str, float]
+    created_at: datetime
+    sealed_at: datetime | None
 
 
 class SegmentMap(Struct):
@@ -161,6 +163,8 @@ _SEGMENT = {
     "start_offset": 0,
     "end_offset": 18,
     "rates": {},
+    "created_at": "2026-01-31T12:00:00Z",
+    "sealed_at": None,
 }
 
 
@@ -282,6 +286,8 @@ async def segment_map(request: Request, topic: str) -> Response:
             flushed_offset=positions[number].flushed,
             end_offset=positions[number].end,
             rates={},
+            created_at=_moment(r.created_us),
+            sealed_at=None if r.sealed_us is None else _moment(r.sealed_us),
         )
         for number, r in broker.catalog.segments(found).items()
         if number in positions
@@ -359,4 +365,8 @@ async def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
 
 
 def _time(topic: Topic) -> datetime:
-    return datetime.fromtimestamp(topic.record.created_us / 1e6, UTC)
+    return _moment(topic.record.created_us)
+
+
+def _moment(time_us: int) -> datetime:
+    return datetime.fromtimestamp(time_us / 1e6, UTC)
