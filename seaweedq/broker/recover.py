@@ -96,6 +96,9 @@ class Recovery:
         await chain.open()
         appended = 0
         while frames := [frame for frame in frames if frame.first_offset + frame.count > chain.end]:
+            if chain.last and chain.last.seal:  # put when all was settled: these failed, and nobody was told otherwise
+                logger.warning("%s is sealed at %d, what its journal has beyond was not taken", chain.folder, chain.end)
+                break
             taken = _entry_of(frames)
             try:
                 appended += await self._append_entry(source, chain, taken)

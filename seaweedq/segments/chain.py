@@ -61,11 +61,13 @@ class Chain:
         self.last = await asyncio.to_thread(self.metadata, name) if name else None
 
     async def append(self, metadata: EntryMetadata, data: bytes | memoryview) -> None:
-        """Make `data` the next entry. Raises Fenced when another writer has its name.
+        """Make `data` the next entry. Raises Fenced when another writer has its name, ChainDamaged behind a seal.
 
         Where it is cancelled the entry may be there, or may yet come: only the same bytes may be put again.
         """
         assert EntryName(metadata.sequence, metadata.first_offset) == self.next
+        if self.last and self.last.seal:
+            raise ChainDamaged(f"{self.folder} is sealed at {self.end}, {self.next} is not put", name=self.folder)
         pause = FIRST_PAUSE_S
         while True:
             try:

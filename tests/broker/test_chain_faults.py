@@ -215,3 +215,10 @@ async def test_names_grow_with_appends_and_never_show_what_is_behind_the_known_e
     await chain.open()
     await chain.append(*entry(chain, "c"))
     assert await chain.names() == [EntryName(n, n) for n in range(3)]
+
+
+async def test_nothing_is_put_behind_a_seal(store: MemoryStore, chain: Chain) -> None:
+    await chain.append(*entry(chain, "a", seal=Seal((4,), ((0, 10),))))
+    with pytest.raises(ChainDamaged, match="is sealed at 1"):
+        await chain.append(*entry(chain, "b"))
+    assert len(await store.list(chain.folder)) == 1
