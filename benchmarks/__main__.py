@@ -13,7 +13,7 @@ from benchmarks.result import Result, table
 
 NAMES = (
     "arrow", "ndjson", "singles", "latency", "pull", "memory", "restart", "topics", "bodies", "journal", "spark_read",
-    "object_journal", "placement", "cluster_batches", "failover",
+    "object_journal", "placement", "scaling_decisions", "cluster_batches", "failover",
     "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart", "forwarding",
 )  # fmt: skip
 

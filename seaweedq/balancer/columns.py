@@ -7,10 +7,10 @@ from itertools import chain
 import numpy as np
 import numpy.typing as npt
 
-from seaweedq.balancer.load import COST_WINDOW, MESSAGE_BYTES, SegmentLoad
+from seaweedq.balancer.load import SegmentLoad
 from seaweedq.balancer.placement import Host, SegmentId
 from seaweedq.balancer.policy import ScalingPolicy
-from seaweedq.balancer.rates import WINDOWS_S
+from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.segments.keyrange import KeyRange
 
 Floats = npt.NDArray[np.float64]
@@ -40,11 +40,11 @@ class Segment:
 
 
 class Columns:
-    """One row a segment, by topic and then by range; one of each topic's policy, which `topic` of a row points into.
+    """One row a segment, by topic and then by range; and one a topic, which `topic` of a segment's row points into.
 
     `free` are those that may be changed: known, not locked, of a topic that scales, at a broker that takes segments.
-    `rate` and `plain` are multiples of the target, corrected and not, of messages or bytes, whichever is more. `cost`
-    is as in SegmentLoad.
+    `plain` and `rate` are by window, as multiples of the target, `rate` corrected. `amounts`, corrected too, are a
+    second: messages and bytes, by window.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Columns:
         self._count(len(topics))
         self._set_policies([policies.get(each, _NO_POLICY) for each in topics])
         self.loads = [segment.load or _UNKNOWN for segment in self.segments]
-        self._set_rates(self.loads)
+        self._set_rates()
         takers = {host.broker for host in hosts if not host.draining}
         free = (s.load is not None and not s.locked and s.owner in takers for s in self.segments)
         self.free: Flags = np.fromiter(free, bool, len(segments)) & self.enabled[self.topic]
@@ -77,29 +77,27 @@ class Columns:
         self.min_segments = _ints(policy.min_segments for policy in policies)
         self.max_segments = _ints(policy.max_segments for policy in policies)
         self.cool_down_s = _floats(policy.cool_down_s for policy in policies)
-        self.target_messages = _floats(policy.target_messages_per_s for policy in policies)
-        self.target_bytes = _floats(policy.target_bytes_per_s for policy in policies)
+        self._targets: Floats = np.array([(p.target_messages_per_s, p.target_bytes_per_s) for p in policies], float)
 
-    def _set_rates(self, loads: Sequence[SegmentLoad]) -> None:
-        shape = (len(loads), len(WINDOWS_S))
-        messages = _floats(chain.from_iterable(load.messages_per_s for load in loads)).reshape(shape)
-        size = _floats(chain.from_iterable(load.bytes_per_s for load in loads)).reshape(shape)
-        self.observed_s = _floats(load.observed_s for load in loads)
-        self.hot_share = _floats(load.hot_share for load in loads)
-        self.plain = self.relative(messages, size, self.topic)
-        observed = -np.expm1(-self.observed_s[:, None] / np.array(WINDOWS_S))
+    def _set_rates(self) -> None:
+        self.observed_s = _floats(load.observed_s for load in self.loads)
+        self.hot_share = _floats(0.0 if load.hottest is None else load.hot_share for load in self.loads)
+        amounts = _by_window((load.messages_per_s, load.bytes_per_s) for load in self.loads)
+        observed = -np.expm1(-self.observed_s[:, None, None] / np.array(WINDOWS_S))
         observed[self.observed_s <= 0] = 1.0
-        self.messages_per_s = messages / observed
-        self.bytes_per_s = size / observed
-        self.rate = self.relative(self.messages_per_s, self.bytes_per_s, self.topic)
-        self.cost = self.bytes_per_s[:, COST_WINDOW] + MESSAGE_BYTES * self.messages_per_s[:, COST_WINDOW]
+        self.amounts: Floats = amounts / observed
+        self.plain = self.relative(amounts, self.topic)
+        self.rate = self.relative(self.amounts, self.topic)
 
-    def relative(self, messages: Floats, size: Floats, topic: Ints) -> Floats:
-        """Rates by window as multiples of the topics' targets."""
-        of_messages = messages / self.target_messages[topic][:, None]
-        of_bytes = size / self.target_bytes[topic][:, None]
-        worse: Floats = np.maximum(of_messages, of_bytes)
-        return worse
+    def peaks(self, rows: Ints) -> Floats:
+        """A second, plain: messages and bytes, by window."""
+        loads = [self.loads[row] for row in rows.tolist()]
+        return _by_window((load.messages_peaks, load.bytes_peaks) for load in loads)
+
+    def relative(self, amounts: Floats, topic: Ints) -> Floats:
+        """By window, the multiple of the topics' targets: of messages or bytes, whichever is more."""
+        multiples: Floats = (amounts / self._targets[topic][:, :, None]).max(axis=1)
+        return multiples
 
 
 def _numbered(keys: Iterable[TopicId]) -> tuple[list[TopicId], Ints]:
@@ -108,6 +106,11 @@ def _numbered(keys: Iterable[TopicId]) -> tuple[list[TopicId], Ints]:
     distinct = sorted(set(given))
     places = {key: at for at, key in enumerate(distinct)}
     return distinct, _ints(map(places.__getitem__, given))
+
+
+def _by_window(pairs: Iterable[tuple[Averages, Averages]]) -> Floats:
+    flat = chain.from_iterable(chain.from_iterable(pairs))
+    return _floats(flat).reshape(-1, 2, len(WINDOWS_S))
 
 
 def _ints(values: Iterable[int]) -> Ints:

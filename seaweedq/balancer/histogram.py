@@ -86,9 +86,9 @@ class HotKeys:
         self._counts *= kept
         self._weight *= kept
 
-    def hottest(self) -> tuple[int, float] | None:
-        """The hottest hash and its share of the weight, at most 1; of equal ones the lowest. None without any."""
+    def hottest(self) -> tuple[int | None, float]:
+        """The hottest hash and its share of the weight, at most 1; of equal ones the lowest. None and 0 without any."""
         if not len(self._hashes):
-            return None
+            return None, 0.0
         at = int(self._counts.argmax())
         return int(self._hashes[at]), min(float(self._counts[at]) / self._weight, 1.0)

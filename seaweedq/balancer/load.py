@@ -1,26 +1,29 @@
 """The load of one segment: what its owner observes, and the report of it that goes to the leader. Knows no policy."""
 
-from math import expm1
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from seaweedq.balancer.histogram import BINS, HotKeys, KeyHistogram
-from seaweedq.balancer.rates import IDLE, WINDOWS_S, Averages, Rates, corrected, joined
+from seaweedq.balancer.placement import SegmentId
+from seaweedq.balancer.rates import IDLE, WINDOWS_S, Averages, Rate, corrected, higher, joined, weight
 from seaweedq.segments.keyhash import Hashes
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 
 MESSAGE_BYTES = 168
 """A message costs a broker about as much as so many bytes: 200,000 a second as 32 MiB."""
-COST_WINDOW = WINDOWS_S.index(60.0)
+KNOWN_S = 10.0
+"""Of a segment that was observed for less, nothing is known yet."""
+_COST_WINDOW = WINDOWS_S.index(600.0)  # calm, so that little moves
 
 _Amount = Annotated[float, Meta(ge=0, le=1e18)]
 _Averages = Annotated[tuple[_Amount, ...], Meta(min_length=len(WINDOWS_S), max_length=len(WINDOWS_S))]
 
 
 class SegmentLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What a segment's owner has observed of it over `observed_s` seconds. The averages are plain, see rates.
+    """What a segment's owner has observed of it over `observed_s` seconds. Averages and their peaks are plain.
 
     `bins` are the weights of equal parts of its key range, `hottest` the hash that has the largest share (0 to 1) of
     that weight; both are left out where a segment is cool.
@@ -28,6 +31,8 @@ class SegmentLoad(msgspec.Struct, frozen=True, array_like=True):
 
     messages_per_s: _Averages = IDLE
     bytes_per_s: _Averages = IDLE
+    messages_peaks: _Averages = IDLE
+    bytes_peaks: _Averages = IDLE
     observed_s: _Amount = 0.0
     bins: Annotated[tuple[_Amount, ...], Meta(max_length=BINS)] = ()
     hottest: Annotated[int, Meta(ge=0, lt=KEY_SPACE)] | None = None
@@ -43,55 +48,84 @@ class SegmentLoad(msgspec.Struct, frozen=True, array_like=True):
         """Bytes a second over what was observed alone."""
         return corrected(self.bytes_per_s, self.observed_s)
 
-    @property
-    def cost(self) -> float:
-        """What the segment counts as in placement: bytes a second over about a minute, with messages as bytes."""
-        if self.observed_s <= 0:
-            return 0.0
-        plain = self.bytes_per_s[COST_WINDOW] + MESSAGE_BYTES * self.messages_per_s[COST_WINDOW]
-        return plain / -expm1(-self.observed_s / WINDOWS_S[COST_WINDOW])
-
-    def following(self, earlier: "SegmentLoad") -> "SegmentLoad":
-        """This load and what was observed before it, by another owner: a move does not make a segment unknown."""
+    def following(self, earlier: "SegmentLoad", cool_down_s: float) -> "SegmentLoad":
+        """This load and what another owner had observed before: a move does not make a segment unknown."""
         return msgspec.structs.replace(
             self,
             messages_per_s=joined(earlier.messages_per_s, self.messages_per_s, self.observed_s),
             bytes_per_s=joined(earlier.bytes_per_s, self.bytes_per_s, self.observed_s),
+            messages_peaks=higher(self.messages_peaks, earlier.messages_peaks, self.observed_s, cool_down_s),
+            bytes_peaks=higher(self.bytes_peaks, earlier.bytes_peaks, self.observed_s, cool_down_s),
             observed_s=earlier.observed_s + self.observed_s,
         )
 
 
-class LoadMeter:
-    """What the owner observes of one segment: counts, and samples of the key hashes."""
+def costs(loads: Mapping[SegmentId, SegmentLoad]) -> dict[SegmentId, float]:
+    """What each segment counts as in placement: bytes a second over about ten minutes, with messages as bytes.
 
-    __slots__ = ("_histogram", "_hot_keys", "_rates")
+    One that is not known yet counts as the mean of its topic's others: else a broker that has just got some would look
+    as if it had room for more.
+    """
+    known, unknown = {}, []
+    sums: dict[tuple[str, int], list[float]] = {}
+    for segment, load in loads.items():
+        if load.observed_s < KNOWN_S:
+            unknown.append(segment)
+            continue
+        known[segment] = cost = _cost(load)
+        sums.setdefault(segment[:2], []).append(cost)
+    means = {topic: sum(several) / len(several) for topic, several in sums.items()}
+    return known | {segment: means.get(segment[:2], 0.0) for segment in unknown}
+
+
+class LoadMeter:
+    """What the owner observes of one segment: counts, and samples of the key hashes, which take memory from the first
+    one on."""
+
+    __slots__ = ("_bytes", "_keys", "_messages", "_observed_s", "_range")
 
     def __init__(self, key_range: KeyRange) -> None:
-        self._rates = Rates()
-        self._histogram = KeyHistogram(key_range)
-        self._hot_keys = HotKeys()
+        self._range = key_range
+        self._messages = Rate()
+        self._bytes = Rate()
+        self._observed_s = 0.0
+        self._keys: tuple[KeyHistogram, HotKeys] | None = None
 
     def sample(self, hashes: Hashes, weight: float) -> None:
         """Hashes of some rows, which stand for `weight` rows or bytes."""
-        self._histogram.add(hashes, weight)
-        self._hot_keys.add(hashes, weight)
+        for each in self._observed():
+            each.add(hashes, weight)
 
     def sample_keyless(self, weight: float) -> None:
         """Rows without key that stand for `weight`."""
-        self._histogram.add_keyless(weight)
-        self._hot_keys.add_keyless(weight)
+        for each in self._observed():
+            each.add_keyless(weight)
 
-    def tick(self, messages: int, size_bytes: int, passed_s: float) -> None:
-        """So much came in the seconds since the last tick."""
-        self._rates.sample(messages, size_bytes, passed_s)
-        self._histogram.forget(passed_s)
-        self._hot_keys.forget(passed_s)
+    def tick(self, messages: int, size_bytes: int, passed_s: float, cool_down_s: float) -> None:
+        """So much came in the seconds since the last tick. The cool-down is that of the topic's policy."""
+        self._messages.add(messages, passed_s, cool_down_s)
+        self._bytes.add(size_bytes, passed_s, cool_down_s)
+        self._observed_s += passed_s
+        for each in self._keys or ():
+            each.forget(passed_s)
 
     def load(self, keys: bool = True) -> SegmentLoad:
         """The report; `keys` says whether with where in the range the load falls."""
-        rates = self._rates
-        if not keys:
-            return SegmentLoad(rates.messages_per_s, rates.bytes_per_s, rates.observed_s)
-        hash, share = self._hot_keys.hottest() or (None, 0.0)
-        bins = self._histogram.bins
-        return SegmentLoad(rates.messages_per_s, rates.bytes_per_s, rates.observed_s, bins, hash, share)
+        bins: tuple[float, ...] = ()
+        hottest, share = None, 0.0
+        if keys and self._keys:
+            histogram, hot_keys = self._keys
+            bins, (hottest, share) = histogram.bins, hot_keys.hottest()
+        messages, size = self._messages, self._bytes
+        return SegmentLoad(
+            messages.per_s, size.per_s, messages.peaks, size.peaks, self._observed_s, bins, hottest, share
+        )
+
+    def _observed(self) -> tuple[KeyHistogram, HotKeys]:
+        self._keys = self._keys or (KeyHistogram(self._range), HotKeys())
+        return self._keys
+
+
+def _cost(load: SegmentLoad) -> float:
+    plain = load.bytes_per_s[_COST_WINDOW] + MESSAGE_BYTES * load.messages_per_s[_COST_WINDOW]
+    return plain / weight(load.observed_s, WINDOWS_S[_COST_WINDOW])

@@ -76,6 +76,27 @@ def assign(
     }
 
 
+def spread(
+    new: Mapping[SegmentId, float], kin: Mapping[SegmentId, str], totals: Mapping[str, float], hosts: Sequence[Host]
+) -> dict[SegmentId, str]:
+    """An owner for each new segment, as in `assign`, where it is known what each host has in all: a few segments among
+    very many.
+
+    `new` and `totals` are loads of one unit, `kin` the owned segments of the same topics.
+    """
+    board = _Board(hosts)
+    if not board.order:
+        return {}
+    each = fsum(new.values()) / max(len(new), 1) or 1.0
+    weights = {segment: max(BASE, round(load / each * MEAN)) for segment, load in new.items()}
+    board.begin({broker: round(totals.get(broker, 0.0) / each * MEAN) for broker in board.load}, kin)
+    fair = (sum(board.load.values()) + sum(weights.values())) / len(board.load)
+    return {
+        segment: board.take(segment, weights[segment], fair - weights[segment])
+        for segment in sorted(new, key=lambda each: (-weights[each], each))
+    }
+
+
 def moves(
     owned: Mapping[SegmentId, str],
     loads: Mapping[SegmentId, float],
@@ -130,7 +151,15 @@ class _Board:
             if broker in self.load:
                 self.load[broker] += weights[segment]
                 self._count(segment[0], broker, 1)
-        self.order = sorted((load, self._rank[broker], broker) for broker, load in self.load.items())
+        self._sort()
+
+    def begin(self, load: Mapping[str, int], kin: Mapping[SegmentId, str]) -> None:
+        """Take over what the hosts have in all, and count some of their segments."""
+        self.load |= load
+        for segment, broker in kin.items():
+            if broker in self.load:
+                self._count(segment[0], broker, 1)
+        self._sort()
 
     def within(self, bounds: tuple[float, float, float]) -> bool:
         """Whether no host is too light or too heavy."""
@@ -165,6 +194,9 @@ class _Board:
         self.load[broker] = load + weight
         insort(self.order, (load + weight, rank, broker))
         self._count(topic, broker, count)
+
+    def _sort(self) -> None:
+        self.order = sorted((load, self._rank[broker], broker) for broker, load in self.load.items())
 
     def _count(self, topic: str, broker: str, count: int) -> None:
         self._on_host[topic][broker] += count

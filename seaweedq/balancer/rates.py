@@ -1,10 +1,11 @@
-"""Rates: how much a segment takes a second, as moving averages over several windows. Owns their arithmetic alone.
+"""Rates: how much of something comes a second, as moving averages over several windows. Owns their arithmetic alone.
 
 An average begins at nothing, as if all time before had been idle. That is the *plain* value: at a new segment it rises
 slowly, so that a moment's burst says little. Divided by the weight of the time that was observed it is the *corrected*
 one, the best guess of what the segment takes.
 """
 
+from functools import lru_cache
 from math import exp, expm1
 
 WINDOWS_S = (10.0, 60.0, 600.0, 1200.0)
@@ -15,38 +16,51 @@ Averages = tuple[float, ...]
 IDLE: Averages = (0.0,) * len(WINDOWS_S)
 
 
-class Rates:
-    """The plain averages of one segment's messages and bytes, and over how many seconds they were observed."""
+class Rate:
+    """The plain averages of what comes, and their peaks, which fade."""
 
-    __slots__ = ("bytes_per_s", "messages_per_s", "observed_s")
+    __slots__ = ("peaks", "per_s")
 
     def __init__(self) -> None:
-        self.messages_per_s = self.bytes_per_s = IDLE
-        self.observed_s = 0.0
+        self.per_s = self.peaks = IDLE
 
-    def sample(self, messages: int, size_bytes: int, passed_s: float) -> None:
-        """Add what came in the `passed_s` seconds since the last sample, as if it had come evenly."""
+    def add(self, count: int, passed_s: float, cool_down_s: float) -> None:
+        """What came in the seconds since the last time, as if it had come evenly. Peaks fade with the cool-down."""
         passed_s = max(passed_s, 1e-6)  # what comes at once counts as well
-        self.messages_per_s = joined(self.messages_per_s, _even(messages / passed_s, passed_s), passed_s)
-        self.bytes_per_s = joined(self.bytes_per_s, _even(size_bytes / passed_s, passed_s), passed_s)
-        self.observed_s += passed_s
+        if not count and self.peaks is IDLE:
+            return
+        now = count / passed_s
+        self.per_s = tuple(
+            [now + (before - now) * kept for before, kept in zip(self.per_s, _kept(passed_s), strict=True)]
+        )
+        self.peaks = higher(self.per_s, self.peaks, passed_s, cool_down_s)
+
+
+def weight(observed_s: float, window_s: float) -> float:
+    """How much of an average was observed, from 0 to 1."""
+    return -expm1(-observed_s / window_s)
 
 
 def corrected(plain: Averages, observed_s: float) -> Averages:
     """The averages over what was observed alone; nothing where nothing was."""
     if observed_s <= 0:
         return IDLE
-    return tuple(average / weight for average, weight in zip(plain, _even(1.0, observed_s), strict=True))
+    return tuple([average / weight(observed_s, window_s) for average, window_s in zip(plain, WINDOWS_S, strict=True)])
 
 
 def joined(earlier: Averages, later: Averages, observed_s: float) -> Averages:
     """The plain averages over two times, of which the later took `observed_s` and began where the earlier ended."""
-    return tuple(
-        before * exp(-observed_s / window_s) + after
-        for before, after, window_s in zip(earlier, later, WINDOWS_S, strict=True)
-    )
+    return tuple([old * kept + new for old, new, kept in zip(earlier, later, _kept(observed_s), strict=True)])
 
 
-def _even(rate: float, passed_s: float) -> Averages:
-    """What the averages are after that long at one rate."""
-    return tuple(-rate * expm1(-passed_s / window_s) for window_s in WINDOWS_S)
+def higher(now: Averages, peaks: Averages, passed_s: float, cool_down_s: float) -> Averages:
+    """The peaks that far later. They fade to half in 1.4 cool-downs, so that what comes again within one is remembered
+    until then."""
+    kept = exp(-passed_s / (2 * cool_down_s))
+    return tuple([max(new, old * kept) for new, old in zip(now, peaks, strict=True)])
+
+
+@lru_cache(maxsize=16)  # all segments of a broker are sampled at once
+def _kept(passed_s: float) -> Averages:
+    """What is left of the averages after that time."""
+    return tuple([exp(-passed_s / window_s) for window_s in WINDOWS_S])

@@ -7,6 +7,7 @@ which begin anew at every successor.
 It refuses: to touch what is locked, unknown, or at a broker that drains or is gone; and to carry anything out.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,14 +15,17 @@ import numpy as np
 
 from seaweedq.balancer.columns import Columns, Flags, Floats, Segment, TopicId
 from seaweedq.balancer.cutting import Cut, cut
-from seaweedq.balancer.placement import Host, SegmentId, assign
+from seaweedq.balancer.load import MESSAGE_BYTES
+from seaweedq.balancer.placement import Host, SegmentId, spread
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.balancer.rates import WINDOWS_S
 
 SPLIT_OVER = np.array([5.0, 2.0, 1.0, np.inf])
 """Of the target, by window: a flood is answered at once, what is a little too much only if it lasts."""
 MERGE_BELOW = 0.5
-"""Of the target, for two segments together: half of what may be split again."""
+"""Of the target, for two segments together; and as a share of what would be split again, for their peaks."""
+HOT = 0.5
+"""Which share of its load makes a hash hot: a split halves the load of any segment without such a one."""
 UNEVEN = 2.0
 """How much more than its share of the fewest segments a merged one may have."""
 IDLE = 0.05
@@ -71,22 +75,26 @@ Plan = Split | Merge | Gather | HotKey
 
 
 def decide(
-    segments: Sequence[Segment], policies: Mapping[TopicId, ScalingPolicy], hosts: Sequence[Host], limit: int
+    segments: Sequence[Segment],
+    policies: Mapping[TopicId, ScalingPolicy],
+    costs: Mapping[SegmentId, float],
+    hosts: Sequence[Host],
+    limit: int,
 ) -> list[Plan]:
     """What to do now: at most `limit` splits, merges and gatherings, splits first, and the most urgent of each first;
     at most one of a segment. And all hot keys, at the end. The order of the arguments does not matter.
 
-    Topics without a policy are left alone. Segments of one topic do not overlap.
+    Topics without a policy are left alone. Segments of one topic do not overlap. `costs` are those of `load.costs`.
     """
     if not segments or limit <= 0:
         return []
     columns = Columns(segments, policies, hosts)
     wanting = _too_hot(columns, columns.plain)
-    divisible = _too_hot(columns, columns.plain * (1 - columns.hot_share[:, None]))
-    divisible &= columns.high - columns.low > 1
+    rest = _too_hot(columns, columns.plain * (1 - columns.hot_share[:, None]))
+    divisible = (columns.high - columns.low > 1) & (rest | (columns.hot_share < HOT))
     cuts = _cuts(columns, wanting & divisible, limit)
     joined = _joined(columns, wanting, limit - len(cuts))
-    return [*_splits(columns, cuts, hosts), *joined, *_hot_keys(columns, wanting & ~divisible)]
+    return [*_splits(columns, cuts, costs, hosts), *joined, *_hot_keys(columns, wanting & ~divisible)]
 
 
 def _too_hot(columns: Columns, rates: Floats) -> Flags:
@@ -116,29 +124,40 @@ def _cuts(columns: Columns, wanted: Flags, limit: int) -> dict[int, Cut]:
     return cuts
 
 
-def _splits(columns: Columns, cuts: Mapping[int, Cut], hosts: Sequence[Host]) -> Iterator[Split]:
-    """The splits with owners, as if the successors were homeless segments."""
+def _splits(
+    columns: Columns, cuts: Mapping[int, Cut], costs: Mapping[SegmentId, float], hosts: Sequence[Host]
+) -> Iterator[Split]:
+    """The splits, with owners for the successors, as if their segments were not there any more."""
     if not cuts:
         return
-    loads = dict(zip((segment.id for segment in columns.segments), columns.cost.tolist(), strict=True))
-    owned = {segment.id: segment.owner for segment in columns.segments}
-    successors: dict[int, list[SegmentId]] = {}
+    totals: defaultdict[str, float] = defaultdict(float)
+    kin, topics = {}, {columns.segments[row].id[:2] for row in cuts}
+    for row, segment in enumerate(columns.segments):
+        if row not in cuts:
+            totals[segment.owner] += costs.get(segment.id, 0.0)
+            if segment.id[:2] in topics:
+                kin[segment.id] = segment.owner
+    new: dict[SegmentId, float] = {}
     for row, made in cuts.items():
-        topic, incarnation, number = columns.segments[row].id
-        del owned[topic, incarnation, number]
-        below = [~(number * MAX_PARTS + part) for part in range(len(made.shares))]  # ids that no segment has
-        successors[row] = [(topic, incarnation, each) for each in below]
-        loads |= {each: columns.cost[row] * share for each, share in zip(successors[row], made.shares, strict=True)}
-    owners = assign([each for several in successors.values() for each in several], owned, loads, hosts)
+        cost = (columns.amounts[row, 0] * MESSAGE_BYTES + columns.amounts[row, 1]).max()
+        new |= {_part(columns, row, at): cost * share for at, share in enumerate(made.shares)}
+    owners = spread(new, kin, totals, hosts)
     for row, made in cuts.items():
-        yield Split(columns.segments[row].id, made.points, tuple(owners[each] for each in successors[row]))
+        parts = [owners[_part(columns, row, at)] for at in range(len(made.shares))]
+        yield Split(columns.segments[row].id, made.points, tuple(parts))
+
+
+def _part(columns: Columns, row: int, at: int) -> SegmentId:
+    """What stands for a successor: an id that no segment has."""
+    topic, incarnation, number = columns.segments[row].id
+    return topic, incarnation, ~(number * MAX_PARTS + at)
 
 
 def _joined(columns: Columns, wanting: Flags, limit: int) -> Iterator[Merge | Gather]:
     """Merges of cool neighbours, the coolest first; those that are as cool from left to right, which pairs them."""
     level = _pair_levels(columns, wanting)
     spare = (columns.least - columns.min_segments + 1e-9).tolist()
-    rows = np.flatnonzero((level < MERGE_BELOW) & (np.array(spare) >= 1)[columns.topic[:-1]])
+    rows = np.flatnonzero((level < np.inf) & (np.array(spare) >= 1)[columns.topic[:-1]])
     taken: set[int] = set()
     for row in rows[np.argsort(np.round(level[rows] / IDLE), kind="stable")].tolist():
         if len(taken) >= 2 * limit:
@@ -157,15 +176,14 @@ def _pair_levels(columns: Columns, wanting: Flags) -> Floats:
     ripe = columns.free & ~wanting & (np.minimum(columns.age_s, columns.observed_s) >= cool_down_s)
     pairs = ripe[:-1] & ripe[1:] & (topic == columns.topic[1:]) & (columns.high[:-1] == columns.low[1:])
     too_short = np.array([0.0, *WINDOWS_S[:-1]]) < 2 * cool_down_s[:, None]  # the window before each
-    rates = columns.relative(
-        columns.messages_per_s[:-1] + columns.messages_per_s[1:],
-        columns.bytes_per_s[:-1] + columns.bytes_per_s[1:],
-        topic,
-    )
+    rates = columns.relative(columns.amounts[:-1] + columns.amounts[1:], topic)
     level = np.where(too_short[:-1], rates, 0.0).max(axis=1)
     own = np.where(too_short, columns.rate, 0.0).max(axis=1)
     share = np.bincount(columns.topic, own, len(columns.least)) / columns.min_segments
-    pairs &= level <= np.maximum(UNEVEN * share, IDLE)[topic]
+    pairs &= (level < MERGE_BELOW) & (level <= np.maximum(UNEVEN * share, IDLE)[topic])
+    rows = np.flatnonzero(pairs)
+    peaks = columns.relative(columns.peaks(rows) + columns.peaks(rows + 1), topic[rows])
+    pairs[rows] = (peaks < MERGE_BELOW * SPLIT_OVER).all(axis=1)
     levels: Floats = np.where(pairs, level, np.inf)
     return levels
 
@@ -175,8 +193,8 @@ def _merge(columns: Columns, row: int) -> Merge | Gather:
     left, right = columns.segments[row : row + 2]
     if left.owner == right.owner:
         return Merge(left.id, right.id)
-    costs = columns.cost[row : row + 2].tolist()
-    if (costs[0], len(left.range)) < (costs[1], len(right.range)):
+    rates = columns.rate[row : row + 2].max(axis=1).tolist()
+    if (rates[0], len(left.range)) < (rates[1], len(right.range)):
         return Gather(left.id, right.id, left.owner, right.owner)
     return Gather(right.id, left.id, right.owner, left.owner)
 
