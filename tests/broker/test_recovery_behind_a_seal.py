@@ -37,4 +37,5 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
         assert done.rows == 0
         await chain.open()
         assert chain.end == 1
-        assert chain.last is not None and chain.last.seal is not None
+        assert chain.last is not None
+        assert chain.last.seal is not None
