@@ -1,7 +1,9 @@
 """What is read at last: all segments over HTTP, and the rows of the Parquet files as any reader finds them."""
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -9,13 +11,14 @@ import pyarrow.dataset as ds
 from history import Row, row
 from load import TOPIC
 
+PATIENCE_S = 30.0  # with 503s
 COLUMNS = ["segment", "_offset", "_key", "value"]
 
 
 def over_http(url: str) -> list[Row]:
     """Every message of every segment, page by page, until a page is empty."""
     with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
-        segments = http.get(f"/v1/topics/{TOPIC}/segments").raise_for_status().json()["segments"]
+        segments = _get(http, f"/v1/topics/{TOPIC}/segments")["segments"]
         return [r for segment in segments for r in _segment(http, segment["id"])]
 
 
@@ -24,11 +27,19 @@ def _segment(http: httpx.Client, segment: int) -> list[Row]:
     offset = 0
     while True:
         path = f"/v1/topics/{TOPIC}/segments/{segment}/messages?offset={offset}&limit=2000"
-        page = http.get(path).raise_for_status().json()
+        page = _get(http, path)
         found += [row(m["segment"], m["offset"], m["key"], m["value"]) for m in page["messages"]]
         if not page["messages"]:
             return found
         offset = page["next_offset"]
+
+
+def _get(http: httpx.Client, path: str) -> Any:
+    """An answer, also of a broker that says `later` for a while, as it may with a store that is slow to answer."""
+    end_s = time.monotonic() + PATIENCE_S
+    while (answer := http.get(path)).status_code == 503 and time.monotonic() < end_s:
+        time.sleep(float(answer.headers.get("Retry-After", 1)))
+    return answer.raise_for_status().json()
 
 
 def in_files(store: Path) -> list[Row]:
