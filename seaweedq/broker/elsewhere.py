@@ -10,6 +10,7 @@ together, by the successors' parts, and go on under the same identity, which the
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import msgspec
 import numpy as np
@@ -19,7 +20,7 @@ from seaweedq.broker.forward import Outbound, Slots
 from seaweedq.broker.open_segment import Sequences
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.parcels import Header, Outcome, Parcel
-from seaweedq.broker.pieces import Cargo, Piece, Placed, cut_again, cut_all, places
+from seaweedq.broker.pieces import Cargo, Piece, Placed, cut_again, cut_all, is_whole, places
 from seaweedq.broker.taking import Taker
 from seaweedq.clock import Clock
 from seaweedq.coordination.roster import Roster
@@ -149,16 +150,22 @@ class Elsewhere:
             in_doubt = in_doubt or any(one.in_doubt for one in bounced)
             pieces = [one.piece for one in bounced]
             try:
-                pieces = await self._cut_again(topic, cargo, pieces, end_s) if pieces else []
+                pieces, torn = await self._cut_again(topic, cargo, pieces, end_s) if pieces else ([], [])
             except Exception as error:
                 return settled + [Failed(piece, error) for piece in pieces]
+            settled += [Failed(piece, Unavailable("other rows of the request have failed there")) for piece in torn]
         return settled
 
-    async def _cut_again(self, topic: Topic, cargo: Cargo, pieces: Sequence[Piece], end_s: float) -> list[Piece]:
+    async def _cut_again(
+        self, topic: Topic, cargo: Cargo, pieces: Sequence[Piece], end_s: float
+    ) -> tuple[list[Piece], list[Piece]]:
+        """What can be taken, and what only a repeat of the whole request may bring."""
         while True:
             try:
                 routing = await self._ownership.routing(topic)
-                return await asyncio.to_thread(cut_again, routing, cargo, pieces)
+                again = await asyncio.to_thread(cut_again, routing, cargo, pieces)
+                whole = [is_whole(routing, cargo, piece) for piece in again]
+                return list(compress(again, whole)), [p for p, good in zip(again, whole, strict=True) if not good]
             except Unavailable:
                 if self._clock.monotonic_s() >= end_s:
                     raise

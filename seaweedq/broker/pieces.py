@@ -15,6 +15,7 @@ from seaweedq.broker.commit import Rows
 from seaweedq.broker.parcels import Outcome
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.segments.keyhash import Hashes, cut, route
+from seaweedq.segments.keyrange import KEY_SPACE
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,17 @@ def cut_again(bounds: Bounds, cargo: Cargo, pieces: Sequence[Piece]) -> list[Pie
     indexes = np.sort(np.concatenate([piece.indexes for piece in pieces]))
     rows = cargo.rows.take(pa.array(indexes))
     return _cut(bounds, rows, cargo.hashes[indexes], indexes)
+
+
+def is_whole(bounds: Bounds, cargo: Cargo, piece: Piece) -> bool:
+    """Whether a piece that was cut again has all rows of its cargo that fall into its part.
+
+    Where parts have grown together, and some other piece of theirs has failed, it has not. It must not be taken so: a
+    repeat of the request comes with all of them, and would be taken for what is there.
+    """
+    after = int(np.searchsorted(bounds.lows, piece.part, side="right"))
+    high = bounds.lows[after] if after < len(bounds.lows) else KEY_SPACE
+    return int(np.count_nonzero((cargo.hashes >= piece.part) & (cargo.hashes < high))) == len(piece.indexes)
 
 
 def _cut(bounds: Bounds, rows: pa.RecordBatch, hashes: Hashes, indexes: np.ndarray) -> list[Piece]:
