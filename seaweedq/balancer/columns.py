@@ -83,9 +83,8 @@ class Columns:
         self.observed_s = _floats(load.observed_s for load in self.loads)
         self.hot_share = _floats(0.0 if load.hottest is None else load.hot_share for load in self.loads)
         amounts = _by_window((load.messages_per_s, load.bytes_per_s) for load in self.loads)
-        observed = -np.expm1(-self.observed_s[:, None, None] / np.array(WINDOWS_S))
-        observed[self.observed_s <= 0] = 1.0
-        self.amounts: Floats = amounts / observed
+        known_s = np.maximum(self.observed_s, 1.0)  # what came in less says nothing
+        self.amounts: Floats = amounts / -np.expm1(-known_s[:, None, None] / np.array(WINDOWS_S))
         self.plain = self.relative(amounts, self.topic)
         self.rate = self.relative(self.amounts, self.topic)
 

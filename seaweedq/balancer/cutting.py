@@ -42,11 +42,10 @@ def _load_up_to(
     key_range: KeyRange, bins: tuple[float, ...], hottest: int | None, hot_share: float
 ) -> tuple[_Floats, _Floats]:
     """Rising places in the range, and the share of the load below each: straight lines in between."""
-    weights = np.maximum(np.nan_to_num(np.array(bins or (1.0,))), 0.0)
-    if not weights.any():
-        weights = np.ones(1)
+    weights = np.array(bins if any(bins) else (1.0,))
     weights /= weights.sum()
-    edges = np.linspace(key_range.low, key_range.high, len(weights) + 1)
+    firsts = -(-np.arange(len(weights) + 1) * len(key_range) // len(weights))  # hashes of the bins
+    edges = (key_range.low + firsts).astype(np.float64)
     if hottest is None or hottest not in key_range:
         return edges, _summed(weights)
     at = (hottest - key_range.low) * len(weights) // len(key_range)

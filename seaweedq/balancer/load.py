@@ -50,14 +50,12 @@ class SegmentLoad(msgspec.Struct, frozen=True, array_like=True):
 
     def following(self, earlier: "SegmentLoad", cool_down_s: float) -> "SegmentLoad":
         """This load and what another owner had observed before: a move does not make a segment unknown."""
-        return msgspec.structs.replace(
-            self,
-            messages_per_s=joined(earlier.messages_per_s, self.messages_per_s, self.observed_s),
-            bytes_per_s=joined(earlier.bytes_per_s, self.bytes_per_s, self.observed_s),
-            messages_peaks=higher(self.messages_peaks, earlier.messages_peaks, self.observed_s, cool_down_s),
-            bytes_peaks=higher(self.bytes_peaks, earlier.bytes_peaks, self.observed_s, cool_down_s),
-            observed_s=earlier.observed_s + self.observed_s,
-        )
+        told: dict[str, Averages] = {}
+        for now, peaks in (("messages_per_s", "messages_peaks"), ("bytes_per_s", "bytes_peaks")):
+            told[now] = joined(getattr(earlier, now), getattr(self, now), self.observed_s)
+            faded = higher(getattr(self, peaks), getattr(earlier, peaks), self.observed_s, cool_down_s)
+            told[peaks] = tuple(map(max, told[now], faded))
+        return msgspec.structs.replace(self, **told, observed_s=earlier.observed_s + self.observed_s)
 
 
 def costs(loads: Mapping[SegmentId, SegmentLoad]) -> dict[SegmentId, float]:

@@ -11,7 +11,7 @@ are not among the hosts (their journals come first).
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -90,9 +90,9 @@ def spread(
     each = fsum(new.values()) / max(len(new), 1) or 1.0
     weights = {segment: max(BASE, round(load / each * MEAN)) for segment, load in new.items()}
     board.begin({broker: round(totals.get(broker, 0.0) / each * MEAN) for broker in board.load}, kin)
-    fair = (sum(board.load.values()) + sum(weights.values())) / len(board.load)
+    level = _level(board.load.values(), sum(weights.values()))
     return {
-        segment: board.take(segment, weights[segment], fair - weights[segment])
+        segment: board.take(segment, weights[segment], level - weights[segment])
         for segment in sorted(new, key=lambda each: (-weights[each], each))
     }
 
@@ -266,6 +266,16 @@ def _weigh(
     fair = total / hosts
     high, share = fair * (1 + tolerance), max(BASE, int(fair) + 1)
     return {segment: weight if weight <= high else share for segment, weight in weights.items()}, fair
+
+
+def _level(loads: Collection[int], more: int) -> float:
+    """What the lighter ones all have once `more` has been shared out to them."""
+    total, hosts = sum(loads) + more, len(loads)
+    for load in sorted(loads, reverse=True):
+        if load * hosts <= total:
+            break
+        total, hosts = total - load, hosts - 1
+    return total / hosts
 
 
 def _present(owned: Mapping[SegmentId, str], hosts: Sequence[Host]) -> dict[SegmentId, str]:

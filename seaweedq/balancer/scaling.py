@@ -159,7 +159,7 @@ def _joined(columns: Columns, wanting: Flags, limit: int) -> Iterator[Merge | Ga
     spare = (columns.least - columns.min_segments + 1e-9).tolist()
     rows = np.flatnonzero((level < np.inf) & (np.array(spare) >= 1)[columns.topic[:-1]])
     taken: set[int] = set()
-    for row in rows[np.argsort(np.round(level[rows] / IDLE), kind="stable")].tolist():
+    for row in rows[np.argsort(np.floor(level[rows] / IDLE), kind="stable")].tolist():
         if len(taken) >= 2 * limit:
             return
         topic = columns.topic[row]
