@@ -167,6 +167,21 @@ class World:
     def count(self, kind: str, since_s: float = 0.0) -> int:
         return sum(1 for at, what in self.done if what == kind and at >= since_s)
 
+    def even(self) -> None:
+        """Once it has settled, none has more than twice the mean."""
+        assert self.uneven() <= 2
+        assert self.uneven_brokers() <= 2
+
+    def settled(self, since_s: float, moves: int = 0) -> None:
+        """Nothing was done any more."""
+        later = [what for at, what in self.done if at > since_s]
+        assert later.count("move") <= moves, later
+        assert set(later) <= {"move"}, later
+
+    def to_and_fro(self, within_s: float) -> int:
+        """How often what was merged was split again soon."""
+        return sum(made == "merge" and ended == "split" and life_s < within_s for made, ended, life_s in self.lives)
+
     def show(self, name: str) -> None:
         kinds = ", ".join(f"{self.count(kind)} {kind}s" for kind in ("split", "merge", "gather", "move"))
         print(
