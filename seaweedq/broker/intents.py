@@ -18,7 +18,7 @@ from seaweedq.coordination.records import Intent, SegmentRecord, Successor
 from seaweedq.errors import InvalidRequest, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KeyRange
 
-MAX_SUCCESSORS = 32
+MAX_SUCCESSORS = 32  # and as many segments give way: with owners to compare it must fit in one transaction of etcd
 MAX_PARTS = 64  # of one segment's range, with a producer table each
 Records = Mapping[int, tuple[SegmentRecord, int]]
 
@@ -133,9 +133,11 @@ def _check_free(records: Records, number: int) -> None:
         )
 
 
-def _check_adjacent(records: Records, ordered: Sequence[int]) -> None:
-    if not ordered or len(set(ordered)) != len(ordered):
-        raise InvalidRequest(f"segments {list(ordered)} must be different ones, at least one")
+def _check_adjacent(records: Records, ordered: list[int]) -> None:
+    if not ordered or len(set(ordered)) != len(ordered) or len(ordered) > MAX_SUCCESSORS:
+        raise InvalidRequest(
+            f"segments {list(ordered)[:40]} must be different ones, at least 1, at most {MAX_SUCCESSORS}"
+        )
     for left, right in pairwise(ordered):
         if records[left][0].high != records[right][0].low:
             raise InvalidRequest(
