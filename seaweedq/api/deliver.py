@@ -18,7 +18,7 @@ from seaweedq.api.segments import Message
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.dispatch import Delivered
-from seaweedq.errors import NotOwner
+from seaweedq.errors import ChainDamaged, NotOwner
 
 MAX_WAIT_S = 30.0
 MAX_PULL = 10_000
@@ -65,7 +65,7 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
     async with _asked(broker, scope, receive, _PULL, topic_name, name) as (topic, wanted):
         pass  # the body's memory is not needed while waiting
     if broker.dispatcher.has(topic, name):
-        with suppress(NotOwner):  # it is just being handed on
+        with suppress(NotOwner, ChainDamaged):  # it is just being handed on, or its topic deleted
             found = await broker.dispatcher.look(topic, name, wanted.consumer, wanted.max_messages)
             if found:
                 return _given(broker, found)

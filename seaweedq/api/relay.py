@@ -6,46 +6,59 @@ or the next one is, until the time for it is over: then the client gets 503, nev
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from urllib.parse import urlencode
 
 from fastapi import Request, Response
 
-from seaweedq.api.http import Answer, Scope
+from seaweedq.api.http import Answer, Scope, query
 from seaweedq.api.internal import is_relayed
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.peers import FORBIDDEN
-from seaweedq.errors import NotOwner, NotReady, SubscriptionNotFound, Unavailable
+from seaweedq.errors import ChainDamaged, NotOwner, NotReady, SubscriptionNotFound, Unavailable
 
 PAUSE_S = 0.1
 LONG_PAUSE_S = 0.5
 LOOK_S = 0.5
 MARGIN_S = 5.0
 _KEPT = {b"accept", b"content-type"}
-_GIVEN = ("content-type", "next-offset", "retry-after", "content-encoding")
+_GIVEN = ("content-type", "next-offset", "sealed", "successors", "retry-after", "content-encoding")
+T = TypeVar("T")
 _NOT_THERE = (b"/problems/not-owner", b"/problems/not-ready")
 
 
 async def at_owner(
-    broker: Broker, request: Request, topic: Topic, segment: int, wait_s: float, here: Callable[[], Awaitable[Response]]
+    broker: Broker,
+    request: Request,
+    topic: Topic,
+    segment: int,
+    wait_s: float,
+    here: Callable[[float], Awaitable[Response]],
 ) -> Response:
-    """Answer here if the segment is this broker's, else have its owner answer. Raises Unavailable, SegmentNotFound."""
-    end_s = broker.clock.monotonic_s() + broker.settings.publish_timeout_s
-    relayed = is_relayed(broker, request.scope)
+    """Answer here if the segment is this broker's, or sealed, else have its owner answer.
+
+    `here`, and whoever answers, get how much of `wait_s` is left. Raises Unavailable, SegmentNotFound.
+    """
+    clock, relayed = broker.clock, is_relayed(broker, request.scope)
+    end_s, give_up_s = clock.monotonic_s() + wait_s, None
     while True:
-        seen = topic.moved.count
+        seen, tried_s = topic.moved.count, clock.monotonic_s()
+        left_s = max(0.0, end_s - tried_s)
         try:
             if broker.ownership.has(topic, segment) or relayed:
-                return await here()
+                return await _unless_deleted(broker, topic, here(left_s))
             owner = broker.catalog.segment(topic, segment)[0].owner
-            answer = await hand_on(broker, request.scope, b"", broker.roster.url(owner), wait_s)
+            answer = await hand_on(broker, _waiting(request.scope, left_s), b"", broker.roster.url(owner), left_s)
             return Response(bytes(answer.body), answer.status, dict(answer.headers))
         except Unavailable:
-            left_s = end_s - broker.clock.monotonic_s()
-            if relayed or left_s <= 0:
+            now_s = clock.monotonic_s()
+            give_up_s = give_up_s or min(now_s, tried_s + left_s) + broker.settings.publish_timeout_s
+            if relayed or now_s >= give_up_s:
                 raise
         broker.catalog.check(topic)
         if topic.moved.count == seen:
-            await topic.moved.wait(min(PAUSE_S, left_s))
+            await topic.moved.wait(PAUSE_S)
 
 
 async def at_dispatcher(
@@ -97,10 +110,10 @@ async def _at_dispatcher(
     relayed: bool,
 ) -> Answer:
     if relayed or broker.dispatcher.has(topic, name):
-        return await here(left_s)
+        return await _unless_deleted(broker, topic, here(left_s))
     who = await broker.succession.dispatcher(topic, name)
     if who == broker.membership.broker:
-        return await here(left_s)
+        return await _unless_deleted(broker, topic, here(left_s))
     wait_s = left_s + broker.settings.publish_timeout_s
     asking = asyncio.create_task(hand_on(broker, scope, content(left_s), broker.roster.url(who), wait_s))
     try:
@@ -112,6 +125,25 @@ async def _at_dispatcher(
         return asking.result()
     finally:
         asking.cancel()
+
+
+async def _unless_deleted(broker: Broker, topic: Topic, answer: Awaitable[T]) -> T:
+    """The answer. The files of a sealed segment may go before this broker has heard that its topic is being deleted:
+    then that is the error."""
+    try:
+        return await answer
+    except ChainDamaged:
+        await broker.catalog.look(topic.name)
+        broker.catalog.check(topic)
+        raise
+
+
+def _waiting(scope: Scope, left_s: float) -> Scope:
+    """The request with another `wait_s`, where it has one."""
+    options = query(scope)
+    if "wait_s" not in options:
+        return scope
+    return {**scope, "query_string": urlencode({**options, "wait_s": f"{left_s:.3f}"}).encode()}
 
 
 def _was_deleted(scope: Scope, in_doubt: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
@@ -15,7 +16,8 @@ from seaweedq.api.shell import broker_of, described, integer, schema_ref
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.read import Pieces
+from seaweedq.broker.read import Pieces, unexpired
+from seaweedq.coordination.keys import ID_BOUND
 
 router = APIRouter(tags=["read"])
 MAX_BYTES = 8 * 1024 * 1024
@@ -47,7 +49,10 @@ class Message(Struct, omit_defaults=True):
 
 
 class FetchAnswer(Struct):
-    """`next_offset` is where to go on; expired messages are left out, so offsets may have holes."""
+    """`next_offset` is where to go on; expired messages are left out, so offsets may have holes.
+
+    A `sealed` segment gets no more messages: at its end, go on with its `successors`, each from 0.
+    """
 
     messages: list[Message]
     next_offset: int
@@ -85,43 +90,52 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
     wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
     found = await broker.catalog.known(topic)
-    if number not in broker.catalog.records(found):
-        await broker.catalog.whole(found)
+    if number < ID_BOUND and number not in broker.catalog.records(found):
+        await broker.catalog.look(topic, number)  # it may have come to be a moment ago, at another broker
     accepts_arrow = ARROW in (header(request.scope, b"accept") or "")
-    return await at_owner(
-        broker,
-        request,
-        found,
-        number,
-        wait_s,
-        lambda: _here(broker, found, number, offset, limit, wait_s, accepts_arrow),
-    )
 
+    async def here(left_s: float) -> Response:
+        opened = await broker.ownership.opened(found, number)
+        pieces = await _read(broker, opened, offset, limit, left_s)
+        return _answer(broker, found, opened, offset, pieces, accepts_arrow)
 
-async def _here(
-    broker: Broker, topic: Topic, number: int, offset: int, limit: int, wait_s: float, accepts_arrow: bool
-) -> Response:
-    opened = await broker.ownership.opened(topic, number)
-    pieces = await _read(broker, opened, offset, limit, wait_s)
-    next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
-    alive = [fresh for first, rows in pieces for fresh in broker.dispatcher.unexpired(first, rows)]
-    if accepts_arrow:
-        return Response(arrow_stream(opened, alive), media_type=ARROW, headers={"Next-Offset": str(next_offset)})
-    messages = encode_messages(alive, opened.id, opened.layout, None)
-    content = b'{"messages":%b,"next_offset":%d,"sealed":false,"successors":[]}' % (messages, next_offset)
-    return Response(content, media_type="application/json")
+    return await at_owner(broker, request, found, number, wait_s, here)
 
 
 async def _read(broker: Broker, segment: OpenSegment, offset: int, limit: int, wait_s: float) -> Pieces:
+    """Rows from `offset` on; none where the wait has ended, or nothing more can come. Raises NotOwner where the segment
+    is held, or has been sealed meanwhile."""
     end_s = broker.clock.monotonic_s() + wait_s
     while True:
         segment.check_open()
         pieces = await broker.reader.read(segment, offset, limit, MAX_BYTES)
         left_s = end_s - broker.clock.monotonic_s()
-        if pieces or left_s <= 0 or broker.stopping:
+        if pieces or left_s <= 0 or broker.stopping or segment.sealed:
             return pieces
         if offset == segment.end:
             await segment.signal.wait(left_s)
+
+
+def _answer(
+    broker: Broker, topic: Topic, segment: OpenSegment, offset: int, pieces: Pieces, accepts_arrow: bool
+) -> Response:
+    next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
+    now_us = broker.clock.now_us()
+    alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
+    record, _ = broker.catalog.segment(topic, segment.id)
+    successors = record.successors if record.state == "sealed" else ()
+    if accepts_arrow:
+        headers = {"Next-Offset": str(next_offset)}
+        if record.state == "sealed":
+            headers |= {"Sealed": "true", "Successors": ",".join(map(str, successors))}
+        return Response(arrow_stream(segment, alive), media_type=ARROW, headers=headers)
+    content = b'{"messages":%b,"next_offset":%d,"sealed":%b,"successors":%b}' % (
+        encode_messages(alive, segment.id, segment.layout, None),
+        next_offset,
+        b"true" if record.state == "sealed" else b"false",
+        msgspec.json.encode(successors),
+    )
+    return Response(content, media_type="application/json")
 
 
 def arrow_stream(segment: OpenSegment, pieces: Pieces) -> memoryview:

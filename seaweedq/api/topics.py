@@ -65,7 +65,8 @@ class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
 
 
 class TopicAnswer(Struct):
-    """A topic as it stands. `messages` counts acknowledged ones, `bytes` its files and what is not in files yet."""
+    """A topic as it stands. `segments` counts those that take messages, `messages` all that were acknowledged, `bytes`
+    its files and what is not in files yet."""
 
     name: str
     state: str
@@ -357,7 +358,7 @@ async def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
         flush=config.flush,
         retention=config.retention,
         created_at=_time(topic),
-        segments=len(positions),
+        segments=sum(record.state == "open" for record in broker.catalog.segments(topic).values()),
         messages=sum(position.end for position in positions),
         bytes=sum(position.size_bytes for position in positions),
         path=f"{broker.settings.store_path}/topics/{topic.name}",

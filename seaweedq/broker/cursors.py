@@ -58,6 +58,7 @@ class Cursors:
                 ]
                 pages = [changed[start : start + PAGE] for start in range(0, len(changed), PAGE)]
                 if not [page for page in pages if not await self._write(subscription, page)]:
+                    subscription.forget_done()
                     return True
                 there = await self._coordination.get(key_of(subscription.topic, subscription.name))
                 if there is None or there.revision != subscription.revision:

@@ -1,8 +1,9 @@
 """The dispatcher: hands a subscription's messages out, takes acks, hands the whole of it on to another broker.
 
-Opening a subscription is taking it over (broker/succession) and then reading its cursors. An ack is a frame in the
-journal; a checkpoint (broker/cursors) comes before the release of those frames, and is written every `checkpoint_s` for
-what has changed. A crash in between leaves the frames, and recovery works them in.
+Opening a subscription is taking it over (broker/succession) and then reading its cursors. Which segments it reads is
+its frontier (broker/frontier): what is done is not looked at, what comes behind unacked predecessors not yet. An ack is
+a frame in the journal; a checkpoint (broker/cursors) comes before the release of those frames, and is written every
+`checkpoint_s` for what has changed. A crash in between leaves the frames, and recovery works them in.
 
 Handing on: 1. nothing more is leased or acked, who waits is sent on; 2. the acks under way become durable; 3. a
 checkpoint of all of it, leases too, so that nothing comes twice; 4. the record names no dispatcher; 5. it is forgotten
@@ -17,24 +18,21 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.cursors import Cursors
 from seaweedq.broker.delivery import Judged
 from seaweedq.broker.failpoints import reach
-from seaweedq.broker.read import Pieces
+from seaweedq.broker.read import Pieces, unexpired
 from seaweedq.broker.readable import Readable
 from seaweedq.broker.remote import Readables
-from seaweedq.broker.runs import Run, runs_of
+from seaweedq.broker.runs import Run
 from seaweedq.broker.subscription import Acks, SegmentCursor, Subscription
 from seaweedq.broker.succession import Succession
 from seaweedq.clock import Clock
 from seaweedq.errors import NotOwner, Unavailable
 from seaweedq.segments.frames import Frame, FrameKind
-from seaweedq.segments.layout import TIMESTAMP
 
 PULL_BYTES = 8 * 1024 * 1024
 PAUSE_S = 0.2  # before a segment that could not be read is asked for again
@@ -49,6 +47,16 @@ class Delivered:
     segment: Readable
     pieces: Pieces
     attempts: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the segments gave: what was leased, which segments could not be read, and of which it is only
+    known what their owners said last."""
+
+    found: list[Delivered]
+    missing: set[int]
+    hearsay: set[int]
 
 
 class Dispatcher:
@@ -138,37 +146,36 @@ class Dispatcher:
 
     async def look(self, topic: Topic, name: str, consumer: str | None, max_messages: int) -> list[Delivered]:
         """Lease up to `max_messages` of what is known to be there."""
-        found, _ = await self._round(topic, name, consumer or ANYBODY, max_messages)
-        return found
+        return (await self._round(topic, name, consumer or ANYBODY, max_messages)).found
 
     async def pull(
         self, topic: Topic, name: str, consumer: str | None, max_messages: int, wait_s: float
     ) -> list[Delivered]:
         """Lease up to `max_messages`; waits up to `wait_s` for the first one. Nothing means that there was none: the
-        owners of all segments were asked. Raises Unavailable where some did not answer."""
+        owners of all segments that it may read were asked. Raises Unavailable where some did not answer."""
         began_s = self._clock.monotonic_s()
         end_s, give_up_s = began_s + wait_s, began_s + max(wait_s, self._timeout_s)
-        asked = False
+        asked: set[int] = set()
         while True:
             seen = topic.signal.count
-            found, missing = await self._round(topic, name, consumer or ANYBODY, max_messages)
-            if found or self.closing:
-                return found
-            if missing or not asked:
-                missing |= await self._readables.refresh(topic)
-                asked = True
+            look = await self._round(topic, name, consumer or ANYBODY, max_messages)
+            if look.found or self.closing:
+                return look.found
+            unsure = look.missing | (look.hearsay - asked)
+            if unsure:
+                asked |= await self._readables.refresh(topic, unsure)
                 if topic.signal.count != seen:
                     continue
+                unsure = look.missing | (look.hearsay - asked)
             now_s = self._clock.monotonic_s()
-            if now_s >= end_s and not missing:
+            if now_s >= end_s and not unsure:
                 return []
             if now_s >= give_up_s:
-                numbers = sorted(missing)[:10]
+                numbers = sorted(unsure)[:10]
                 raise Unavailable(f"segments {numbers} of {topic.name!r} could not be read", segments=numbers)
             if topic.signal.count == seen:  # else something came to a segment that had been looked at already
-                wake_s = now_s + PAUSE_S if missing else end_s
-                deadlines = self._deadlines(topic, name)
-                await topic.signal.wait(max(0.001, min([wake_s, *deadlines]) - now_s))
+                wake_s = now_s + PAUSE_S if unsure else end_s
+                await topic.signal.wait(max(0.001, min([wake_s, *self._deadlines(topic, name)]) - now_s))
 
     async def ack(
         self, topic: Topic, name: str, offsets: dict[int, list[int]], consumer: str | None
@@ -181,7 +188,7 @@ class Dispatcher:
         for segment, wanted in offsets.items():
             cursor = subscription.cursors.get(segment)
             if cursor is None:
-                judged[segment] = Judged(unknown=wanted)
+                judged[segment] = subscription.judge_done(self._catalog.records(topic).get(segment), segment, wanted)
                 continue
             cursor.delivery.expire(now_s)
             judged[segment] = result = cursor.delivery.judge(wanted, consumer)
@@ -215,10 +222,8 @@ class Dispatcher:
             if not await self._cursors.save(subscription) and self._subscriptions.get((topic, name)) is subscription:
                 self.forget(topic, name)
 
-    async def _round(
-        self, topic: Topic, name: str, consumer: str, max_messages: int
-    ) -> tuple[list[Delivered], set[int]]:
-        """One look at all segments: what was leased, and which segments could not be read."""
+    async def _round(self, topic: Topic, name: str, consumer: str, max_messages: int) -> Look:
+        """One look at all segments that the subscription may read."""
         subscription = await self.open(topic, name)
         async with subscription.delivering:
             subscription.check()
@@ -226,18 +231,18 @@ class Dispatcher:
 
     def _deadlines(self, topic: Topic, name: str) -> list[float]:
         subscription = self._subscriptions.get((topic, name))
-        cursors = subscription.cursors.values() if subscription else ()
-        return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
+        return subscription.deadlines() if subscription else []
 
-    async def _lease(
-        self, topic: Topic, subscription: Subscription, consumer: str, wanted: int
-    ) -> tuple[list[Delivered], set[int]]:
+    async def _lease(self, topic: Topic, subscription: Subscription, consumer: str, wanted: int) -> Look:
         """Go round the segments, each time beginning with another one, until there is enough."""
+        if not subscription.advance(self._catalog.records(topic)):
+            await self._catalog.reread(topic)
+            subscription.look_anew(self._catalog.records(topic))
         now_s = self._clock.monotonic_s()
         deadline_s = now_s + subscription.record.ack_deadline_s
         found: list[Delivered] = []
         left_bytes = PULL_BYTES
-        segments, missing = await self._readables.of(topic)
+        segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
         for segment in subscription.rotate(segments):
             delivery = subscription.cursor(segment.id).delivery
             delivery.expire(now_s)
@@ -259,28 +264,19 @@ class Dispatcher:
                     found.append(Delivered(segment, pieces, attempts))
                 wanted -= count
                 left_bytes -= sum(rows.nbytes for _, rows in pieces)
-        return found, missing
+        return Look(found, missing, {segment.id for segment in segments if not segment.certain})
 
     def _without_expired(self, pass_over: Callable[[int, int], None], pieces: Pieces) -> Pieces:
         """Leave out messages whose time is over; nobody gets them, so they count as acked."""
         kept: Pieces = []
         for first, rows in pieces:
-            fresh = self.unexpired(first, rows)
+            fresh = unexpired(first, rows, self._clock.now_us())
             kept += fresh
             low = first
             for start, part in [*fresh, (first + rows.num_rows, rows)]:
                 pass_over(low, start)
                 low = start + part.num_rows
         return kept
-
-    def unexpired(self, first: int, rows: pa.RecordBatch) -> Pieces:
-        """The pieces of `rows` (offsets from `first`) whose `_expires` is not over."""
-        at = rows.schema.get_field_index("_expires")
-        if at < 0:
-            return [(first, rows)]
-        over = pc.less_equal(rows.column(at), pa.scalar(self._clock.now_us(), TIMESTAMP)).fill_null(False)
-        alive = pc.indices_nonzero(pc.invert(over)).to_pylist()
-        return [(first + low, rows.slice(low, high - low)) for low, high in runs_of(alive)]
 
     def _frame(self, subscription: Subscription, segment: int, runs: Iterable[Run]) -> Frame:
         topic = subscription.topic
@@ -292,6 +288,9 @@ class Dispatcher:
         held = await self._succession.take(topic, name)
         reach("dispatch.epoch")
         cursors = await self._cursors.read(topic, name, held.record.epoch, self._clock.monotonic_s())
+        await self._catalog.reread(topic)
         self._catalog.check(topic)
-        self._subscriptions[topic, name] = subscription = Subscription(topic, name, held.record, held.revision, cursors)
+        records = self._catalog.records(topic)
+        subscription = Subscription(topic, name, held.record, held.revision, cursors, records)
+        self._subscriptions[topic, name] = subscription
         return subscription

@@ -1,7 +1,7 @@
 """What other brokers read of this one's segments: ends, which they may wait for, rows, and where a time begins.
 
-Every answer is of a broker that owns the segment and has its lease, so that a reader elsewhere sees what is
-acknowledged. Calls are bounded: rows and bytes by the caller, as a client's fetch is, waits by MAX_WAIT_S.
+Every answer is of a broker that owns the segment, if it is not sealed, and has its lease, so that a reader elsewhere
+sees what is acknowledged. Calls are bounded: rows and bytes by the caller, as a client's fetch is, waits by MAX_WAIT_S.
 """
 
 from collections.abc import Callable
@@ -106,6 +106,8 @@ class Lender:
         return await self._reader.size_since(await self._opened(topic, call), call.offset)
 
     async def _opened(self, topic: Topic, call: SegmentCall) -> OpenSegment:
+        if call.segment not in self._catalog.records(topic):
+            await self._catalog.look(topic.name, call.segment)
         segment = await self._ownership.opened(topic, call.segment)
         self._check_ready()
         segment.check_open()

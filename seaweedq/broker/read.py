@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from seaweedq.broker.memory import Budget
 from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.runs import runs_of
 from seaweedq.errors import ChainDamaged, OffsetOutOfRange
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryName, read_rows
@@ -74,7 +75,7 @@ class GroupCache:
 
 
 class Reader:
-    """Reads rows of open segments."""
+    """Reads rows of segments: this broker's own, and sealed ones."""
 
     def __init__(self, cache: GroupCache) -> None:
         self._cache = cache
@@ -135,7 +136,7 @@ class Reader:
             names = await segment.chain.names()
             for at, name in enumerate(names):
                 end = names[at + 1].first_offset if at + 1 < len(names) else segment.chain.end
-                if end > offset:
+                if end > max(offset, name.first_offset):
                     share = (end - max(offset, name.first_offset)) / (end - name.first_offset)
                     size += share * await segment.chain.size(name)
         for piece in segment.tail.since(offset):
@@ -190,6 +191,16 @@ def _of_tail(segment: OpenSegment, offset: int, limit: int, max_bytes: int, firs
         if rows.num_rows < wanted or limit <= 0:
             break
     return pieces
+
+
+def unexpired(first: int, rows: pa.RecordBatch, now_us: int) -> Pieces:
+    """The pieces of `rows` (offsets from `first`) whose `_expires` is not over."""
+    at = rows.schema.get_field_index("_expires")
+    if at < 0:
+        return [(first, rows)]
+    over = pc.less_equal(rows.column(at), pa.scalar(now_us, TIMESTAMP)).fill_null(False)
+    alive = pc.indices_nonzero(pc.invert(over)).to_pylist()
+    return [(first + low, rows.slice(low, high - low)) for low, high in runs_of(alive)]
 
 
 def fitting(rows: pa.RecordBatch, max_bytes: int, at_least: int) -> int:

@@ -1,4 +1,7 @@
-"""A segment as readers see it, wherever its owner is: what dispatching, lag and starts need of it."""
+"""A segment as readers see it, wherever its owner is: what dispatching, lag and starts need of it.
+
+A sealed segment has no owner: it is local to every broker, which reads it from its files.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +26,10 @@ class Readable(Protocol):
     def end(self) -> int:
         """One above the last durable offset, as far as that is known here; it only rises."""
 
+    @property
+    def certain(self) -> bool:
+        """Whether `end` is the end, and not what its owner said last."""
+
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end."""
 
@@ -35,7 +42,7 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A segment of this broker."""
+    """A segment of this broker, or a sealed one."""
 
     segment: OpenSegment
     reader: Reader
@@ -54,6 +61,11 @@ class Local:
     def end(self) -> int:
         """One above the last durable offset."""
         return self.segment.end
+
+    @property
+    def certain(self) -> bool:
+        """It is."""
+        return True
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Rows from `offset` on."""

@@ -1,4 +1,5 @@
-"""Segments of a topic wherever they are: this broker's own, and those of others, read by calls to their owners.
+"""Segments of a topic wherever they are: this broker's own, sealed ones, which it reads from their files, and those of
+others, read by calls to their owners.
 
 A remote segment's end is what its owner said last: a lower bound, since ends only rise. While a topic is read it is
 kept current, by one long poll an owner; whoever must not miss what is there asks anew (`refresh`). An owner that does
@@ -6,11 +7,13 @@ not answer is *silent*: its segments are left out, and it is asked in the backgr
 """
 
 import asyncio
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from seaweedq.broker.catalog import Catalog, Topic
+from seaweedq.broker.frontier import Records, starts_at
 from seaweedq.broker.lender import MAX_WAIT_S, EndsCall, Lending, SegmentCall
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.peers import Peers
@@ -19,12 +22,13 @@ from seaweedq.broker.readable import Local, Readable
 from seaweedq.clock import Clock
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import NotOwner, SeaweedqError, Unavailable
+from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable
 from seaweedq.segments.layout import Layout
 
 CALL_S = 5.0
 PAUSE_S = 0.2
 FOLLOW_S = 0.002  # between two long polls: a busy owner's answer covers what came meanwhile
+SEARCHES = 16  # segments that are searched for a time at once
 LINGER_S = 10.0  # a topic that nobody read for so long is followed no more
 T = TypeVar("T")
 
@@ -47,7 +51,9 @@ class _Far:
 
 
 class RemoteSegment:
-    """A segment of another broker; `Readable`."""
+    """An open segment of another broker; `Readable`."""
+
+    certain = False
 
     def __init__(self, readables: "Readables", topic: Topic, number: int, owner: str | None, end: int) -> None:
         self.id = number
@@ -102,42 +108,60 @@ class Readables:
         self._clock = clock
         self._topics: dict[Topic, _Far] = {}
 
-    async def of(self, topic: Topic) -> tuple[list[Readable], set[int]]:
-        """The segments that can be read now, and the numbers of those that can not be."""
-        opened = await self._ownership.mine(topic)
-        own = [Local(segment, self._reader) for segment in opened if not segment.held]
+    def records(self, topic: Topic) -> Records:
+        """The records of a topic's segments, as they are known here."""
+        return self._catalog.records(topic)
+
+    async def of(self, topic: Topic, numbers: Collection[int]) -> tuple[list[Readable], set[int]]:
+        """Those of these segments that can be read now, in their order, and the numbers of the others."""
         far = self._look(topic)
         far.read_s = self._clock.monotonic_s()
         for owner in far.owners - far.following.keys():
             self._spawn(far.following, owner, self._follow(topic, far, owner))
-        heard = [segment for segment in far.segments.values() if segment.owner not in far.silent]
         for owner in far.silent - far.probing.keys():
             self._spawn(far.probing, owner, self._probe(topic, far, owner))
-        found: list[Readable] = [*own, *heard]
-        return found, self._catalog.records(topic).keys() - {segment.id for segment in found}
+        near = [number for number in numbers if number not in far.segments]
+        if cold := [number for number in near if number not in topic.opened]:
+            await asyncio.gather(*(self._open(topic, number) for number in cold))
+        found: dict[int, Readable] = {
+            n: Local(segment, self._reader) for n in near if (segment := topic.opened.get(n)) and not segment.closed
+        }
+        found |= {n: s for n in numbers if (s := far.segments.get(n)) and s.owner not in far.silent}
+        return [found[n] for n in numbers if n in found], {n for n in numbers if n not in found}
 
-    async def every(self, topic: Topic) -> dict[int, Readable]:
-        """All segments by id. Raises NotOwner where one can not be read."""
-        found, missing = await self.of(topic)
+    async def every(self, topic: Topic, numbers: Collection[int]) -> dict[int, Readable]:
+        """All of these segments by id. Raises NotOwner where one can not be read."""
+        found, missing = await self.of(topic, numbers)
         if missing:
             raise NotOwner(f"segments {sorted(missing)[:10]} of {topic.name!r} can not be read now")
         return {segment.id: segment for segment in found}
 
-    async def refresh(self, topic: Topic) -> set[int]:
-        """Ask all other owners for the ends of their segments: the numbers of those that nobody answered for."""
-        far = self._look(topic)
-        asked = (self._ends(topic, far, owner, 0) for owner in far.owners)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+    async def find(self, topic: Topic, ends: Mapping[int, int], timestamp_us: int) -> dict[int, int]:
+        """Where to begin in each of these segments, given their ends, to have all messages from the first one on whose
+        time reaches this. Raises Unavailable."""
+        segments = await self.every(topic, ends)
+        places = asyncio.Semaphore(SEARCHES)
+
+        async def find(segment: Readable) -> int:
+            async with places:
+                return await segment.find(timestamp_us)
+
+        found = await asyncio.gather(*map(find, segments.values()))
+        return starts_at(self._catalog.records(topic), ends, dict(zip(segments, found, strict=True)))
+
+    async def refresh(self, topic: Topic, numbers: Iterable[int]) -> set[int]:
+        """Ask those who own these segments for the ends of all theirs: the numbers of those whose end is known now."""
+        far, wanted = self._look(topic), set(numbers)
+        owners = {segment.owner for n, segment in far.segments.items() if n in wanted}
+        answers = await asyncio.gather(*(self._ends(topic, far, owner, 0) for owner in owners), return_exceptions=True)
         known: set[int] = set()
         for answer in answers:
-            if isinstance(answer, set):
-                known |= answer
+            if not isinstance(answer, BaseException):
+                known |= answer[0]
             elif not isinstance(answer, Unavailable):
                 raise answer
-        missing = far.segments.keys() - known
-        missing |= topic.leaving
-        await self._look_again(topic, far, missing)
-        return missing
+        await self._look_again(topic, far, (wanted - known) & far.segments.keys())
+        return known
 
     def forget(self, topic: Topic) -> None:
         """Nobody here reads the topic any more."""
@@ -166,6 +190,10 @@ class Readables:
             far.silent.add(owner)
             raise
 
+    async def _open(self, topic: Topic, number: int) -> None:
+        with suppress(Unavailable, SegmentNotFound):
+            await self._ownership.open(topic, number)
+
     def _look(self, topic: Topic) -> _Far:
         """What is known, brought up to who owns what now."""
         far = self._topics.setdefault(topic, _Far())
@@ -173,7 +201,9 @@ class Readables:
             return far
         far.seen = topic.moved.count
         owners = {
-            n: r.owner for n, (r, _) in self._catalog.records(topic).items() if r.owner != self._membership.broker
+            n: r.owner
+            for n, (r, _) in self._catalog.records(topic).items()
+            if r.state == "open" and r.owner != self._membership.broker
         }
         for number in far.segments.keys() - owners.keys():
             del far.segments[number]
@@ -185,10 +215,10 @@ class Readables:
         far.silent &= far.owners
         return far
 
-    async def _ends(self, topic: Topic, far: _Far, owner: str | None, wait_s: float) -> set[int]:
-        """Take an owner's ends in: the numbers of its segments. Raises Unavailable."""
-        known = far.of(owner)
-        call = EndsCall(topic.name, topic.record.incarnation, known, wait_s)
+    async def _ends(self, topic: Topic, far: _Far, owner: str | None, wait_s: float) -> tuple[set[int], set[int]]:
+        """Take an owner's ends in: the numbers of those that are known now, and of those about which the two disagree.
+        Raises Unavailable."""
+        call = EndsCall(topic.name, topic.record.incarnation, far.of(owner), wait_s)
         ends = await self.ask(topic, owner, "ends", call, dict[int, int], wait_s + CALL_S)
         far.silent.discard(owner)
         rises = [(segment, end) for n, end in ends.items() if (segment := far.segments.get(n)) and end > segment.end]
@@ -196,22 +226,23 @@ class Readables:
             segment.end = end
         if rises:
             topic.signal.wake()
-        return set(ends)
+        return ends.keys() & far.segments.keys(), ends.keys() ^ far.of(owner).keys()
 
-    async def _look_again(self, topic: Topic, far: _Far, missing: set[int]) -> None:
-        """Segments whose owner answers, and says nothing of them, have another owner: the watch may be behind."""
+    async def _look_again(self, topic: Topic, far: _Far, missing: Iterable[int]) -> None:
+        """Segments of which an owner that answers says nothing have another one, or are sealed: the watch may be
+        behind."""
         for number in missing:
             segment = far.segments.get(number)
-            if segment and segment.owner not in far.silent:
+            if segment is None or segment.owner not in far.silent:
                 await self._catalog.look(topic.name, number)
 
     async def _follow(self, topic: Topic, far: _Far, owner: str | None) -> None:
         while self._clock.monotonic_s() - far.read_s < LINGER_S and owner in self._look(topic).owners:
-            known = far.of(owner).keys()
             pause_s = FOLLOW_S
             try:
-                if await self._ends(topic, far, owner, MAX_WAIT_S) != known:
-                    await self._look_again(topic, far, set(known))
+                _, strange = await self._ends(topic, far, owner, MAX_WAIT_S)
+                if strange:
+                    await self._look_again(topic, far, strange)
                     pause_s = PAUSE_S
             except Unavailable:
                 pause_s = PAUSE_S

@@ -6,15 +6,18 @@ the frames go: `pin` is the oldest commit that still holds acks beyond the last 
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import msgspec
 
 from seaweedq.broker.catalog import Topic
-from seaweedq.broker.delivery import Delivery, Lease
+from seaweedq.broker.delivery import Delivery, Judged, Lease
+from seaweedq.broker.frontier import Frontier, Records
 from seaweedq.broker.readable import Readable
 from seaweedq.broker.runs import Run
 from seaweedq.broker.succession import Held
-from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
 from seaweedq.errors import NotOwner
 
 
@@ -81,18 +84,37 @@ class SegmentCursor:
         return self._newest
 
 
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is not acked of a segment: `messages` between `acked_to` and `end`."""
+
+    segment: int
+    acked_to: int
+    end: int
+    messages: int
+
+
 class Subscription:
     """One subscription of one topic, open at its dispatcher. Whoever leases holds `delivering`, who writes cursors
-    `saving`; once `closed` nothing is leased or acked any more."""
+    `saving`; once `closed` nothing is leased or acked any more. `cursors` are those of segments that are not done."""
 
     def __init__(
-        self, topic: Topic, name: str, record: SubscriptionRecord, revision: int, cursors: dict[int, SegmentCursor]
+        self,
+        topic: Topic,
+        name: str,
+        record: SubscriptionRecord,
+        revision: int,
+        cursors: dict[int, SegmentCursor],
+        records: Records = MappingProxyType({}),
     ) -> None:
         self.topic = topic
         self.name = name
         self.record = record
         self.revision = revision
         self.cursors = cursors
+        self.frontier = Frontier(records, self.acked_to)
+        for number in self.frontier.done & cursors.keys():
+            del cursors[number]  # it is in coordination as it was read
         self.delivering = asyncio.Lock()
         self.saving = asyncio.Lock()
         self.closed: NotOwner | None = None
@@ -119,6 +141,46 @@ class Subscription:
         if found is None:
             found = self.cursors[segment] = SegmentCursor(CursorRecord(self.record.epoch, 0))
         return found
+
+    def acked_to(self, segment: int) -> int:
+        """Everything of a segment that is not done is acked below this."""
+        found = self.cursors.get(segment)
+        return found.delivery.acked_to if found else 0
+
+    def backlog(self, segment: int, end: int) -> Backlog:
+        """What is not acked of a segment that is not done, and ends there."""
+        found = self.cursors.get(segment)
+        if found is None:
+            return Backlog(segment, 0, end, end)
+        acked_to = found.delivery.acked_to
+        end = max(end, acked_to)
+        return Backlog(segment, acked_to, end, max(0, end - acked_to - found.delivery.acked.size))
+
+    def judge_done(self, known: tuple[SegmentRecord, int] | None, segment: int, offsets: Sequence[int]) -> Judged:
+        """What an ack means in a segment that has no cursor here, and this record and revision: of one that is done all
+        is acked, of another one nothing was delivered."""
+        end = known[0].end_offset if known and segment in self.frontier.done else 0
+        unknown = sorted({offset for offset in offsets if offset >= (end or 0)})
+        return Judged(known=len(set(offsets)) - len(unknown), unknown=unknown)
+
+    def advance(self, records: Records) -> bool:
+        """Take in what was acked and sealed. False: not all records are known; then `look_anew` once they are."""
+        return self.frontier.advance(records, self.acked_to)
+
+    def look_anew(self, records: Records) -> None:
+        """These are all records that there are."""
+        self.frontier = Frontier(records, self.acked_to, self.frontier.done)
+
+    def forget_done(self) -> None:
+        """Let go of the cursors of segments that are done, as far as a checkpoint says so."""
+        for number in [number for number in self.cursors if number in self.frontier.done]:
+            if self.cursors[number].changed(self.record.epoch) is None:
+                del self.cursors[number]
+
+    def deadlines(self) -> list[float]:
+        """When leases end (monotonic seconds); at least the next one of each segment."""
+        cursors = [self.cursors[number] for number in self.frontier.open if number in self.cursors]
+        return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
 
     def rotate(self, segments: Sequence[Readable]) -> list[Readable]:
         """The segments, beginning with another one each time, so that none starves."""

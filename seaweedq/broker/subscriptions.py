@@ -4,7 +4,8 @@ Create: 1. the record, `creating`, naming this broker; 2. cursors, one a segment
 the record, `deleting`; 2. the cursors go; 3. the record. Each write compares what the last one left, so of two brokers
 one does it all. A record that is not active counts as not there; as long as its broker lives and works on it nobody
 else does. What a dead one has left, or this broker itself after a lost answer, is done with by the next creation or
-deletion: a `creating` record is overwritten, a `deleting` one finished.
+deletion, as a deletion that was cut off: a cursor that it left for a segment of which the next creator has not heard
+would be one too many.
 """
 
 import asyncio
@@ -16,11 +17,11 @@ import pyarrow as pa
 
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.dispatch import Dispatcher
-from seaweedq.broker.everywhere import Everywhere, Position
+from seaweedq.broker.everywhere import Everywhere
 from seaweedq.broker.failpoints import reach
 from seaweedq.broker.readable import Readable
 from seaweedq.broker.remote import Readables
-from seaweedq.broker.subscription import Subscription
+from seaweedq.broker.subscription import Backlog, Subscription
 from seaweedq.broker.succession import Held, Succession, key_of
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
@@ -30,6 +31,7 @@ from seaweedq.coordination.transactions import read_all
 from seaweedq.errors import NotOwner, SubscriptionNotFound
 
 PAGE = 60
+LAGS = 16  # segments whose lag is looked at at once
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -85,8 +87,9 @@ class SubscriptionAdmin:
             there = await self._succession.read(topic, name)
             if there and there.record.state == "active":
                 return False
-            if there and there.record.state == "deleting":
-                await self._finish(topic, name, await self._succession.claim(topic, name, there.record, there))
+            if there:
+                doomed = msgspec.structs.replace(there.record, state="deleting")
+                await self._finish(topic, name, await self._succession.claim(topic, name, doomed, there))
                 there = None
             creating = msgspec.structs.replace(record, state="creating")
             held = await self._succession.claim(topic, name, creating, there)
@@ -137,32 +140,40 @@ class SubscriptionAdmin:
             reach("unsubscribe.record")
 
     async def lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
-        """For each segment, what is not acked yet. Raises Unavailable."""
+        """What is not acked yet, for each segment that is not done: also of those that wait for their predecessors.
+        Raises Unavailable."""
         positions = await self._everywhere.positions(topic)
-        segments = await self._readables.every(topic)
-        return await asyncio.gather(
-            *(self._lag(segments[n], positions[n], subscription) for n in sorted(positions.keys() & segments.keys()))
-        )
+        subscription.advance(self._readables.records(topic))
+        done, now_us = subscription.frontier.done, self._clock.now_us()
+        left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
+        segments = await self._readables.every(topic, [one.segment for one in left if one.messages])
+        places = asyncio.Semaphore(LAGS)
 
-    async def _lag(self, segment: Readable, position: Position, subscription: Subscription) -> Lag:
-        delivery = subscription.cursor(segment.id).delivery
-        acked_to, end = delivery.acked_to, max(position.end, segment.end)
-        messages = max(0, end - acked_to - delivery.acked.size)
-        if messages == 0:
-            return Lag(segment.id, acked_to, end, 0, 0, 0.0)
-        pieces = await segment.read(acked_to, 1, 1)
-        oldest_us = pieces[0][1].column(0)[0].cast(pa.int64()).as_py()
-        size = await segment.size_since(acked_to)
-        return Lag(segment.id, acked_to, end, messages, size, max(0.0, (self._clock.now_us() - oldest_us) / 1e6))
+        async def lag(one: Backlog) -> Lag:
+            size, age_s = 0, 0.0
+            if segment := segments.get(one.segment):
+                async with places:
+                    size, age_s = await _weigh(segment, one.acked_to, now_us)
+            return Lag(one.segment, one.acked_to, one.end, one.messages, size, age_s)
+
+        return await asyncio.gather(*map(lag, left))
 
     async def _starts(self, topic: Topic, start: str | dict[str, str]) -> dict[int, int]:
+        """Where to begin in each segment that there is now. Those that come to be later begin at 0, so where one is
+        replaced while this is found out, or before it is written, nothing is missed and nothing comes twice."""
         positions = await self._everywhere.positions(topic)
+        ends = {number: position.end for number, position in positions.items()}
         if start == "earliest":
-            return dict.fromkeys(positions, 0)
+            return dict.fromkeys(ends, 0)
         if start == "latest":
-            return {number: position.end for number, position in positions.items()}
+            return ends
         assert isinstance(start, dict)
         timestamp_us = (datetime.fromisoformat(start["timestamp"]) - EPOCH) // timedelta(microseconds=1)
-        segments = await self._readables.every(topic)
-        found = await asyncio.gather(*(segment.find(timestamp_us) for segment in segments.values()))
-        return dict(zip(segments, found, strict=True))
+        return await self._readables.find(topic, ends, timestamp_us)
+
+
+async def _weigh(segment: Readable, offset: int, now_us: int) -> tuple[int, float]:
+    """About how many bytes the rows from `offset` on take, and the age of the first one in seconds."""
+    pieces = await segment.read(offset, 1, 1)
+    oldest_us = pieces[0][1].column(0)[0].cast(pa.int64()).as_py()
+    return await segment.size_since(offset), max(0.0, (now_us - oldest_us) / 1e6)

@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from seaweedq.broker.dispatch import Dispatcher
+from seaweedq.broker.dispatch import Dispatcher, Look
 from seaweedq.broker.signal import Signal
 from seaweedq.clock import SystemClock
 
@@ -21,16 +21,16 @@ class Looking(Dispatcher):
     async def open(self, topic: Any, name: str) -> Any:
         return SimpleNamespace(delivering=asyncio.Lock(), check=lambda: None)
 
-    async def _refresh(self, topic: Any) -> set[int]:
+    async def _refresh(self, topic: Any, numbers: Any) -> set[int]:
         return set()
 
     async def _lease(self, topic: Any, subscription: Any, consumer: str, wanted: int) -> Any:
         self.looks += 1
         if self.looks > 1:
-            return ["a message"], set()
+            return Look(["a message"], set(), set())  # type: ignore[list-item]
         topic.signal.wake()
         await asyncio.sleep(0)
-        return [], set()
+        return Look([], set(), set())
 
 
 async def test_what_comes_during_the_look_is_looked_for() -> None:
