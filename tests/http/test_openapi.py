@@ -32,6 +32,7 @@ SURFACE = {
     ("GET", f"{TOPIC}/segments"),
     ("POST", f"{TOPIC}/messages"),
     ("GET", f"{TOPIC}/segments/{{segment}}/messages"),
+    *(("POST", f"{TOPIC}/segments/{{segment}}/{change}") for change in ("split", "merge", "roll", "move")),
     ("GET", f"{TOPIC}/subscriptions"),
     ("PUT", SUBSCRIPTION),
     ("GET", SUBSCRIPTION),
@@ -105,8 +106,22 @@ def prepare(http: httpx.Client) -> dict[str, Any]:
     http.put("/v1/topics/flights", json={})
     http.put("/v1/topics/flights/subscriptions/billing", json={"start": "earliest"})
     http.post("/v1/topics/flights/messages", json={"messages": [{"value": n} for n in range(20)]})
-    segment = http.get("/v1/topics/flights/segments").json()["segments"][0]["id"]
-    return {"topic": "flights", "subscription": "billing", "segment": segment}
+    open_ones = open_segments(http)
+    if len(open_ones) == 1:  # to be merged it needs a neighbour
+        http.post(f"/v1/topics/flights/segments/{open_ones[0]}/split")
+        open_ones = open_segments(http)
+    return {"topic": "flights", "subscription": "billing", "segment": open_ones[0], "neighbour": open_ones[1]}
+
+
+def open_segments(http: httpx.Client) -> list[int]:
+    """The open ones by their ranges."""
+    segments = http.get("/v1/topics/flights/segments").json()["segments"]
+    return [s["id"] for s in sorted(segments, key=lambda s: s["low"]) if s["state"] == "open"]
+
+
+def body_of(operation: str, there: dict[str, Any]) -> Any:
+    """The body where a description is not enough to name what is there."""
+    return {"merge": {"with": there["neighbour"]}, "move": {"to": "broker"}}.get(operation.rpartition("/")[2])
 
 
 def impatient(case: Case) -> Case:
@@ -119,7 +134,9 @@ def impatient(case: Case) -> Case:
     return case
 
 
-def run(session: requests.Session, base: str, operation: Any, mode: GenerationMode, path: Any) -> Counter[int]:
+def run(
+    session: requests.Session, base: str, operation: Any, mode: GenerationMode, path: Any, body: Any
+) -> Counter[int]:
     """Send what is made of an operation's description, and check each answer: the statuses seen."""
     seen: Counter[int] = Counter()
 
@@ -133,6 +150,8 @@ def run(session: requests.Session, base: str, operation: Any, mode: GenerationMo
     )
     @given(case=operation.as_strategy(mode, path_parameters=path))
     def each(case: Case) -> None:
+        if body:
+            case.body = body
         answer = impatient(case).call_and_validate(base, session, checks=CHECKS)
         seen[answer.status_code] += 1
 
@@ -150,9 +169,11 @@ def test_answers_are_as_documented_whatever_is_sent(http: httpx.Client, document
             operation = found.ok()
             seen: dict[GenerationMode, Counter[int]] = {}
             for mode in GenerationMode:
-                there = {name: value for name, value in prepare(http).items() if f"{{{name}}}" in operation.path}
-                seen[mode] = run(session, base, operation, mode, there)
-                seen[mode] += run(session, base, operation, mode, None)
+                there = prepare(http)
+                body = body_of(operation.path, there) if mode is GenerationMode.POSITIVE else None
+                path = {name: value for name, value in there.items() if f"{{{name}}}" in operation.path}
+                seen[mode] = run(session, base, operation, mode, path, body)
+                seen[mode] += run(session, base, operation, mode, None, None)
             valid = seen[GenerationMode.POSITIVE]
             assert any(200 <= status < 300 for status in valid), f"{operation.label}: nothing valid, {valid}"
     assert http.get("/readyz").status_code == 200
