@@ -108,7 +108,7 @@ async def _size(broker: Broker, content: bytes) -> Any:
 
 
 async def _load(broker: Broker, content: bytes) -> Any:
-    return list(broker.loads.report().items())
+    return broker.loads.report()
 
 
 async def _status(broker: Broker, content: bytes) -> Any:

@@ -84,6 +84,7 @@ class Broker(Parts):
         self._spawn(self.commit.run(), "group commit")
         self._spawn(self.reshaper.run(), "reshaping")
         self._spawn(self._handover.run(), "handover")
+        self._spawn(self.loads.run(), "loads")
         self._spawn(self._upkeep.tick_often(self._dirty, self.journal), "ticks")
         self._spawn(self._upkeep.checkpoint_often(), "checkpoints")
 

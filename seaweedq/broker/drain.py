@@ -50,7 +50,7 @@ class Drain:
         brokers = self._roster.brokers
         hosts = [Host(broker, r.zone, broker == mine or not r.takes_more) for broker, (r, _) in brokers.items()]
         owned = {segment: broker for broker in brokers if broker != mine for segment in self._catalog.owned_by(broker)}
-        return assign(self._own(), owned, self._loads.report(), hosts)
+        return assign(self._own(), owned, self._loads.costs(), hosts)
 
     async def _give_one(self, segment: SegmentId, target: str, places: asyncio.Semaphore) -> None:
         name, incarnation, number = segment

@@ -22,6 +22,7 @@ from seaweedq.broker.catalog import Catalog
 from seaweedq.broker.chores import Chore
 from seaweedq.broker.evening import Evening, hosts_of
 from seaweedq.broker.failpoints import reach
+from seaweedq.broker.reports import Reports
 from seaweedq.broker.takeover import Takeover
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
@@ -64,6 +65,7 @@ class Leader:
         election: Election,
         takeover: Takeover,
         evening: Evening,
+        reports: Reports,
         chores: Sequence[Chore],
         clock: Clock,
     ) -> None:
@@ -73,6 +75,7 @@ class Leader:
         self._election = election
         self._takeover = takeover
         self._evening = evening
+        self._reports = reports
         self._chores = chores
         self._clock = clock
         self._wake = asyncio.Event()
@@ -168,7 +171,7 @@ class Leader:
     async def _give(self, homeless: Sequence[_Homeless], released: list[Compare]) -> None:
         owned = self._evening.owned()
         targets = await asyncio.to_thread(
-            assign, [one.segment for one in homeless], owned, self._evening.loads, hosts_of(self._roster)
+            assign, [one.segment for one in homeless], owned, self._reports.costs, hosts_of(self._roster)
         )
         given = [one for one in homeless if one.segment in targets]
         for start in range(0, len(given), PAGE):

@@ -1,51 +1,173 @@
-"""Loads: how many bytes a second each own segment takes, as a moving average for the balancer."""
+"""Loads: what this broker's segments take, and of which keys, for the balancer and for whoever looks.
 
-import math
+Counted when rows become durable, looked at once a second. Hashes are those of a few rows that still are in the tail
+then: what they cost does not grow with what comes. What was not observed counts for nothing, rather than as idle: a
+broker that got a segment a moment ago would look as if it had room for more.
+"""
 
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from seaweedq.balancer.load import LoadMeter, SegmentLoad, costs
 from seaweedq.balancer.placement import SegmentId
-from seaweedq.broker.catalog import Catalog
+from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
+from seaweedq.broker.catalog import Catalog, Topic
+from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.clock import Clock
+from seaweedq.coordination.records import SegmentRecord
+from seaweedq.errors import InvalidRequest
+from seaweedq.segments.keyhash import hash_keys
+from seaweedq.segments.keyrange import KeyRange
 
-OVER_S = 10.0
+TICK_S = 1.0
+PIECES, ROWS = 8, 32  # sampled of a segment, each second
+WARM = 0.1  # of the target: above, the report says where in the range the load falls
+_PLACES = np.arange(ROWS) * 0.6180339887498949 % 1  # even, and in step with no pattern of keys
+logger = logging.getLogger(__name__)
+
+
+class LoadReport(msgspec.Struct, array_like=True):
+    """What a broker tells the leader: the loads of its segments, and of those that have none for how many seconds."""
+
+    loads: list[tuple[SegmentId, SegmentLoad]]
+    idle: list[tuple[SegmentId, float]]
+
+    def all(self) -> dict[SegmentId, SegmentLoad]:
+        """The load of each segment."""
+        return dict(self.loads) | {segment: SegmentLoad(observed_s=observed_s) for segment, observed_s in self.idle}
+
+
+@dataclass(slots=True)
+class _Metered:
+    """A segment as it was looked at last; one that nobody needed yet is not open, and takes nothing."""
+
+    segment: OpenSegment | None
+    meter: LoadMeter
+    messages: int = 0
+    size_bytes: int = 0
+    end: int = 0
+
+    def begin(self, segment: OpenSegment) -> None:
+        """Count from here."""
+        self.segment, self.end = segment, segment.end
+        self.messages, self.size_bytes = segment.taken_messages, segment.taken_bytes
 
 
 class Loads:
-    """Samples the open segments when asked, at most every `OVER_S / 10` seconds.
+    """The meters of the open segments that `broker` owns."""
 
-    What was not observed counts for nothing, rather than as idle: a broker that got a segment a moment ago would look
-    as if it had room for more.
-    """
-
-    def __init__(self, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, catalog: Catalog, broker: str, clock: Clock) -> None:
         self._catalog = catalog
+        self._broker = broker
         self._clock = clock
-        self._sampled_s = clock.monotonic_s()
-        self._taken: dict[SegmentId, int] = {}
-        self._averages: dict[SegmentId, tuple[float, float]] = {}  # with the weight of all that was observed, up to 1
+        self._ticked_s = clock.monotonic_s()
+        self._metered: dict[SegmentId, _Metered] = {}
 
-    def report(self) -> dict[SegmentId, float]:
-        """Bytes a second by segment, averaged over about `OVER_S`."""
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.tick()
+            except Exception:
+                logger.exception("loads were not looked at, going on")
+
+    def tick(self) -> None:
+        """Look once."""
         now_s = self._clock.monotonic_s()
-        passed_s = now_s - self._sampled_s
-        if passed_s >= OVER_S / 10:
-            self._sampled_s = now_s
-            self._sample(passed_s)
-        return {segment: average / weight for segment, (average, weight) in self._averages.items()}
+        passed_s, self._ticked_s = now_s - self._ticked_s, now_s
+        seen: dict[SegmentId, _Metered] = {}
+        cool_downs: dict[Topic, float] = {}
+        for key in self._catalog.owned_by(self._broker):
+            topic = self._catalog.find(key[0])
+            if topic is None or topic.record.incarnation != key[1]:
+                continue
+            if topic not in cool_downs:
+                cool_downs[topic] = policy_of(topic).cool_down_s
+            known = self._metered.get(key)
+            if known is None:
+                seen[key] = _met(self._catalog.segment(topic, key[2])[0], topic.opened.get(key[2]))
+            else:
+                seen[key] = known
+                _look(known, topic.opened.get(key[2]), passed_s, cool_downs[topic])
+        self._metered = seen
 
-    def _sample(self, passed_s: float) -> None:
-        share = 1 - math.exp(-passed_s / OVER_S)
-        taken = self._now()
-        averages = {}
-        for segment, now in taken.items():
-            average, weight = self._averages.get(segment, (0.0, 0.0))
-            rate = max(now - self._taken.get(segment, 0), 0) / passed_s  # it may have been away, and begun anew
-            averages[segment] = average + share * (rate - average), weight + share * (1 - weight)
-        self._averages, self._taken = averages, taken
+    def of(self, topic: Topic) -> dict[int, SegmentLoad]:
+        """The loads of a topic's segments that are this broker's, by number."""
+        name = (topic.name, topic.record.incarnation)
+        return {key[2]: one.meter.load() for key, one in self._metered.items() if key[:2] == name}
 
-    def _now(self) -> dict[SegmentId, int]:
-        topics = filter(None, map(self._catalog.find, self._catalog.names()))
-        return {
-            (topic.name, topic.record.incarnation, number): segment.taken_bytes
-            for topic in topics
-            for number, segment in topic.opened.items()
-        }
+    def report(self) -> LoadReport:
+        """All of them, for the leader."""
+        found = LoadReport([], [])
+        targets: dict[tuple[str, int], ScalingPolicy] = {}
+        for key, one in self._metered.items():
+            load = one.meter.load(keys=False)
+            if not any(load.messages_peaks):
+                found.idle.append((key, load.observed_s))
+                continue
+            topic = self._catalog.find(key[0])
+            policy = targets.get(key[:2]) or (policy_of(topic) if topic else ScalingPolicy())
+            targets[key[:2]] = policy
+            warm = max(load.messages_per_s) > WARM * policy.target_messages_per_s
+            warm = warm or max(load.bytes_per_s) > WARM * policy.target_bytes_per_s
+            found.loads.append((key, one.meter.load() if warm else load))
+        return found
+
+    def costs(self) -> dict[SegmentId, float]:
+        """What each segment counts as in placement."""
+        return costs(self.report().all())
+
+
+def _met(record: SegmentRecord, segment: OpenSegment | None) -> _Metered:
+    metered = _Metered(None, LoadMeter(KeyRange(record.low, record.high)))
+    if segment:
+        metered.begin(segment)
+    return metered
+
+
+def _look(known: _Metered, segment: OpenSegment | None, passed_s: float, cool_down_s: float) -> None:
+    if known.segment is not segment and segment:
+        known.begin(segment)
+        known.messages = known.size_bytes = 0  # all that it ever took came since the last look
+    messages = size_bytes = 0
+    if segment:
+        messages, size_bytes = segment.taken_messages - known.messages, segment.taken_bytes - known.size_bytes
+        if messages:
+            _sample(known.meter, segment, known.end, messages)
+        known.begin(segment)
+    known.meter.tick(messages, size_bytes, passed_s, cool_down_s)
+
+
+def policy_of(topic: Topic) -> ScalingPolicy:
+    """A topic's policy; none of a later version, which this one cannot read, is followed."""
+    config = topic.record.config
+    try:
+        return scaling_policy(config.scaling, config.initial_segments)
+    except InvalidRequest:
+        return ScalingPolicy(enabled=False)
+
+
+def _sample(meter: LoadMeter, segment: OpenSegment, since: int, messages: int) -> None:
+    """Show the meter some rows that came since an offset, and are in the tail still."""
+    pieces = segment.tail.since(since)
+    keyless, keyed = 0, []
+    for piece in pieces[:: max(1, len(pieces) // PIECES)][:PIECES]:
+        rows = piece.rows
+        chosen = np.unique((_PLACES * rows.num_rows).astype(np.intp))
+        at = rows.schema.get_field_index("_key")
+        keys = rows.column(at).take(pa.array(chosen)).drop_null() if at >= 0 else []
+        keyless += len(chosen) - len(keys)
+        if len(keys):
+            keyed.append(hash_keys(keys))
+    hashes = np.concatenate(keyed) if keyed else np.empty(0, np.int32)
+    sampled = keyless + len(hashes)
+    if keyless:
+        meter.sample_keyless(messages * keyless / sampled)
+    if len(hashes):
+        meter.sample(hashes, messages * len(hashes) / sampled)

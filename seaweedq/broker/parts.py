@@ -33,7 +33,9 @@ from seaweedq.broker.read import GroupCache, Reader
 from seaweedq.broker.receive import Receiver
 from seaweedq.broker.recover import Recovery
 from seaweedq.broker.remote import Readables
+from seaweedq.broker.reports import Reports
 from seaweedq.broker.reshaping import Reshaper
+from seaweedq.broker.scaler import Scaler
 from seaweedq.broker.subscriptions import SubscriptionAdmin
 from seaweedq.broker.succession import Succession
 from seaweedq.broker.takeover import Takeover
@@ -49,7 +51,7 @@ from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
 from seaweedq.storage.interface import ObjectStore
 
-DELETIONS_S, EVEN_S, SWEEP_S = 1.0, 2.0, 3600.0  # how often the leader does them
+DELETIONS_S, BALANCE_S, SWEEP_S = 1.0, 2.0, 3600.0  # how often the leader does them
 
 
 class Parts(ABC):
@@ -208,7 +210,7 @@ class Parts(ABC):
 
     def _make_keepers(self) -> None:
         """What changes segments, and keeps house."""
-        self.loads = Loads(self.catalog, self.clock)
+        self.loads = Loads(self.catalog, self.membership.broker, self.clock)
         self._drain = Drain(self.catalog, self.roster, self.membership, self.loads, self.give)
         self.planner = Planner(self.catalog, self._coordination)
         self.reshaper = Reshaper(
@@ -234,11 +236,13 @@ class Parts(ABC):
         )
 
     def _make_leader(self) -> Leader:
-        evening = Evening(self.catalog, self.roster, self.peers, self.clock)
+        reports = Reports(self.catalog, self.roster, self.peers)
+        evening = Evening(self.catalog, self.roster, reports, self.peers, self.clock)
+        scaler = Scaler(self.catalog, self.roster, reports, self.planner, evening, self.election, self.clock)
         deletions = Deletions(self.catalog, self.delete_topic, self.clock)
         chores = (
             Chore("ending deletions", deletions.end, DELETIONS_S, self.clock),
-            Chore("evening out", evening.even, EVEN_S, self.clock),
+            Chore("balancing", partial(_balance, reports, scaler, evening), BALANCE_S, self.clock),
             Chore("sweep", self.admin.sweep, SWEEP_S, self.clock),
         )
         return Leader(
@@ -248,6 +252,13 @@ class Parts(ABC):
             self.election,
             self.takeover,
             evening,
+            reports,
             chores,
             self.clock,
         )
+
+
+async def _balance(reports: Reports, scaler: Scaler, evening: Evening) -> None:
+    await reports.ask()
+    await scaler.scale()
+    await evening.even()

@@ -1,67 +1,145 @@
-"""A broker's report of its loads: the mean rate of each segment, whenever that came."""
+"""What a broker reports of its segments' loads: counts, and where the keys of what is in the tail fall."""
 
+import asyncio
 from types import SimpleNamespace
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from seaweedq.broker.loads import OVER_S, Loads
+from seaweedq.balancer.rates import WINDOWS_S
+from seaweedq.broker.catalog import Topic
+from seaweedq.broker.loads import Loads
+from seaweedq.broker.tail import Piece
+from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import KEY_SPACE
 
 ONE, OTHER = ("t", 1, 0), ("t", 1, 1)
+BYTES = 10
 
 
 class Sampled:
-    """A broker with one topic; each step is so many seconds, in which segments take so many bytes a second."""
+    """A broker with one topic; each step is so many seconds, in which segments take so many messages a second."""
 
     def __init__(self):
         self.now_s = 0.0
         self.opened = {}
-        topic = SimpleNamespace(name="t", record=SimpleNamespace(incarnation=1), opened=self.opened)
-        catalog = SimpleNamespace(find=lambda name: topic, names=lambda: ["t"])
-        self.loads = Loads(catalog, SimpleNamespace(monotonic_s=lambda: self.now_s))
+        record = TopicRecord(1, "active", TopicConfig(scaling={"target_messages_per_s": 100}), 0)
+        topic = Topic("t", record, 1, None, opened=self.opened)
+        self.owned = {ONE}
+        catalog = SimpleNamespace(
+            find=lambda name: topic,
+            owned_by=lambda broker: self.owned,
+            segment=lambda topic, number: (SimpleNamespace(low=0, high=KEY_SPACE), 1),
+        )
+        self.loads = Loads(catalog, "me", SimpleNamespace(monotonic_s=lambda: self.now_s))
 
-    def step(self, seconds, **rates):
+    def step(self, seconds, keys=None, **rates):
         self.now_s += seconds
         for name, rate in rates.items():
-            segment = self.opened.setdefault({"one": 0, "other": 1}[name], SimpleNamespace(taken_bytes=0))
-            segment.taken_bytes += rate * seconds
-        return self.loads.report()
+            number = {"one": 0, "other": 1}[name]
+            self.owned.add(("t", 1, number))
+            segment = self.opened.setdefault(number, _segment())
+            count = rate * seconds
+            segment.taken_messages += count
+            segment.taken_bytes += BYTES * count
+            segment.end += count
+            segment.pieces = [Piece(segment.end - count, _rows(count, keys), BYTES * count, 0, 0)] if count else []
+        self.loads.tick()
+        return self.loads.report().all()
+
+
+def _segment():
+    segment = SimpleNamespace(taken_messages=0, taken_bytes=0, end=0, pieces=[])
+    segment.tail = SimpleNamespace(since=lambda offset: segment.pieces)
+    return segment
+
+
+def _rows(count, keys):
+    chosen = [keys[n % len(keys)] for n in range(count)] if keys else [None] * count
+    return pa.record_batch({"_timestamp": range(count), "_key": pa.array(chosen, pa.string())})
 
 
 @pytest.fixture
 def sampled():
-    return Sampled()
+    sampled = Sampled()
+    sampled.step(1, one=0)
+    return sampled
 
 
-def test_a_steady_rate_is_reported_from_the_first_sample_on(sampled):
+def test_a_steady_rate_is_reported_from_the_first_look_on(sampled):
     for _ in range(5):
-        assert sampled.step(2, one=1000) == pytest.approx({ONE: 1000})
+        load = sampled.step(1, one=1000)[ONE]
+        assert load.corrected_messages_per_s == pytest.approx([1000] * len(WINDOWS_S))
+        assert load.corrected_bytes_per_s == pytest.approx([1000 * BYTES] * len(WINDOWS_S))
 
 
-def test_a_segment_that_came_later_weighs_as_much_as_one_that_was_there(sampled):
-    for _ in range(10):
-        sampled.step(2, one=1000)
-    assert sampled.step(2, one=1000, other=1000) == pytest.approx({ONE: 1000, OTHER: 1000})
+def test_one_that_takes_nothing_is_reported_as_observed(sampled):
+    load = sampled.step(7, one=0)[ONE]
+    assert load.observed_s == 7
+    assert not any(load.messages_per_s)
 
 
-def test_a_rate_that_ends_is_forgotten_within_the_average(sampled):
-    for _ in range(20):
-        sampled.step(2, one=1000)
-    assert sampled.step(OVER_S, one=0)[ONE] == pytest.approx(1000 / 2.718281828, rel=0.05)
+def test_what_was_taken_before_the_first_look_counts_for_nothing(sampled):
+    assert not any(sampled.step(1, one=1, other=10**6)[OTHER].messages_peaks)
+    assert sampled.step(1, one=1, other=10)[OTHER].corrected_messages_per_s == pytest.approx([10] * len(WINDOWS_S))
 
 
-def test_a_segment_that_went_is_not_reported_and_begins_anew_when_it_comes_back(sampled):
-    sampled.step(2, one=1000)
+def test_a_segment_that_nobody_needed_yet_is_known_to_be_idle(sampled):
+    sampled.owned.add(OTHER)
+    assert sampled.step(1)[OTHER].observed_s == 0
+    assert sampled.step(5)[OTHER].observed_s == 5
+    load = sampled.step(5, other=20)[OTHER]
+    assert load.observed_s == 10
+    assert load.corrected_messages_per_s == pytest.approx([10] * len(WINDOWS_S), rel=0.3)
+
+
+def test_a_segment_that_went_begins_anew_when_it_comes_back(sampled):
+    sampled.step(1, one=1000)
     del sampled.opened[0]
-    assert sampled.step(2, other=1) == pytest.approx({OTHER: 1})
-    assert sampled.step(2, one=10, other=1) == pytest.approx({ONE: 10, OTHER: 1})
+    sampled.owned.remove(ONE)
+    assert ONE not in sampled.step(1, other=1)
+    assert sampled.step(1, one=10**6)[ONE].observed_s == 0
 
 
-def test_one_that_was_away_between_two_samples_never_has_a_negative_rate(sampled):
-    sampled.step(2, one=1000)
-    sampled.opened.clear()
-    assert sampled.step(2, one=10)[ONE] >= 0
+def test_a_warm_segment_says_where_its_keys_fall(sampled):
+    keys = ["a", "b", "c", "d"]
+    load = sampled.step(1, one=1001, keys=keys)[ONE]
+    expected = np.bincount([hash_key(key) * len(load.bins) // KEY_SPACE for key in keys], minlength=len(load.bins)) / 4
+    assert np.array(load.bins) / sum(load.bins) == pytest.approx(expected, abs=0.1)
+    assert load.hottest in map(hash_key, keys)
+    assert load.hot_share == pytest.approx(0.25, abs=0.1)
 
 
-def test_asking_often_takes_no_samples(sampled):
-    before = sampled.step(2, one=1000)
-    assert sampled.step(OVER_S / 20, one=500_000) == before
+@pytest.mark.parametrize("period", [2, 4, 8, 10, 31, 32])
+def test_keys_that_come_in_turn_are_all_seen(sampled, period):
+    load = sampled.step(1, one=32 * 32, keys=[f"key-{n}" for n in range(period)])[ONE]
+    assert load.hot_share < max(0.2, 1.5 / period)
+
+
+def test_rows_without_key_fall_anywhere(sampled):
+    load = sampled.step(1, one=1000)[ONE]
+    assert len(set(load.bins)) == 1
+    assert load.bins[0] > 0
+    assert load.hottest is None
+
+
+def test_a_cool_segment_says_no_more_than_its_rates(sampled):
+    assert sampled.step(1, one=1, keys=["a"])[ONE].bins == ()
+
+
+async def test_a_look_that_fails_is_not_the_last(sampled, monkeypatch, caplog):
+    looks = []
+
+    def tick():
+        looks.append(len(looks))
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("seaweedq.broker.loads.TICK_S", 0.001)
+    monkeypatch.setattr(sampled.loads, "tick", tick)
+    task = asyncio.create_task(sampled.loads.run())
+    while len(looks) < 3:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    assert "loads were not looked at" in caplog.text

@@ -29,7 +29,7 @@ async def fails_over(together: InLoop) -> None:
     await publish(here, topic, "1")
 
 
-@pytest.mark.parametrize("chore", ["ending deletions", "evening out", "sweep"])
+@pytest.mark.parametrize("chore", ["ending deletions", "balancing", "sweep"])
 async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chore: str) -> None:
     async with in_loop(tmp_path) as together:
         held = leader(together).leader
