@@ -14,6 +14,7 @@ import pyarrow as pa
 from seaweedq.broker.commit import Rows
 from seaweedq.broker.parcels import Outcome
 from seaweedq.coordination.records import SegmentRecord
+from seaweedq.errors import NotOwner
 from seaweedq.segments.keyhash import Hashes, cut, route
 from seaweedq.segments.keyrange import KEY_SPACE
 
@@ -92,10 +93,13 @@ def _cut(bounds: Bounds, rows: pa.RecordBatch, hashes: Hashes, indexes: np.ndarr
 def places(cargo: Cargo, piece: Piece, outcome: Outcome, record: SegmentRecord | None) -> list[Placed]:
     """Where the rows of a piece are, whose `outcome` may name an earlier segment, of which `record` is.
 
-    That one has all rows of the cargo that fall into the part which it had there, in their order.
+    That one has all rows of the cargo that fall into the part which it had there, in their order. Raises NotOwner where
+    its record is not known.
     """
-    if outcome.segment == piece.segment or record is None:
+    if outcome.segment == piece.segment:
         return [Placed(outcome.segment, outcome.first_offset, piece.indexes, outcome.duplicate)]
+    if record is None:
+        raise NotOwner(f"the messages are in segment {outcome.segment}, which this broker does not know yet")
     lows = np.array([*record.parts, record.high])
     part = int(np.searchsorted(lows, piece.part, side="right")) - 1
     low, high = lows[max(part, 0)], lows[max(part, 0) + 1]

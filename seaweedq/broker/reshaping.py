@@ -28,6 +28,7 @@ from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.producers import inherited_cuts
 
 LOOK_S, PAUSE_S = 1.0, 0.1
+LEFT_BYTES, FLUSHES = 2 * 1024 * 1024, 6  # what may be left in a tail, unless it comes too fast to be flushed ahead
 logger = logging.getLogger(__name__)
 Give = Callable[[Topic, int, str], Awaitable[bool]]
 
@@ -95,6 +96,9 @@ class Reshaper:
         except SeaweedqError as error:
             logger.warning("segments %s of %s are not replaced yet: %s", intent.segments, topic.name, error)
             await asyncio.sleep(LOOK_S)
+        except Exception:
+            logger.exception("segments %s of %s are not replaced yet", intent.segments, topic.name)
+            await asyncio.sleep(LOOK_S)
         finally:
             del self._tasks[topic, intent.id]
             self._catalog.locking.wake()
@@ -107,8 +111,7 @@ class Reshaper:
         if strays := [n for n in intent.segments if self._owner(topic, n) != self._membership.broker]:
             return await self._gather(topic, intent, strays)
         if intent.state == "planned":
-            for segment in await self._open(topic, intent):
-                await self._flusher.flush(segment)
+            await asyncio.gather(*map(self._flush_ahead, await self._open(topic, intent)))
             reach("reshape.flushed")
             committed = await self._hold_and_commit(topic, intent)
             if committed is None:
@@ -118,6 +121,13 @@ class Reshaper:
         await self._seal(topic, intent, segments)
         reach("reshape.sealed")
         return await self._replace(topic, intent, segments)
+
+    async def _flush_ahead(self, segment: OpenSegment) -> None:
+        """Have little left to flush when publishes must wait; what comes meanwhile has to be flushed too."""
+        for _ in range(FLUSHES):
+            await self._flusher.flush(segment)
+            if segment.tail.size_bytes <= LEFT_BYTES:
+                break
 
     async def _open(self, topic: Topic, intent: Intent) -> list[OpenSegment]:
         return [await self._ownership.opened(topic, number) for number in intent.segments]
