@@ -70,6 +70,16 @@ def test_a_hot_key_among_very_many_is_found() -> None:
     assert 0.18 <= share <= 0.25
 
 
+def test_a_key_that_becomes_hot_gets_past_those_that_were() -> None:
+    keys = HotKeys()
+    keys.add(np.repeat(np.arange(COUNTERS, dtype=np.int32), 10), 160.0)
+    for number in range(100):
+        keys.add(np.array([4711] * 3 + [5000 + 20 * number + each for each in range(20)], np.int32), 23.0)
+    hottest, share = keys.hottest()
+    assert hottest == 4711
+    assert share >= 300 / 2460 - 1 / (COUNTERS + 1)
+
+
 def test_without_a_hot_key_none_is_seen() -> None:
     random, keys = np.random.default_rng(1), HotKeys()
     for _ in range(100):

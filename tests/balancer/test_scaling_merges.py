@@ -96,6 +96,13 @@ def test_merges_under_way_count_for_min_segments() -> None:
     assert merged([*under_way, *segments[2:]], policy=MIN_2) == [(2, 3)]
 
 
+def test_splits_under_way_do_not_count_for_min_segments() -> None:
+    segments = row(*[0.1] * 3)
+    under_way = segment(0, segments[0].range, segments[0].load, locked=True, becomes=5)
+    assert merged([under_way, *segments[1:]], policy=replace(POLICY, min_segments=3)) == []
+    assert merged([under_way, *segments[1:]], policy=MIN_2) == [(1, 2)]
+
+
 def test_a_merge_leaves_the_topic_even() -> None:
     policy = replace(POLICY, min_segments=3)
     assert merged(row(0.24, 0.24, 0.05, 0.05), policy=policy) == [(2, 3)]
