@@ -51,7 +51,7 @@ class Receiver:
         if topic.record.incarnation != header.incarnation:
             raise NotOwner(f"this broker knows another topic {header.topic!r}")
         if header.segment not in self._catalog.records(topic):
-            await self._catalog.whole(topic)
+            await self._catalog.look(topic.name, header.segment)  # the other broker is ahead: it may have just come
         return topic
 
 

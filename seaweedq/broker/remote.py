@@ -130,11 +130,18 @@ class Readables:
         return [found[n] for n in numbers if n in found], {n for n in numbers if n not in found}
 
     async def every(self, topic: Topic, numbers: Collection[int]) -> dict[int, Readable]:
-        """All of these segments by id. Raises NotOwner where one can not be read."""
-        found, missing = await self.of(topic, numbers)
-        if missing:
-            raise NotOwner(f"segments {sorted(missing)[:10]} of {topic.name!r} can not be read now")
-        return {segment.id: segment for segment in found}
+        """All of these segments by id; waits for those that are held. Raises NotOwner where one can not be read."""
+        end_s = self._clock.monotonic_s() + CALL_S
+        while True:
+            seen = topic.signal.count
+            found, missing = await self.of(topic, numbers)
+            if not missing:
+                return {segment.id: segment for segment in found}
+            if self._clock.monotonic_s() >= end_s:
+                raise NotOwner(f"segments {sorted(missing)[:10]} of {topic.name!r} can not be read now")
+            await self.refresh(topic, missing)
+            if topic.signal.count == seen:
+                await topic.signal.wait(PAUSE_S)
 
     async def find(self, topic: Topic, ends: Mapping[int, int], timestamp_us: int) -> dict[int, int]:
         """Where to begin in each of these segments, given their ends, to have all messages from the first one on whose

@@ -32,6 +32,7 @@ from seaweedq.errors import NotOwner, SubscriptionNotFound
 
 PAGE = 60
 LAGS = 16  # segments whose lag is looked at at once
+LAG_S, PAUSE_S = 5.0, 0.1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -142,6 +143,18 @@ class SubscriptionAdmin:
     async def lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
         """What is not acked yet, for each segment that is not done: also of those that wait for their predecessors.
         Raises Unavailable."""
+        end_s = self._clock.monotonic_s() + LAG_S
+        while True:
+            seen = topic.signal.count
+            try:
+                return await self._lag(topic, subscription)
+            except NotOwner:  # a segment is just changing hands, or giving way to others
+                if self._clock.monotonic_s() >= end_s:
+                    raise
+            if topic.signal.count == seen:
+                await topic.signal.wait(PAUSE_S)
+
+    async def _lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
         positions = await self._everywhere.positions(topic)
         subscription.advance(self._readables.records(topic))
         done, now_us = subscription.frontier.done, self._clock.now_us()
