@@ -1,9 +1,8 @@
 """Every interleaving of X, the network, X's recovery, its clean-up and a move, in small worlds: the design holds, and
 breaks with any one rule left out."""
 
-from collections import deque
-
 import pytest
+from exploring import Explored, explore
 from recovery_steps import steps
 from recovery_world import RULES, SEAL, Bounds, World, rows_in
 
@@ -31,30 +30,9 @@ def fault(w: World) -> str | None:
     return None
 
 
-def explore(bounds: Bounds) -> tuple[str | None, int, list[str]]:
-    """(the first fault, states seen, how it came to that), breadth first."""
-    start = World()
-    came_from: dict[World, tuple[World, str] | None] = {start: None}
-    todo = deque([start])
-    while todo:
-        world = todo.popleft()
-        for what, after in steps(world, bounds):
-            if after in came_from:
-                continue
-            came_from[after] = (world, what)
-            if found := fault(after):
-                return found, len(came_from), path_to(after, came_from)
-            todo.append(after)
-        assert len(came_from) < LIMIT, "the world is too large for a test"
-    return None, len(came_from), []
-
-
-def path_to(world: World, came_from: dict[World, tuple[World, str] | None]) -> list[str]:
-    path = []
-    while step := came_from[world]:
-        world, what = step
-        path.append(what)
-    return path[::-1]
+def search(bounds: Bounds) -> Explored:
+    """Every interleaving, breadth first."""
+    return explore(World(), lambda w: ((what, True, after) for what, after in steps(w, bounds)), fault, limit=LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +46,13 @@ def path_to(world: World, came_from: dict[World, tuple[World, str] | None]) -> l
     ids=["two messages", "a recoverer crashes", "two recoverers", "puts land twice"],
 )
 def test_the_design_holds(bounds: Bounds) -> None:
-    found, states, path = explore(bounds)
-    assert found is None, " -> ".join(path)
-    assert states > 1000, "hardly anything happened"
+    found = search(bounds)
+    assert found.fault is None, " -> ".join(found.path)
+    assert found.states > 1000, "hardly anything happened"
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_that_is_left_out_breaks_it(rule: str) -> None:
-    found, _, path = explore(Bounds(left_out=rule, crashes=0))
-    assert found, "nothing depends on this rule"
-    print(f"{found}\n  {' -> '.join(path)}")
+    found = search(Bounds(left_out=rule, crashes=0))
+    assert found.fault, "nothing depends on this rule"
+    print(f"{found.fault}\n  {' -> '.join(found.path)}")
