@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earliest ·
 seaweedq pull events -s tail --follow | jq .value ·
 seaweedq pull events -s look --max 3 --no-ack"""
+T = TypeVar("T")
 _IDLE_S = 1.0
 _HEARTBEAT_S = 0.2
 
@@ -73,8 +74,8 @@ class Interrupts:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def until_stopped(self, messages: Iterator["Message"]) -> Iterator["Message"]:
-        """The messages, until a signal came."""
+    def until_stopped(self, messages: Iterator[T]) -> Iterator[T]:
+        """The messages, or whatever is waited for, until a signal came."""
         while not self._stopped:
             try:
                 self._waiting = True

@@ -1,13 +1,14 @@
-"""`seaweedq topic`: create, list, show, flush, delete."""
+"""`seaweedq topic`: create, list, show, flush, delete; and what changes and shows its segments, from other modules."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from seaweedq.cli import history, reshape, watch
 from seaweedq.cli.common import DEFAULT_URL, Topic, Url, connect, first_url, say
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, show, flush and delete topics.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, flush and delete topics; change their segments.")
 
 _LISTED = ("name", "format", "state", "created_at")
 
@@ -111,6 +112,14 @@ def delete(
             typer.confirm(f"Delete topic {topic} with all its messages?", abort=True)
         client.delete_topic(topic)
     say(f"topic {topic} is deleted")
+
+
+app.command(epilog=reshape.SPLIT)(reshape.split)
+app.command(epilog=reshape.MERGE)(reshape.merge)
+app.command(epilog=reshape.ROLL)(reshape.roll)
+app.command(epilog=reshape.MOVE)(reshape.move)
+app.command(epilog=watch.EXAMPLES)(watch.watch)
+app.command(epilog=history.EXAMPLES)(history.history)
 
 
 def _present(**options: Any) -> dict[str, Any]:

@@ -1,0 +1,118 @@
+"""A topic's segments as `GET .../segments` gives them, as facts over time: who replaced whom, when. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+KEY_SPACE = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment of the map. `messages_per_s` and `bytes_per_s` are over 10 s, 1, 10 and 20 minutes; empty where the
+    broker does not say."""
+
+    id: int
+    low: int
+    high: int
+    is_open: bool
+    owner: str | None
+    end_offset: int
+    created_at: datetime
+    sealed_at: datetime | None = None
+    predecessors: tuple[int, ...] = ()
+    successors: tuple[int, ...] = ()
+    messages_per_s: tuple[float, ...] = ()
+    bytes_per_s: tuple[float, ...] = ()
+
+    @staticmethod
+    def of(answer: Mapping[str, Any]) -> "Segment":
+        """One of the answer's segments. Raises KeyError for a broker that is older than this command."""
+        rates = answer.get("rates") or {}
+        sealed_at = answer["sealed_at"]
+        return Segment(
+            id=answer["id"],
+            low=answer["low"],
+            high=answer["high"],
+            is_open=answer["state"] == "open",
+            owner=answer["owner"],
+            end_offset=answer["end_offset"],
+            created_at=datetime.fromisoformat(answer["created_at"]),
+            sealed_at=datetime.fromisoformat(sealed_at) if sealed_at else None,
+            predecessors=tuple(answer["predecessors"]),
+            successors=tuple(answer["successors"]),
+            messages_per_s=tuple(rates.get("messages_per_s") or ()),
+            bytes_per_s=tuple(rates.get("bytes_per_s") or ()),
+        )
+
+    def lived_s(self, now: datetime) -> float:
+        """Seconds from its creation to its seal, or until now."""
+        return max(0.0, ((self.sealed_at or now) - self.created_at).total_seconds())
+
+    def mean_rate(self, now: datetime) -> float:
+        """Messages a second over its life."""
+        lived_s = self.lived_s(now)
+        return self.end_offset / lived_s if lived_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Segments that gave way to others at one moment."""
+
+    at: datetime
+    sealed: tuple[int, ...]
+    successors: tuple[int, ...]
+
+    @property
+    def kind(self) -> str:
+        """split, merge, roll, or recut where several gave way to several."""
+        if len(self.sealed) == 1:
+            return "roll" if len(self.successors) == 1 else "split"
+        return "merge" if len(self.successors) == 1 else "recut"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {_listed(self.sealed)} → {_listed(self.successors)}"
+
+
+def changes(segments: Iterable[Segment]) -> list[Change]:
+    """Every replacement that the map tells of, the oldest first."""
+    known = {segment.id: segment for segment in segments}
+    told: set[int] = set()
+    found = []
+    for segment in known.values():
+        if segment.sealed_at is None or segment.id in told:
+            continue
+        sealed, successors = _kin(segment, known)
+        told |= sealed
+        found.append(Change(segment.sealed_at, _by_range(sealed, known), _by_range(successors, known)))
+    return sorted(found, key=lambda change: (change.at, change.sealed))
+
+
+def by_range(segments: Iterable[Segment]) -> list[Segment]:
+    """Those that take messages, in the order of their key ranges."""
+    return sorted((segment for segment in segments if segment.is_open), key=lambda segment: segment.low)
+
+
+def share(key_hash: int) -> str:
+    """Where in the key space a hash lies."""
+    return f"{100 * key_hash / KEY_SPACE:.1f}%"
+
+
+def _kin(segment: Segment, known: Mapping[int, Segment]) -> tuple[set[int], set[int]]:
+    """All that were sealed with a segment, and all that replaced them."""
+    sealed, successors = {segment.id}, set[int]()
+    while True:
+        after = successors.union(*(known[one].successors for one in sealed))
+        before = sealed.union(*(known[one].predecessors for one in after & known.keys())) & known.keys()
+        if (before, after) == (sealed, successors):
+            return sealed, successors
+        sealed, successors = before, after
+
+
+def _by_range(ids: set[int], known: Mapping[int, Segment]) -> tuple[int, ...]:
+    return tuple(sorted(ids, key=lambda one: (known[one].low if one in known else KEY_SPACE, one)))
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids))
