@@ -15,22 +15,25 @@ NAMES = (
     "arrow", "ndjson", "singles", "latency", "pull", "memory", "restart", "topics", "bodies", "journal", "spark_read",
     "object_journal", "placement", "scaling_decisions", "cluster_batches", "failover",
     "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart", "forwarding",
+    "split_pause", "split_pause_s3", "split_spike", "split_throughput",
 )  # fmt: skip
+TOGETHER = {"splitting": [name for name in NAMES if name.startswith("split_")]}
 
 
 def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; all without one")
+    known = ", ".join((*NAMES, *TOGETHER))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {known}; all without one")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--folder", type=Path, default=Path(), help="where to work; on a real disk, not in memory (default: here)"
     )
     given = parser.parse_args()
-    if unknown := set(given.names) - set(NAMES):
-        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if unknown := set(given.names) - set(NAMES) - set(TOGETHER):
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {known}")
     results: list[Result] = []
-    for name in given.names or NAMES:
+    for name in [one for each in given.names or NAMES for one in TOGETHER.get(each, [each])]:
         print(f"{name} ...", end=" ", file=sys.stderr, flush=True)
         measure: Callable[[Path], Iterator[Result]] = import_module(f"benchmarks.{name}").measure
         with tempfile.TemporaryDirectory(prefix=".bench-", dir=given.folder, ignore_cleanup_errors=True) as folder:

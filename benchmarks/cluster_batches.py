@@ -26,7 +26,7 @@ def measure(folder: Path) -> Iterator[Result]:
     """One broker and three take turns; the best round of each, with and without the last flush."""
     batches = list(messages.arrow_batches(BATCHES))
     with ExitStack() as stack:
-        urls = [stack.enter_context(_brokers(folder / f"of-{n}", n)) for n in (1, BROKERS)]
+        urls = [stack.enter_context(brokers_together(folder / f"of-{n}", n)) for n in (1, BROKERS)]
         rounds = [[_round(each, f"round-{n}", batches) for each in urls] for n in range(ROUNDS)]
     one, several = ([min(column) for column in zip(*each, strict=True)] for each in zip(*rounds, strict=True))
     for name, at in (("", 0), (", last flush not counted", 1)):
@@ -67,7 +67,7 @@ def _round(urls: Sequence[str], topic: str, batches: Sequence[pa.RecordBatch]) -
 
 
 @contextmanager
-def _brokers(folder: Path, count: int) -> Iterator[list[str]]:
+def brokers_together(folder: Path, count: int) -> Iterator[list[str]]:
     """The URLs of brokers that share a folder, once all of them are ready."""
     options = ["--data-dir", str(folder), "--port", "0", "--brokers", str(count), "--log-level", "error"]
     process = subprocess.Popen([sys.executable, "-m", "seaweedq", "serve", *options], stdout=subprocess.PIPE, text=True)

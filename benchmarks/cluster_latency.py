@@ -27,11 +27,11 @@ def measure(folder: Path) -> Iterator[Result]:
         with Client(cluster.urls) as client:
             client.create_topic("latency")
             owner = cluster.by_url(client.segments("latency")[0]["owner_url"])
-        bare = uvloop.run(_puts(cluster))
+        bare = uvloop.run(puts_ms(cluster))
         alone = uvloop.run(_in_turn(owner.port))
-        bare += uvloop.run(_puts(cluster))
+        bare += uvloop.run(puts_ms(cluster))
         together = uvloop.run(_on_schedule(owner.port))
-        bare += uvloop.run(_puts(cluster))
+        bare += uvloop.run(puts_ms(cluster))
     for name, times in (("one producer", alone), (f"{PRODUCERS} producers", together)):
         for share, least in (("median", median), ("p99", p99)):
             limit = least(bare)
@@ -52,8 +52,8 @@ def p99(times: list[float]) -> float:
     return sorted(times)[int(0.99 * (len(times) - 1))]
 
 
-async def _puts(cluster: Cluster) -> list[float]:
-    """Milliseconds of each."""
+async def puts_ms(cluster: Cluster) -> list[float]:
+    """Milliseconds of each of some bare puts, one after the other."""
     store, times = cluster.store(), []
     for number in range(PUTS):
         begun = time.perf_counter()

@@ -1,9 +1,10 @@
-"""A cluster under measurement: an etcd, moto's S3 server and brokers with object journals, each a process of its own on
-a loopback port that it keeps. All of it is gone when the cluster is left."""
+"""A cluster under measurement: an etcd, an S3 server (moto's, or MinIO where its binary is) and brokers with object
+journals, each a process of its own on a loopback port that it keeps. All of it is gone when the cluster is left."""
 
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,11 +28,14 @@ LEASE_S = 5.0
 BUCKET, PREFIX = "bench", "q/"
 ENV = {
     "AWS_ACCESS_KEY_ID": "bench",
-    "AWS_SECRET_ACCESS_KEY": "bench",
+    "AWS_SECRET_ACCESS_KEY": "the-secret-of-bench",
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
     "SEAWEEDQ_CLUSTER_SECRET": "a-secret-of-the-benchmarks",
+    "MINIO_UPDATE": "off",
+    "MINIO_BROWSER": "off",
 }
+ENV |= {"MINIO_ROOT_USER": ENV["AWS_ACCESS_KEY_ID"], "MINIO_ROOT_PASSWORD": ENV["AWS_SECRET_ACCESS_KEY"]}
 PORTS = range(20_000, 32_000)  # below the kernel's own: nobody takes that of a broker that is away
 READY_S, POLL_S = 60.0, 0.02
 
@@ -90,19 +94,20 @@ class Broker:
 
 
 class Cluster:
-    """`count` brokers; more can be added."""
+    """`count` brokers; more can be added. `minio` is the binary of that server, in place of moto's."""
 
-    def __init__(self, folder: Path, count: int = 3) -> None:
+    def __init__(self, folder: Path, count: int = 3, minio: str | None = None) -> None:
         self.brokers: list[Broker] = []
         self._folder = folder
         self._count = count
+        self._minio = minio
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         os.environ.update(ENV)  # also for this process's own store
         with ExitStack() as self._stack:
             self.etcd = _etcd(self._stack, self._folder)
-            self.s3 = _s3(self._stack, self._folder)
+            self.s3 = _s3(self._stack, self._folder, self._minio)
             for _ in range(self._count):
                 self.add().start(wait=False)
             for broker in self.brokers:
@@ -162,9 +167,18 @@ def _etcd(stack: ExitStack, folder: Path) -> str:
     return endpoint
 
 
-def _s3(stack: ExitStack, folder: Path) -> str:
+def minio() -> str | None:
+    """MinIO's binary, if it is there: `make minio`."""
+    return shutil.which("minio", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+
+
+def _s3(stack: ExitStack, folder: Path, minio: str | None) -> str:
     port, log = free_port(), folder / "s3.log"
-    process = _running(stack, [sys.executable, "-W", "ignore", "-m", "benchmarks.s3_server", str(port)], log)
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.s3_server", str(port)]
+    if minio:
+        addresses = ["--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{free_port()}"]
+        command = [minio, "server", *addresses, "--certs-dir", str(folder / "certs"), str(folder / "minio")]
+    process = _running(stack, command, log)
     client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}", region_name="us-east-1")
 
     def there() -> bool:

@@ -68,10 +68,10 @@ class Connection(asyncio.Protocol):
             self._done.set_exception(Failed(f"the connection was lost: {error}"))
 
 
-def request(path: str, body: bytes, content_type: str, method: str = "POST") -> bytes:
-    """A request's bytes."""
+def request(path: str, body: bytes, content_type: str, method: str = "POST", more: Sequence[str] = ()) -> bytes:
+    """A request's bytes; `more` are further lines of its head."""
     lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-type: {content_type}", f"content-length: {len(body)}"]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    return "\r\n".join([*lines, *more, "", ""]).encode() + body
 
 
 async def ask_all(connections: Connections, prepared: Iterable[bytes]) -> int:
