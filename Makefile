@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WEED_VERSION := 4.23
+MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: demo test chaos weed check bench format clean help
+.PHONY: demo test chaos minio weed check bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -30,6 +31,11 @@ weed: $(BIN)/weed ## SeaweedFS in .venv/bin, built with Go 1.25 or newer: with i
 
 $(BIN)/weed: | $(STAMP)
 	GOBIN=$(abspath $(BIN)) go install github.com/seaweedfs/seaweedfs/weed@$(WEED_VERSION)
+
+minio: $(BIN)/minio ## MinIO in .venv/bin, built with Go 1.24 or newer, which takes ten minutes or more: with it `make test` also runs over MinIO
+
+$(BIN)/minio: | $(STAMP)
+	GOBIN=$(abspath $(BIN)) go install github.com/minio/minio@$(MINIO_VERSION)
 
 check: $(STAMP) ## lint, format, types, import contracts, documentation links, the Helm chart
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from broker_process import BrokerProcess
 from etcd_service import etcd_server, etcd_servers  # noqa: F401
-from s3_service import moto_server, seaweedfs_server  # noqa: F401
+from s3_service import minio_server, moto_server, seaweedfs_server  # noqa: F401
 
 from seaweedq import Client
 

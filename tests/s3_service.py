@@ -1,4 +1,5 @@
-"""Real S3 servers on loopback ports: moto always, SeaweedFS where its binary is (`make weed`).
+"""Real S3 servers on loopback ports: moto always, MinIO and SeaweedFS where their binaries are (`make minio`, `make
+weed`).
 
 moto looks whether a name is taken and then writes: one request at a time makes it atomic.
 """
@@ -9,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -20,6 +22,7 @@ from broker_process import free_port
 START_S = 60.0
 POLL_S = 0.05
 KEY, SECRET = "a-key-of-the-tests", "the-secret-of-the-tests"
+Command, Env = list[str], dict[str, str]
 _numbers = count(1)
 
 
@@ -64,9 +67,49 @@ class S3Service:
         return session.client("s3", endpoint_url=self.endpoint)
 
 
-def _running(port: int, command: Sequence[str], log: Path, env: dict[str, str]) -> Iterator[S3Service]:
+class Absent(Exception):
+    """There is no binary of this server; the text says how to get one."""
+
+
+def _moto(folder: Path, port: int) -> tuple[Command, Env]:
+    return [sys.executable, "-W", "ignore", __file__, str(port)], {}
+
+
+def _minio(folder: Path, port: int) -> tuple[Command, Env]:
+    addresses = ["--address", f"127.0.0.1:{port}", "--console-address", f"127.0.0.1:{free_port()}"]
+    quiet = {"MINIO_UPDATE": "off", "MINIO_BROWSER": "off", "HOME": str(folder)}  # it asks nobody, serves no pages
+    command = [_binary("minio"), "server", *addresses, "--certs-dir", str(folder / "certs"), str(folder / "data")]
+    return command, {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, **quiet}
+
+
+def _seaweedfs(folder: Path, port: int) -> tuple[Command, Env]:
+    services = ("master", "volume", "filer", "s3")
+    ports = {f"{service}.port{kind}": free_port() for service in services for kind in ("", ".grpc")} | {"s3.port": port}
+    options = {"dir": folder, "ip": "127.0.0.1", "ip.bind": "127.0.0.1", "webdav": "false", "admin.ui": "false"}
+    options |= {"s3.port.iceberg": 0, "admin.port": free_port(), "admin.port.grpc": free_port(), **ports}
+    command = [_binary("weed"), "mini", *(f"-{name}={value}" for name, value in options.items())]
+    return command, {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+
+
+def _binary(name: str) -> str:
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise Absent(f"there is no {name} binary: `make {name}` builds it where Go gets its source")
+    return found
+
+
+SERVERS = {"moto": _moto, "minio": _minio, "seaweedfs": _seaweedfs}
+
+
+@contextmanager
+def running(kind: str, folder: Path) -> Iterator[S3Service]:
+    """A server of SERVERS that keeps what it has in `folder`; gone afterwards. Raises Absent."""
+    command, env = SERVERS[kind](folder, port := free_port())
+    log = folder.with_name(f"{folder.name}.log")
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=env)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **env}
+        )
     service = S3Service(f"http://127.0.0.1:{port}", process.pid)
     try:
         end = time.monotonic() + START_S
@@ -80,28 +123,30 @@ def _running(port: int, command: Sequence[str], log: Path, env: dict[str, str]) 
         process.wait()
 
 
+def _fixture(kind: str, made: pytest.TempPathFactory) -> Iterator[S3Service]:
+    try:
+        with running(kind, made.mktemp(kind)) as service:
+            yield service
+    except Absent as absent:
+        pytest.skip(str(absent))
+
+
 @pytest.fixture(scope="session")
 def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
     """S3 by moto, one request at a time."""
-    port = free_port()
-    log = tmp_path_factory.mktemp("moto") / "log"
-    yield from _running(port, [sys.executable, "-W", "ignore", __file__, str(port)], log, dict(os.environ))
+    yield from _fixture("moto", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def minio_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
+    """S3 by MinIO; skipped where there is no binary."""
+    yield from _fixture("minio", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def seaweedfs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Service]:
     """S3 by SeaweedFS; skipped where there is no binary."""
-    binary = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if binary is None:
-        pytest.skip("there is no weed binary: `make weed` builds it where Go gets its source")
-    folder = tmp_path_factory.mktemp("seaweedfs")
-    services = ("master", "volume", "filer", "s3")
-    ports = {f"{service}.port{kind}": free_port() for service in services for kind in ("", ".grpc")}
-    options = {"dir": folder, "ip": "127.0.0.1", "ip.bind": "127.0.0.1", "webdav": "false", "admin.ui": "false"}
-    options |= {"s3.port.iceberg": 0, "admin.port": free_port(), "admin.port.grpc": free_port(), **ports}
-    command = [binary, "mini", *(f"-{name}={value}" for name, value in options.items())]
-    env = {**os.environ, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
-    yield from _running(ports["s3.port"], command, folder.with_suffix(".log"), env)
+    yield from _fixture("seaweedfs", tmp_path_factory)
 
 
 def _serve_moto(port: int) -> None:

@@ -14,8 +14,12 @@ def check_name(name: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself; its last part may be empty, or end inside a name. Raises ValueError as `check_name`."""
-    _check_parts(prefix, prefix.split("/")[:-1])
+    """The prefix itself; its last part may be empty, or end inside a name. Raises ValueError as `check_name`.
+
+    One that ends in the part `.` or `..` is refused as well: MinIO lists none.
+    """
+    *folders, last = prefix.split("/")
+    _check_parts(prefix, [*folders, last] if last else folders)
     return prefix
 
 

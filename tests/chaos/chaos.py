@@ -39,20 +39,21 @@ class Report:
 
 @dataclass(frozen=True)
 class Options:
-    """How a run is: its seed, how long faults happen, how many brokers, which faults."""
+    """How a run is: its seed, how long faults happen, how many brokers, which faults, over which store."""
 
     seed: int
     seconds: float
     brokers: int = 3
     lease_s: float = 3.0
     faults: Sequence[Fault] = ALL
+    store: str = "moto"
 
 
 def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] = lambda at, nemesis: None) -> Report:
     """Do it. `folder` gets the history (`history.jsonl`), and the brokers' logs and data."""
     with (
         History(folder / "history.jsonl") as history,
-        Cluster(folder, random.Random(options.seed), options.brokers, options.lease_s) as cluster,
+        Cluster(folder, random.Random(options.seed), options.brokers, options.lease_s, options.store) as cluster,
     ):
         create(cluster.urls[0], segments=2 * options.brokers)
         nemesis = Nemesis(cluster, history, plan(options.seed, options.seconds, options.lease_s, options.faults))

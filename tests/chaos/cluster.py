@@ -17,10 +17,10 @@ import msgspec
 from broker_process import BrokerProcess
 from etcd_service import EtcdServer
 from load import SUBSCRIPTION, TOPIC
-from moto_server import MotoServer
 from proxy import LoopThread, TcpProxy
 from s3_proxy import S3Proxy
 from store_read import StoreReader
+from store_server import store_server
 
 PREFIX = "q"
 KEYS = "seaweedq/"
@@ -97,22 +97,25 @@ class Member:
 
 
 class Cluster:
-    """`count` brokers; what it starts is gone when it is closed. Logs and data are in `folder`."""
+    """`count` brokers on a store of `s3_service.SERVERS`; what it starts is gone when it is closed. Logs and data are
+    in `folder`."""
 
-    def __init__(self, folder: Path, rng: random.Random, count: int = 3, lease_s: float = 3.0, *more: str) -> None:
+    def __init__(
+        self, folder: Path, rng: random.Random, count: int = 3, lease_s: float = 3.0, store: str = "moto"
+    ) -> None:
         self.folder = folder
         self.lease_s = lease_s
         self.members: list[Member] = []
         self._rng = rng
         self._count = count
-        self._more = more
+        self._store = store
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self.etcd = EtcdServer(self.folder / "etcd").start()
             stack.callback(lambda: self.etcd.kill())
-            self.s3 = stack.enter_context(MotoServer())
+            self.s3 = stack.enter_context(store_server(self._store, self.folder / "store"))
             self.thread = LoopThread()
             stack.callback(self.thread.close)
             for n in range(self._count):
@@ -209,7 +212,7 @@ class Cluster:
         process.arguments = (
             *("--coordination", f"etcd://127.0.0.1:{etcd.port}", "--etcd-prefix", KEYS),
             *("--store", f"s3://{self.s3.bucket}/{PREFIX}", "--s3-endpoints", store.url, "--s3-addressing", "path"),
-            *("--advertise-url", peers.url, "--name", name, "--lease-s", str(self.lease_s), *QUIET, *self._more),
+            *("--advertise-url", peers.url, "--name", name, "--lease-s", str(self.lease_s), *QUIET),
         )
         return Member(name, process, etcd, store, peers)
 

@@ -18,6 +18,7 @@ from figures import quantile
 from nemesis import Nemesis
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from s3_service import SERVERS
 
 SHOWN = 8  # violations of a rule
 
@@ -30,12 +31,12 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--lease-s", type=float, default=3.0)
     parser.add_argument("--faults", default="", help="only those whose names begin so, separated by commas")
+    parser.add_argument("--store", default="moto", choices=SERVERS)
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     wanted = tuple(given.faults.split(","))
-    options = Options(
-        seed, given.seconds, given.brokers, given.lease_s, [fault for fault in ALL if fault.name.startswith(wanted)]
-    )
+    faults = [fault for fault in ALL if fault.name.startswith(wanted)]
+    options = Options(seed, given.seconds, given.brokers, given.lease_s, faults, given.store)
     if library() is None:
         print(ABSENT)
     folder = Path(tempfile.mkdtemp(prefix="seaweedq-chaos-"))

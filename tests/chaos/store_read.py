@@ -8,9 +8,9 @@ import s3fs
 from final_read import COLUMNS, rows_of
 from history import Row
 from load import TOPIC
-from moto_server import client
 from pyarrow import BufferReader
 from s3_service import KEY, SECRET
+from store_server import client
 
 
 class StoreReader:

@@ -6,14 +6,14 @@ from contextlib import closing
 
 import pytest
 from botocore.exceptions import ClientError, HTTPClientError
-from moto_server import MotoServer, client
 from proxy import LoopThread
 from s3_proxy import Rule, S3Proxy
+from store_server import client, store_server
 
 
 @pytest.fixture(scope="module")
-def server():
-    with MotoServer() as server:
+def server(tmp_path_factory):
+    with store_server("moto", tmp_path_factory.mktemp("proxied") / "store") as server:
         yield server
 
 

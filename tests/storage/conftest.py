@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from s3_service import S3Service
+from s3fs import S3FileSystem
 
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.local import LocalStore
@@ -33,6 +34,7 @@ BACKENDS: dict[str, Callable[[pytest.FixtureRequest, Path], ObjectStore]] = {
     "memory": lambda request, folder: MemoryStore(),
     "local": lambda request, folder: LocalStore(folder / "store", CountingIds()),
     "s3-moto": lambda request, folder: s3_store(request, "moto_server"),
+    "s3-minio": lambda request, folder: s3_store(request, "minio_server"),
     "s3-seaweedfs": lambda request, folder: s3_store(request, "seaweedfs_server"),
 }
 
@@ -43,6 +45,7 @@ def s3_server(request: pytest.FixtureRequest, server: str) -> S3Service:
     environment: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
     for name, value in service.env.items():
         environment.setenv(name, value)
+    S3FileSystem.clear_instance_cache()  # a client's reader would go on with another server
     return service
 
 
@@ -74,7 +77,7 @@ def local(tmp_path: Path, ids: CountingIds) -> LocalStore:
     return LocalStore(tmp_path / "store", ids)
 
 
-@pytest.fixture(params=["moto_server", "seaweedfs_server"])
+@pytest.fixture(params=["moto_server", "minio_server", "seaweedfs_server"])
 def s3(request: pytest.FixtureRequest) -> S3Service:
     """Each S3 server, which boto's clients find."""
     return s3_server(request, request.param)

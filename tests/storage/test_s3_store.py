@@ -68,8 +68,8 @@ async def test_folder_markers_of_other_tools_are_not_objects_and_do_not_shorten_
     assert await store.list("t/", after="t/b/1", limit=2) == ["t/b/2"]
 
 
-async def test_more_names_than_a_page_holds(moto: S3Service) -> None:
-    store = S3Store(f"s3://{moto.bucket()}")
+async def test_more_names_than_a_page_holds(s3: S3Service) -> None:
+    store = S3Store(f"s3://{s3.bucket()}")
     names = [f"n/{number:04d}" for number in range(1100)]
     for start in range(0, len(names), 50):
         await asyncio.gather(*(store.create(name, b"") for name in names[start : start + 50]))
@@ -78,8 +78,8 @@ async def test_more_names_than_a_page_holds(moto: S3Service) -> None:
     await store.close()
 
 
-async def test_a_large_body_is_sent_whole_and_not_copied(moto: S3Service) -> None:
-    store = S3Store(f"s3://{moto.bucket()}")
+async def test_a_large_body_is_sent_whole_and_not_copied(s3: S3Service) -> None:
+    store = S3Store(f"s3://{s3.bucket()}")
     await store.create("first", b"connects")
     memory = np.random.default_rng(1).integers(0, 256, 32 * MIB, np.uint8)
     data = memoryview(pa.py_buffer(memory))
@@ -92,20 +92,20 @@ async def test_a_large_body_is_sent_whole_and_not_copied(moto: S3Service) -> Non
     await store.close()
 
 
-async def test_a_store_of_two_lives_is_used_in_both(moto: S3Service) -> None:
-    store = S3Store(f"s3://{moto.bucket()}")
+async def test_a_store_of_two_lives_is_used_in_both(s3: S3Service) -> None:
+    store = S3Store(f"s3://{s3.bucket()}")
     await store.create("a", b"a")
     await store.close()
     assert await store.read("a") == b"a"
     await store.close()
 
 
-async def test_parquet_is_opened_with_one_request_and_a_row_group_read_with_few(moto: S3Service) -> None:
+async def test_parquet_is_opened_with_one_request_and_a_row_group_read_with_few(s3: S3Service) -> None:
     sink = io.BytesIO()
     columns = {f"c{n}": np.random.default_rng(n).integers(0, 1 << 60, 20_000) for n in range(3)}
     pq.write_table(pa.table(columns), sink, row_group_size=10_000)
-    async with proxy_of(moto.endpoint) as proxy:
-        store = S3Store(f"s3://{moto.bucket()}", proxy.endpoint)
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.bucket()}", proxy.endpoint)
         await store.create("file.parquet", sink.getvalue())
         proxy.methods.clear()
 

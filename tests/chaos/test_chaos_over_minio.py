@@ -1,0 +1,20 @@
+"""As test_chaos, shorter, over a store that answers many at once and checks signatures: MinIO, where its binary is."""
+
+import pytest
+from chaos import Options, run
+from faults import ALL
+from s3_service import Absent
+
+FAULTS = ("kill owner", "late journal put of a dead one", "dropped answers")
+
+
+@pytest.mark.slow
+def test_a_short_run_over_minio_breaks_no_promise(tmp_path):
+    faults = [fault for fault in ALL if fault.name in FAULTS]
+    try:
+        report = run(Options(seed=1, seconds=12, lease_s=2.0, faults=faults, store="minio"), tmp_path)
+    except Absent as absent:
+        pytest.skip(str(absent))
+    assert report.violations == []
+    assert len(report.done) >= 2
+    assert sum(e.op == "publish" and e.type == "ok" for e in report.events) > 500
