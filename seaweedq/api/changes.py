@@ -75,16 +75,18 @@ class Changes:
             owner = await self._owner(segment)
             try:
                 given = await self._give(owner, segment, target)
-                if given is None:
-                    return False
-                if not given and self._left_s() <= 0:
-                    raise NotOwner(f"segment {segment} of {self._topic.name!r} stays with {owner}", owner=owner)
             except Unavailable:
                 if self._left_s() <= 0:
                     raise
                 given = False
-            if not given:
-                await self._pause()
+            if given is None:
+                return False
+            if given:
+                await self._look([segment])
+                return True
+            if self._left_s() <= 0:
+                raise NotOwner(f"segment {segment} of {self._topic.name!r} stays with {owner}", owner=owner)
+            await self._pause()
 
     async def _gather(self, segments: Sequence[int]) -> None:
         first = await self._owner(segments[0])
@@ -112,8 +114,8 @@ class Changes:
         """Whether the owner has given it away; None: it is still at it. Raises Unavailable."""
         roster = self._broker.roster
         url = roster.url(owner)
-        if url is None or not roster.alive(target):
-            raise NotOwner(f"{owner if url is None else target} is gone")
+        if url is None or not roster.alive(target) or self._left_s() <= 0:
+            raise NotOwner(f"segment {segment} could not be moved from {owner} to {target} in time", owner=owner)
         call = GiveRequest(self._topic.name, self._topic.record.incarnation, segment, target)
         asking = asyncio.create_task(self._broker.peers.call(url, "give", call, bool, self._left_s() + MARGIN_S))
         try:

@@ -11,7 +11,7 @@ KEY_SPACE = 2**31 - 1
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A segment of the map. `messages_per_s` and `bytes_per_s` are over 10 s, 1, 10 and 20 minutes; empty where the
-    broker does not say."""
+    broker does not say. `hot_key` is the hash because of which it is not split, and its share of the messages."""
 
     id: int
     low: int
@@ -25,11 +25,12 @@ class Segment:
     successors: tuple[int, ...] = ()
     messages_per_s: tuple[float, ...] = ()
     bytes_per_s: tuple[float, ...] = ()
+    hot_key: tuple[int, float] | None = None
 
     @staticmethod
     def of(answer: Mapping[str, Any]) -> "Segment":
         """One of the answer's segments. Raises KeyError for a broker that is older than this command."""
-        rates = answer.get("rates") or {}
+        rates, hot = answer.get("rates") or {}, answer.get("hot_key")
         sealed_at = answer["sealed_at"]
         return Segment(
             id=answer["id"],
@@ -44,6 +45,7 @@ class Segment:
             successors=tuple(answer["successors"]),
             messages_per_s=tuple(rates.get("messages_per_s") or ()),
             bytes_per_s=tuple(rates.get("bytes_per_s") or ()),
+            hot_key=(hot["hash"], hot["share"]) if hot else None,
         )
 
     def lived_s(self, now: datetime) -> float:

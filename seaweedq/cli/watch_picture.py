@@ -14,6 +14,7 @@ from seaweedq.cli.watched import Watched
 
 OWNERS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
 WIDE = 120  # columns from which there is room for everything
+HOT = 3  # segments with a hot key are named at most
 FIXED = 12  # lines beside those of table and log
 
 
@@ -32,7 +33,8 @@ def picture(topic: str, watched: Watched, frame: Frame, trouble: str = "") -> Re
     rates = watched.rates()
     owners = sorted({segment.owner for segment in segments if segment.owner})
     styles = {owner: OWNERS[at % len(OWNERS)] if frame.colours else "" for at, owner in enumerate(owners)}
-    rows, lines = _room(frame, len(segments), len(watched.log()))
+    told = [*_log(watched.log()), *_hot(segments)]
+    rows, lines = _room(frame, len(segments), len(told))
     shown = _hottest(segments, rates, rows)
     return Group(
         _head(topic, watched, segments, rates, len(owners)),
@@ -42,12 +44,12 @@ def picture(topic: str, watched: Watched, frame: Frame, trouble: str = "") -> Re
         Text(),
         _table(shown, watched, rates, styles, frame),
         Text(f"and {len(segments) - len(shown)} more, less busy" if len(shown) < len(segments) else "", style="dim"),
-        *_log(watched.log()[-lines:] if lines else []),
+        *told[len(told) - lines :],
     )
 
 
 def _room(frame: Frame, rows: int, lines: int) -> tuple[int, int]:
-    """How many rows of the table and lines of the log there is room for: the log gets a third, or what is left."""
+    """How many rows of the table and lines below it there is room for: these get a third, or what is left."""
     if frame.lines is None:
         return rows, lines
     free = max(2, frame.lines - FIXED)
@@ -155,6 +157,16 @@ def _cells(
 
 def _log(entries: Sequence[tuple[datetime, str]]) -> list[Text]:
     return [Text.assemble((_clock(at), "dim"), "  ", said, no_wrap=True, overflow="ellipsis") for at, said in entries]
+
+
+def _hot(segments: Sequence[Segment]) -> list[Text]:
+    return [
+        _line(
+            Text(f"segment {one.id} is not split: key hash {one.hot_key[0]} has {one.hot_key[1]:.0%} of its messages")
+        )
+        for one in segments
+        if one.hot_key
+    ][:HOT]
 
 
 def _clock(at: datetime) -> str:

@@ -22,6 +22,8 @@ def test_a_segment_of_the_answer() -> None:
     rates = {"messages_per_s": [1.0, 2.0, 3.0, 4.0], "bytes_per_s": [10.0, 20.0, 30.0, 40.0]}
     rated = Segment.of({**ANSWER, "rates": rates})
     assert (rated.messages_per_s, rated.bytes_per_s) == ((1.0, 2.0, 3.0, 4.0), (10.0, 20.0, 30.0, 40.0))
+    assert Segment.of({**ANSWER, "rates": None, "hot_key": None}) == plain
+    assert Segment.of({**ANSWER, "hot_key": {"hash": 7, "share": 0.5}}).hot_key == (7, 0.5)
     sealed = Segment.of({**ANSWER, "state": "sealed", "owner": None, "sealed_at": "2026-01-31T12:00:10.5Z"})
     assert (sealed.is_open, sealed.lived_s(after(99)), sealed.mean_rate(after(99))) == (False, 10, 7)
 

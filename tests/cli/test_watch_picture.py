@@ -152,6 +152,14 @@ def test_few_rows_leave_the_room_to_the_log() -> None:
     assert (len(told), told[-1]) == (30 - FIXED - 1, "12:01:00  roll 59 → 60")
 
 
+def test_a_hot_key_is_said_and_stays_when_the_log_is_long() -> None:
+    log = [segment(n, sealed=n, created=0, successors=(n + 1,)) for n in range(9)]
+    hot = segment(9, 0, 0.5, hot_key=(1234, 0.625))
+    shown = drawn(Watched(Look(0, after(60), by_id(*log, hot, segment(10, 0.5)))), 80, FIXED + 4)
+    assert shown[-1] == "segment 9 is not split: key hash 1234 has 62% of its messages"
+    assert shown[-2] == "12:00:08  roll 8 → 9"
+
+
 def test_nobody_owns_it_and_nobody_answers() -> None:
     shown = drawn(Watched(Look(0, after(60), by_id(segment(0, owner=None)))), 80, trouble="no answer from http://x")
     assert shown[1] == "no answer from http://x"
