@@ -13,7 +13,7 @@ from benchmarks.result import Result, table
 
 NAMES = (
     "arrow", "ndjson", "singles", "latency", "pull", "memory", "restart", "topics", "bodies", "journal", "spark_read",
-    "object_journal", "placement", "scaling_decisions", "cluster_batches", "failover",
+    "object_journal", "placement", "scaling_decisions", "cluster_batches", "failover", "failover_minio",
     "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart", "forwarding",
     "split_pause", "split_pause_s3", "split_spike", "split_throughput",
 )  # fmt: skip

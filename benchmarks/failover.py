@@ -49,20 +49,28 @@ class Kill:
 
 
 def measure(folder: Path) -> Iterator[Result]:
-    """Each broker is killed once, with a topic of its own; the worst of the kills."""
-    with Cluster(folder) as cluster:
+    """Over moto."""
+    return failovers(folder)
+
+
+def failovers(folder: Path, minio: str | None = None, suffix: str = "") -> Iterator[Result]:
+    """Each broker is killed once, with a topic of its own; the worst of the kills. `minio` as in Cluster; the names end
+    with `suffix`."""
+    with Cluster(folder, minio=minio) as cluster:
         kills = [kill(cluster, number) for number in range(KILLS)]
     note = f"worst of {KILLS} kills, seconds since SIGKILL: " + "; ".join(map(str, kills))
     limit = {"limit": LEASE_S, "limit_is": "the lease", "better": "lower", "unit": "s"}
-    yield Result(name="failover, first ack", figure=max(one.acked[0] for one in kills), note=note, **limit)
-    yield Result(name="failover, median ack", figure=max(median(one.acked) for one in kills), note=note, **limit)
+    yield Result(name=f"failover, first ack{suffix}", figure=max(one.acked[0] for one in kills), note=note, **limit)
+    yield Result(
+        name=f"failover, median ack{suffix}", figure=max(median(one.acked) for one in kills), note=note, **limit
+    )
     last = max(one.acked[-1] for one in kills)
-    yield Result(name="failover, last ack", figure=last, target=TARGET_S, note=note, **limit)
+    yield Result(name=f"failover, last ack{suffix}", figure=last, target=TARGET_S, note=note, **limit)
     for kind in ("plain", "idempotent"):
         errors = sum(one.errors[kind] for one in kills)
-        yield Result(name=f"failover, errors, {kind}", figure=errors, unit="", target=0, better="lower")
+        yield Result(name=f"failover, errors, {kind}{suffix}", figure=errors, unit="", target=0, better="lower")
         worst = max(one.worst[kind] for one in kills)
-        yield Result(name=f"failover, longest publish, {kind}", figure=worst, target=TARGET_S, **limit)
+        yield Result(name=f"failover, longest publish, {kind}{suffix}", figure=worst, target=TARGET_S, **limit)
 
 
 def kill(cluster: Cluster, number: int) -> Kill:
