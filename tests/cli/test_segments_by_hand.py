@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 from broker_process import BrokerProcess
@@ -105,19 +106,28 @@ def test_without_a_terminal_changes_are_lines(run: Run, real_broker: BrokerProce
     command = command_of(real_broker, "watch", "lines")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
         assert watching.stdout
-        while "owner" not in watching.stdout.readline():
-            pass
+        lines_until(watching.stdout, "owner")
+        lines_until(watching.stdout, "broker.")
+        assert watching.stdout.readline() == "\n"
         run("split", "lines", "0")
         run("merge", "lines", "1", "2")
-        said = ""
-        while "merge" not in said:
-            line = watching.stdout.readline()
-            assert line
-            said += line
+        said = lines_until(watching.stdout, "merge")
+        run("roll", "lines", "3")
+        said += lines_until(watching.stdout, "roll")
         watching.send_signal(signal.SIGINT)
         _, complaint = watching.communicate(timeout=20)
-    assert re.search(r"\d\d:\d\d:\d\d  split 0 → 1, 2\n\d\d:\d\d:\d\d  merge 1, 2 → 3\n", said)
+    assert re.sub(r"\d\d:\d\d:\d\d", "T", said) == "T  split 0 → 1, 2\nT  merge 1, 2 → 3\nT  roll 3 → 4\n"
     assert (complaint, watching.returncode) == ("", 0)
+
+
+def lines_until(stream: IO[str], word: str) -> str:
+    """What comes, up to the line that has the word."""
+    said = ""
+    while word not in said:
+        line = stream.readline()
+        assert line, said
+        said += line
+    return said
 
 
 @pytest.mark.parametrize("how", ["ctrl-c", "SIGTERM"])
