@@ -89,15 +89,16 @@ async def test_a_sealed_segment_says_so_at_every_offset_and_every_broker(tmp_pat
                 assert (await http.get(f"{TOPIC}/segments/0/messages?offset=6")).status_code == 416
 
 
-async def test_what_is_left_of_a_wait_is_waited_when_the_segment_moves(tmp_path: Path) -> None:
-    async with in_loop(tmp_path) as together:
-        one, two = together.brokers
+@pytest.mark.parametrize("target", [1, 2])
+async def test_what_is_left_of_a_wait_is_waited_when_the_segment_moves(tmp_path: Path, target: int) -> None:
+    async with in_loop(tmp_path, 3) as together:
+        one = together.brokers[0]
         topic = await make(one)
-        async with at(together, two) as http:
+        async with at(together, together.brokers[1]) as http:
             waiting = asyncio.create_task(http.get(f"{TOPIC}/segments/0/messages?wait_s=1.5"))
             began_s = asyncio.get_running_loop().time()
             await asyncio.sleep(1)
-            assert await one.give(topic, 0, two.membership.broker)
+            assert await one.give(topic, 0, together.brokers[target].membership.broker)
             answer = await waiting
             assert answer.status_code == 200
             assert 1.4 < asyncio.get_running_loop().time() - began_s < 2.3
