@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import lineage_rules
 from history import Event, Row
 from judged import Id, Run
 from reading_rules import alike, dense, fresh, live, stable
@@ -182,7 +183,7 @@ RULES: Sequence[Callable[[Run], Iterable[str]]] = (
 
 def check(run: Run) -> list[Violation]:
     """Every violation of every rule."""
-    return [Violation(rule.__name__, text) for rule in RULES for text in rule(run)]
+    return [Violation(rule.__name__, text) for rule in (*RULES, *lineage_rules.RULES) for text in rule(run)]
 
 
 def _by_segment(rows: Iterable[Row]) -> dict[int, set[int]]:

@@ -9,6 +9,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.dataset as ds
 from history import Row, row
+from judged import Segment
 from load import TOPIC
 
 PATIENCE_S = 30.0  # with 503s
@@ -20,6 +21,19 @@ def over_http(url: str) -> list[Row]:
     with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
         segments = _get(http, f"/v1/topics/{TOPIC}/segments")["segments"]
         return [r for segment in segments for r in _segment(http, segment["id"])]
+
+
+def segments(url: str) -> dict[int, Segment]:
+    """The map of segments."""
+    with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
+        found = _get(http, f"/v1/topics/{TOPIC}/segments")["segments"]
+    return {
+        one["id"]: Segment(
+            *(one["low"], one["high"], tuple(one["predecessors"]), tuple(one["successors"])),
+            one["end_offset"] if one["state"] == "sealed" else None,
+        )
+        for one in found
+    }
 
 
 def _segment(http: httpx.Client, segment: int) -> list[Row]:

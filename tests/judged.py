@@ -10,6 +10,17 @@ from history import Event, Op, Row, Type
 Id = tuple[int, int]  # segment, offset
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment as the map of segments showed it at last; `end` only of a sealed one."""
+
+    low: int
+    high: int
+    predecessors: tuple[int, ...] = ()
+    successors: tuple[int, ...] = ()
+    end: int | None = None
+
+
 @dataclass
 class Run:
     """All that is known of a topic: the history, the last read over HTTP, `files` at last, `listings` before."""
@@ -19,6 +30,7 @@ class Run:
     files: Sequence[Row]
     listings: Sequence[Sequence[Row]] = field(default_factory=list)
     others: Mapping[str, Sequence[Row]] = field(default_factory=dict)  # the last read over HTTP at other brokers
+    segments: Mapping[int, Segment] = field(default_factory=dict)  # none where nobody asked
 
     def lines(self, op: Op, *types: Type) -> Iterator[Event]:
         """The lines of an operation, of some types."""
