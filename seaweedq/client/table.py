@@ -2,7 +2,8 @@
 
 Why no row is missed or doubled: first the brokers say each segment's end, then the files are listed, and then rows
 from behind a segment's last file up to that end come from the brokers, wherever they are by then. Only the offsets
-decide, and a file is never rewritten.
+decide, and a file is never rewritten. Where there are files of a segment of which the brokers said nothing, others
+have given way to it meanwhile: their last rows, which come before its own, are read too.
 """
 
 from collections.abc import Sequence
@@ -82,13 +83,18 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
 def read_table(topic: str, columns: Sequence[str] | None, live: bool) -> Steps[pa.Table]:
     """A topic's rows, in no particular order."""
     facts = yield from call("GET", topic_path(topic))
-    ends: list[dict[str, Any]] = (yield from segments(topic)) if live else []
+    known: list[dict[str, Any]] = (yield from segments(topic)) if live else []
     files: Files = yield Work(lambda: Files.list(facts["path"]))
     files.check(columns)
+    ends = {segment["id"]: segment["end_offset"] for segment in known}
+    if live and files.next_offsets.keys() - ends.keys():
+        known = yield from segments(topic)
+        ends |= {each["id"]: each["end_offset"] for each in known if each.get("state") == "sealed"}
+    starts = {segment["id"]: segment["start_offset"] for segment in known}
     tail: list[pa.RecordBatch] = []
-    for segment in ends:
-        start = max(files.next_offsets.get(segment["id"], 0), segment["start_offset"])
-        tail += yield from _tail(topic, segment["id"], start, segment["end_offset"])
+    for number, end in sorted(ends.items()):
+        start = max(files.next_offsets.get(number, 0), starts.get(number, 0))
+        tail += yield from _tail(topic, number, start, end)
     table: pa.Table = yield Work(lambda: files.read(columns, tail))
     return table
 

@@ -82,6 +82,28 @@ def test_a_flush_during_the_call_doubles_nothing(topic):
         assert _offsets(client.read_table("t t", live=True)) == [(0, n) for n in range(12)] + [(1, 0), (1, 1)]
 
 
+def test_a_segment_that_came_to_be_meanwhile_comes_with_all_that_is_before_it(topic):
+    """Of segment 0 the brokers have said 11, and of 2 nothing; then 0 gives way to 2, which gets a file at once."""
+    answer, maps = topic.__call__, []
+
+    def split_after_the_ends_are_known(request):
+        if not request.url.path.endswith("/segments"):
+            return answer(request)
+        found = [{"id": n, "start_offset": 0, "end_offset": end, "state": "open"} for n, end in topic.ends.items()]
+        maps.append(found)
+        if len(maps) == 1:
+            topic.ends = {0: 15, 1: 2, 2: 8}
+            topic.file(2, 0, 0, 6)
+        else:
+            found[0]["state"] = "sealed"
+        return httpx.Response(200, json={"segments": found})
+
+    with Client("http://test", transport=httpx.MockTransport(split_after_the_ends_are_known)) as client:
+        table = client.read_table("t t", live=True)
+        assert _offsets(table) == [*((0, n) for n in range(15)), (1, 0), (1, 1), *((2, n) for n in range(6))]
+        assert len(maps) == 2
+
+
 def test_columns_are_pruned_and_unknown_ones_named(topic):
     with Client("http://test", transport=httpx.MockTransport(topic)) as client:
         table = client.read_table("t t", columns=["value"], live=True)
