@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
-from seaweedq.api import cluster, deliver, internal, publish, reshape, segments, subscriptions, topics
+from seaweedq.api import cluster, deliver, internal, publish, reshape, segment_map, segments, subscriptions, topics
 from seaweedq.api.http import Answer, ClientGone, Receive, Scope, Send, send
 from seaweedq.api.names import MAX_NUMBER
 from seaweedq.api.problems import Problem, problem, unexpected
@@ -123,7 +123,7 @@ def _fastapi(broker: Broker) -> FastAPI:
     )
     app.state.broker = broker
     _declare_hot(app, broker)
-    for part in (topics, segments, reshape, subscriptions, cluster):
+    for part in (topics, segment_map, segments, reshape, subscriptions, cluster):
         app.include_router(part.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -1,12 +1,16 @@
 """Prometheus metrics: read from the broker's own counts when somebody asks, so that the hot path pays nothing."""
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
+from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.tally import BOUNDS_S, KINDS
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -32,6 +36,7 @@ def _of(broker: Broker) -> Iterator[Metric]:
         return
     commit, budget = broker.commit, broker.budget
     yield CounterMetricFamily("seaweedq_messages_published", "Messages made durable", value=commit.messages)
+    yield CounterMetricFamily("seaweedq_bytes_published", "Bytes made durable", value=commit.size_bytes)
     yield CounterMetricFamily("seaweedq_commits", "Group commits made durable", value=commit.commits)
     yield CounterMetricFamily("seaweedq_flushes", "Parquet files written", value=broker.flusher.flushes)
     yield GaugeMetricFamily("seaweedq_tail_bytes", "Durable in the journal, not yet in Parquet", value=budget.tails)
@@ -53,3 +58,34 @@ def _of(broker: Broker) -> Iterator[Metric]:
         value=len(broker.catalog.owned_by(broker.membership.broker)),
     )
     yield GaugeMetricFamily("seaweedq_topics", "Topics", value=len(broker.catalog.names()))
+    yield from _rates(broker)
+    yield from _reshapes(broker)
+
+
+def _rates(broker: Broker) -> Iterator[Metric]:
+    """Of all segments together: with one of each, a cluster of 10,000 segments would have 80,000 series."""
+    for name, unit, averages in zip(("messages", "bytes"), ("Messages", "Bytes"), broker.loads.totals(), strict=True):
+        rates = GaugeMetricFamily(
+            f"seaweedq_{name}_per_second", f"{unit} that this broker's segments take", labels=["window_s"]
+        )
+        for window_s, average in zip(WINDOWS_S, averages, strict=True):
+            rates.add_metric([f"{window_s:.0f}"], average)
+        yield rates
+    hot = len(broker.scaler.hot) if broker.election.is_leader else 0
+    yield GaugeMetricFamily("seaweedq_hot_segments", "At the leader: segments not split because of one key", value=hot)
+
+
+def _reshapes(broker: Broker) -> Iterator[Metric]:
+    reshaper, tally = broker.reshaper, broker.reshaper.tally
+    yield GaugeMetricFamily("seaweedq_reshapes_under_way", "Intents being carried out", value=reshaper.under_way)
+    done = CounterMetricFamily("seaweedq_reshapes", "Segments split, merged and rolled by this broker", labels=["kind"])
+    for kind in KINDS:
+        done.add_metric([kind], tally.done[kind])
+    yield done
+    bounds = [*map(floatToGoString, BOUNDS_S), "+Inf"]
+    yield HistogramMetricFamily(
+        "seaweedq_reshape_pause_seconds",
+        "How long a reshape held publishes",
+        buckets=list(zip(bounds, accumulate(tally.pauses), strict=True)),
+        sum_value=tally.paused_s,
+    )

@@ -1,6 +1,6 @@
 """Topics: create, list, show, change, delete, flush."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,9 +10,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from seaweedq.api.http import query
 from seaweedq.api.keys import check_key_field
 from seaweedq.api.names import check_name, whole_number
+from seaweedq.api.scaling import ScalingRequest, changed_scaling, wanted_scaling
+from seaweedq.api.segment_map import moment
 from seaweedq.api.shell import broker_of, described, integer, json_answer, read_request
+from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
+from seaweedq.broker.loads import policy_of
 from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, TopicConflict
 from seaweedq.segments.layout import Format, Layout
@@ -27,9 +31,6 @@ _AGE_S = 10 * 365 * 86_400
 Bytes = Annotated[int, Meta(ge=1, le=2**60)]
 Age = Annotated[float, Meta(ge=1, le=_AGE_S)]
 FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
-Scaling = Annotated[
-    dict[Annotated[str, Meta(min_length=1, max_length=63)], Annotated[int, Meta(ge=0, le=2**53)]], Meta(max_length=16)
-]
 
 
 class FlushRequest(Struct, forbid_unknown_fields=True):
@@ -48,9 +49,9 @@ class RetentionRequest(Struct, forbid_unknown_fields=True):
 
 
 class ChangeRequest(Struct, forbid_unknown_fields=True):
-    """What of a topic can be changed. `scaling` is kept for the balancer, which is not there yet."""
+    """What of a topic can be changed."""
 
-    scaling: Scaling | UnsetType = UNSET
+    scaling: ScalingRequest | UnsetType = UNSET
     flush: FlushRequest | UnsetType = UNSET
     retention: RetentionRequest | UnsetType = UNSET
 
@@ -65,8 +66,9 @@ class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
 
 
 class TopicAnswer(Struct):
-    """A topic as it stands. `segments` counts those that take messages, `messages` all that were acknowledged, `bytes`
-    its files and what is not in files yet."""
+    """A topic as it stands. `scaling` is the policy that holds, defaults too. `segments` counts those that take
+    messages; `hot_segments` get too much, most of it of one key, so that they are not split. `messages` counts all that
+    were acknowledged, `bytes` its files and what is not in files yet."""
 
     name: str
     state: str
@@ -74,11 +76,12 @@ class TopicAnswer(Struct):
     schema: dict[str, Any] | None
     key_field: str | None
     initial_segments: int
-    scaling: dict[str, Any]
+    scaling: ScalingPolicy
     flush: FlushPolicy
     retention: RetentionPolicy
     created_at: datetime
     segments: int
+    hot_segments: list[int]
     messages: int
     bytes: int
     path: str
@@ -100,34 +103,6 @@ class TopicList(Struct, omit_defaults=True):
     next_page_token: str | UnsetType = UNSET
 
 
-class SegmentAnswer(Struct):
-    """A segment: the half-open range of key hashes, lineage, owner, offsets. Rates come with the balancer.
-
-    What is below `flushed_offset` is in Parquet files.
-    """
-
-    id: int
-    low: int
-    high: int
-    state: str
-    predecessors: tuple[int, ...]
-    successors: tuple[int, ...]
-    owner: str | None
-    owner_url: str | None
-    start_offset: int
-    flushed_offset: int
-    end_offset: int
-    rates: dict[str, float]
-    created_at: datetime
-    sealed_at: datetime | None
-
-
-class SegmentMap(Struct):
-    """All segments of a topic, by id."""
-
-    segments: list[SegmentAnswer]
-
-
 class FlushAnswer(Struct):
     """Everything acknowledged before the call is in files."""
 
@@ -142,31 +117,17 @@ _SHOWN = {
     "state": "active",
     **_EXAMPLE,
     "schema": None,
-    "scaling": {},
+    "scaling": msgspec.to_builtins(ScalingPolicy(min_segments=4)),
     "flush": {"max_bytes": None, "min_bytes": None, "max_age_s": 60.0},
     "retention": {"max_age_s": None, "max_bytes": None},
     "created_at": "2026-01-31T12:00:00Z",
     "segments": 4,
+    "hot_segments": [],
     "messages": 18,
     "bytes": 936,
     "path": "file:///var/lib/seaweedq/store/topics/flights",
 }
 _LISTED = {name: _SHOWN[name] for name in ("name", "state", "format", "created_at")}
-_SEGMENT = {
-    "id": 0,
-    "low": 0,
-    "high": 2**31 - 1,
-    "state": "open",
-    "predecessors": [],
-    "successors": [],
-    "owner": "broker.1f2e",
-    "owner_url": "http://127.0.0.1:8080",
-    "start_offset": 0,
-    "end_offset": 18,
-    "rates": {},
-    "created_at": "2026-01-31T12:00:00Z",
-    "sealed_at": None,
-}
 
 
 @router.put(
@@ -213,8 +174,8 @@ async def list_topics(request: Request) -> Response:
     options = query(request.scope)
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
     names = [name for name in broker.catalog.names() if name > options.get("page_token", "")]
-    topics = [found for name in names[:size] if (found := broker.catalog.find(name))]
-    page = TopicList([TopicSummary(t.name, t.record.state, t.record.config.format, _time(t)) for t in topics])
+    records = [(name, found.record) for name in names[:size] if (found := broker.catalog.find(name))]
+    page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
     if len(names) > size:
         page.next_page_token = names[size - 1]
     return json_answer(page)
@@ -238,7 +199,7 @@ async def show_topic(request: Request, topic: str) -> Response:
     ),
 )
 async def change_topic(request: Request, topic: str) -> Response:
-    """Change flush, retention or scaling: what is named changes, null brings its default back; scaling as a whole."""
+    """Change flush, retention or scaling: what is named changes, null brings its default back."""
     broker = broker_of(request)
     check_name(topic)
     wanted = await read_request(request, _CHANGE)
@@ -263,37 +224,6 @@ async def flush_topic(request: Request, topic: str) -> Response:
     broker = broker_of(request)
     await broker.everywhere.positions(await broker.catalog.known(check_name(topic)), flush=True)
     return json_answer(FlushAnswer(True))
-
-
-@router.get(
-    "/v1/topics/{topic}/segments", **described(None, {200: SegmentMap}, (404, 409), shows={"segments": [_SEGMENT]})
-)
-async def segment_map(request: Request, topic: str) -> Response:
-    """The topic's segments: key ranges, lineage, owners, offsets."""
-    broker = broker_of(request)
-    found = await broker.catalog.known(check_name(topic))
-    positions = await broker.everywhere.positions(found)
-    answers = [
-        SegmentAnswer(
-            id=number,
-            low=r.low,
-            high=r.high,
-            state=r.state,
-            predecessors=r.predecessors,
-            successors=r.successors,
-            owner=r.owner,
-            owner_url=broker.roster.url(r.owner),
-            start_offset=0,
-            flushed_offset=positions[number].flushed,
-            end_offset=positions[number].end,
-            rates={},
-            created_at=_moment(r.created_us),
-            sealed_at=None if r.sealed_us is None else _moment(r.sealed_us),
-        )
-        for number, r in broker.catalog.segments(found).items()
-        if number in positions
-    ]
-    return json_answer(SegmentMap(answers))
 
 
 def _config(wanted: TopicRequest) -> TopicConfig:
@@ -322,7 +252,7 @@ def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
     replace = msgspec.structs.replace
     return replace(
         config,
-        scaling=config.scaling if wanted.scaling is UNSET else wanted.scaling,
+        scaling=changed_scaling(config, wanted.scaling) if wanted.scaling else config.scaling,
         flush=replace(config.flush, **msgspec.to_builtins(wanted.flush or FlushRequest())),
         retention=replace(config.retention, **msgspec.to_builtins(wanted.retention or RetentionRequest())),
     )
@@ -332,6 +262,9 @@ def _compare(topic: Topic, wanted: TopicRequest) -> None:
     """Only what the request names counts. Raises TopicConflict."""
     current = msgspec.to_builtins(topic.record.config)
     named = msgspec.to_builtins(wanted)
+    if wanted.scaling:
+        current["scaling"] = msgspec.to_builtins(policy_of(topic))
+        named["scaling"] = wanted_scaling(topic, wanted.scaling)
     differences = {}
     for field, value in named.items():
         if field in ("flush", "retention"):
@@ -339,9 +272,8 @@ def _compare(topic: Topic, wanted: TopicRequest) -> None:
         if current[field] != value:
             differences[field] = {"current": current[field], "requested": value}
     if differences:
-        raise TopicConflict(
-            f"topic {topic.name!r} exists with another {', '.join(differences)}", differences=differences
-        )
+        detail = f"topic {topic.name!r} exists with another {', '.join(differences)}"
+        raise TopicConflict(detail, differences=differences)
 
 
 async def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
@@ -354,20 +286,13 @@ async def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
         schema=config.schema,
         key_field=config.key_field,
         initial_segments=config.initial_segments,
-        scaling=config.scaling,
+        scaling=policy_of(topic),
         flush=config.flush,
         retention=config.retention,
-        created_at=_time(topic),
+        created_at=moment(topic.record.created_us),
         segments=sum(record.state == "open" for record in broker.catalog.segments(topic).values()),
+        hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],
         messages=sum(position.end for position in positions),
         bytes=sum(position.size_bytes for position in positions),
         path=f"{broker.settings.store_path}/topics/{topic.name}",
     )
-
-
-def _time(topic: Topic) -> datetime:
-    return _moment(topic.record.created_us)
-
-
-def _moment(time_us: int) -> datetime:
-    return datetime.fromtimestamp(time_us / 1e6, UTC)

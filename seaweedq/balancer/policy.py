@@ -13,9 +13,9 @@ _AT = re.compile(r"(?P<bound>.*) - at `\$\.?(?P<field>[^`]*)`", re.DOTALL)
 _UNKNOWN = re.compile(r".*unknown field `(?P<field>.*)`", re.DOTALL)
 _SHOWN = 100
 
-_Target = Annotated[int, Meta(ge=1, le=2**53)]
-_Segments = Annotated[int, Meta(ge=1, le=10_000)]
-_Seconds = Annotated[float, Meta(ge=1, le=86_400)]
+Target = Annotated[int, Meta(ge=1, le=2**53)]
+Count = Annotated[int, Meta(ge=1, le=10_000)]
+Seconds = Annotated[float, Meta(ge=1, le=86_400)]
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,11 +25,11 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     whether it splits and merges by itself.
     """
 
-    target_messages_per_s: _Target = 200_000
-    target_bytes_per_s: _Target = 32 * 1024 * 1024
-    min_segments: _Segments = 1
-    max_segments: _Segments = DEFAULT_MAX_SEGMENTS
-    cool_down_s: _Seconds = 600.0
+    target_messages_per_s: Target = 200_000
+    target_bytes_per_s: Target = 32 * 1024 * 1024
+    min_segments: Count = 1
+    max_segments: Count = DEFAULT_MAX_SEGMENTS
+    cool_down_s: Seconds = 600.0
     enabled: bool = True
 
 

@@ -89,12 +89,28 @@ def decide(
     if not segments or limit <= 0:
         return []
     columns = Columns(segments, policies, hosts)
-    wanting = _too_hot(columns, columns.plain)
-    rest = _too_hot(columns, columns.plain * (1 - columns.hot_share[:, None]))
-    divisible = (columns.high - columns.low > 1) & (rest | (columns.hot_share < HOT))
+    wanting, divisible = _wanting(columns)
     cuts = _cuts(columns, wanting & divisible, limit)
     joined = _joined(columns, wanting, limit - len(cuts))
     return [*_splits(columns, cuts, costs, hosts), *joined, *_hot_keys(columns, wanting & ~divisible)]
+
+
+def hot_keys(
+    segments: Sequence[Segment], policies: Mapping[TopicId, ScalingPolicy], hosts: Sequence[Host]
+) -> list[HotKey]:
+    """The hot keys of `decide` alone."""
+    if not segments:
+        return []
+    columns = Columns(segments, policies, hosts)
+    wanting, divisible = _wanting(columns)
+    return list(_hot_keys(columns, wanting & ~divisible))
+
+
+def _wanting(columns: Columns) -> tuple[Flags, Flags]:
+    """The segments that get too much, and those that a split would help."""
+    rest = _too_hot(columns, columns.plain * (1 - columns.hot_share[:, None]))
+    divisible: Flags = (columns.high - columns.low > 1) & (rest | (columns.hot_share < HOT))
+    return _too_hot(columns, columns.plain), divisible
 
 
 def _too_hot(columns: Columns, rates: Floats) -> Flags:

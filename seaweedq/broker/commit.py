@@ -113,7 +113,7 @@ class GroupCommit:
     def __init__(self, journal: Journal, clock: Clock, may_acknowledge: Callable[[], bool]) -> None:
         self.committed = -1  # the number of the last commit that was worked in
         self.commits = 0
-        self.messages = 0
+        self.messages = self.size_bytes = 0  # made durable
         self._journal = journal
         self._clock = clock
         self._may_acknowledge = may_acknowledge
@@ -274,6 +274,7 @@ class GroupCommit:
             piece = Piece(part.first, part.rows, part.payload.size, number, at_s)
             part.segment.durable(piece, frame.ranges, now_us, part.max_timestamp_us)
             self.messages += part.rows.num_rows
+            self.size_bytes += part.payload.size
 
     def _answer(self, requests: list[_Request], others: list[_Other]) -> None:
         if not self._may_acknowledge():

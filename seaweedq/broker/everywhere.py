@@ -13,6 +13,8 @@ import msgspec
 
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.flush import Flusher
+from seaweedq.broker.loads import Loads
+from seaweedq.broker.observed import Observed, observed
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.peers import Peers
@@ -41,12 +43,14 @@ class TopicCall(msgspec.Struct, array_like=True):
 
 
 class Position(msgspec.Struct, array_like=True):
-    """Where a segment stands: offsets, and the bytes of its files and tail where they were asked for."""
+    """Where a segment stands: offsets, and the bytes of its files and tail where they were asked for. An open one comes
+    with what its owner has observed of its load."""
 
     segment: int
     flushed: int
     end: int
     size_bytes: int = 0
+    observed: Observed | None = None
 
 
 class Everywhere:
@@ -61,6 +65,7 @@ class Everywhere:
         peers: Peers,
         reader: Reader,
         flusher: Flusher,
+        loads: Loads,
         clock: Clock,
         timeout_s: float,
     ) -> None:
@@ -71,6 +76,7 @@ class Everywhere:
         self._peers = peers
         self._reader = reader
         self._flusher = flusher
+        self._loads = loads
         self._clock = clock
         self._timeout_s = timeout_s
 
@@ -111,7 +117,10 @@ class Everywhere:
         segments = [segment for segment in await self._ownership.mine(topic) if not segment.closed]
         if flush:
             await asyncio.gather(*(self._flusher.flush(segment, self._timeout_s) for segment in segments))
+        loads = observed(topic, self._catalog.records(topic), self._loads.of(topic), self._clock.now_us())
         found = {segment: await self._position(segment, sizes) for segment in segments}
+        for segment, position in found.items():
+            position.observed = loads.get(segment.id, Observed())
         if not self._membership.valid():
             raise NotReady("this broker's lease has run out")
         return [position for segment, position in found.items() if not segment.closed]

@@ -13,10 +13,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.balancer.columns import Segment
 from seaweedq.balancer.load import LoadMeter, SegmentLoad, costs
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
+from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.catalog import Catalog, Topic
+from seaweedq.broker.intents import MAX_PARTS
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import SegmentRecord
@@ -98,26 +101,34 @@ class Loads:
         self._metered = seen
 
     def of(self, topic: Topic) -> dict[int, SegmentLoad]:
-        """The loads of a topic's segments that are this broker's, by number."""
-        name = (topic.name, topic.record.incarnation)
-        return {key[2]: one.meter.load() for key, one in self._metered.items() if key[:2] == name}
+        """The loads of a topic's open segments that are this broker's, by number."""
+        name, policy = (topic.name, topic.record.incarnation), policy_of(topic)
+        known = ((number, self._metered.get((*name, number))) for number in self._catalog.records(topic))
+        return {number: _told(one.meter, policy) for number, one in known if one}
 
     def report(self) -> LoadReport:
         """All of them, for the leader."""
         found = LoadReport([], [])
-        targets: dict[tuple[str, int], ScalingPolicy] = {}
+        policies: dict[tuple[str, int], ScalingPolicy] = {}
         for key, one in self._metered.items():
-            load = one.meter.load(keys=False)
-            if not any(load.messages_peaks):
+            if key[:2] not in policies:
+                topic = self._catalog.find(key[0])
+                policies[key[:2]] = policy_of(topic) if topic else ScalingPolicy()
+            load = _told(one.meter, policies[key[:2]])
+            if any(load.messages_peaks):
+                found.loads.append((key, load))
+            else:
                 found.idle.append((key, load.observed_s))
-                continue
-            topic = self._catalog.find(key[0])
-            policy = targets.get(key[:2]) or (policy_of(topic) if topic else ScalingPolicy())
-            targets[key[:2]] = policy
-            warm = max(load.messages_per_s) > WARM * policy.target_messages_per_s
-            warm = warm or max(load.bytes_per_s) > WARM * policy.target_bytes_per_s
-            found.loads.append((key, one.meter.load() if warm else load))
         return found
+
+    def totals(self) -> tuple[Averages, Averages]:
+        """Messages and bytes a second of all of them together, corrected."""
+        loads = [one.meter.load(keys=False) for one in self._metered.values()]
+        observed_s = np.array([max(load.observed_s, 1e-9) for load in loads]).reshape(-1, 1)
+        weights = -np.expm1(-observed_s / np.array(WINDOWS_S))
+        per_s = ([load.messages_per_s for load in loads], [load.bytes_per_s for load in loads])
+        messages, size = (np.array(each).reshape(weights.shape) / weights for each in per_s)
+        return tuple(messages.sum(axis=0).tolist()), tuple(size.sum(axis=0).tolist())
 
     def costs(self) -> dict[SegmentId, float]:
         """What each segment counts as in placement."""
@@ -142,6 +153,27 @@ def _look(known: _Metered, segment: OpenSegment | None, passed_s: float, cool_do
             _sample(known.meter, segment, known.end, messages)
         known.begin(segment)
     known.meter.tick(messages, size_bytes, passed_s, cool_down_s)
+
+
+def _told(meter: LoadMeter, policy: ScalingPolicy) -> SegmentLoad:
+    """A load as the balancer needs it: of a cool segment nobody asks where its keys fall."""
+    load = meter.load(keys=False)
+    warm = max(load.messages_per_s) > WARM * policy.target_messages_per_s
+    return meter.load() if warm or max(load.bytes_per_s) > WARM * policy.target_bytes_per_s else load
+
+
+def segment_of(key: SegmentId, record: SegmentRecord, load: SegmentLoad | None, now_us: int) -> Segment:
+    """An open segment as the balancer's decisions see it."""
+    intent = record.intent
+    return Segment(
+        key,
+        KeyRange(record.low, record.high),
+        record.owner or "",
+        max(0.0, (now_us - record.created_us) / 1e6),
+        load,
+        locked=intent is not None or 2 * len(record.parts) > MAX_PARTS,
+        becomes=len(intent.successors) / len(intent.segments) if intent else 1.0,
+    )
 
 
 def policy_of(topic: Topic) -> ScalingPolicy:

@@ -74,6 +74,7 @@ class OpenSegment:
         self.max_timestamp_us = last.max_timestamp_us if last else 0
         self.closed: SeaweedqError | None = None
         self._holding: SeaweedqError | None = None
+        self.held_since_s: float | None = None  # monotonic: since when it takes nothing, for good
         self.taken_bytes = self.taken_messages = 0  # ever, by this broker
         self.signal = signal
         self._budget = budget

@@ -178,6 +178,7 @@ class Parts(ABC):
     def _make_readers(self) -> None:
         """What reads, and dispatches."""
         clock, timeout_s = self.clock, self.settings.publish_timeout_s
+        self.loads = Loads(self.catalog, self.membership.broker, clock)
         self.everywhere = Everywhere(
             self.catalog,
             self.ownership,
@@ -186,6 +187,7 @@ class Parts(ABC):
             self.peers,
             self.reader,
             self.flusher,
+            self.loads,
             clock,
             timeout_s,
         )
@@ -210,12 +212,12 @@ class Parts(ABC):
 
     def _make_keepers(self) -> None:
         """What changes segments, and keeps house."""
-        self.loads = Loads(self.catalog, self.membership.broker, self.clock)
         self._drain = Drain(self.catalog, self.roster, self.membership, self.loads, self.give)
         self.planner = Planner(self.catalog, self._coordination)
         self.reshaper = Reshaper(
             self.catalog,
             self._coordination,
+            self.store,
             self.membership,
             self.roster,
             self.ownership,
@@ -238,11 +240,11 @@ class Parts(ABC):
     def _make_leader(self) -> Leader:
         reports = Reports(self.catalog, self.roster, self.peers)
         evening = Evening(self.catalog, self.roster, reports, self.peers, self.clock)
-        scaler = Scaler(self.catalog, self.roster, reports, self.planner, evening, self.election, self.clock)
+        self.scaler = Scaler(self.catalog, self.roster, reports, self.planner, evening, self.election, self.clock)
         deletions = Deletions(self.catalog, self.delete_topic, self.clock)
         chores = (
             Chore("ending deletions", deletions.end, DELETIONS_S, self.clock),
-            Chore("balancing", partial(_balance, reports, scaler, evening), BALANCE_S, self.clock),
+            Chore("balancing", partial(_balance, reports, self.scaler, evening), BALANCE_S, self.clock),
             Chore("sweep", self.admin.sweep, SWEEP_S, self.clock),
         )
         return Leader(

@@ -17,15 +17,18 @@ from seaweedq.broker.flush import Flusher
 from seaweedq.broker.intents import Transaction
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.ownership import Ownership
+from seaweedq.broker.tally import Tally
 from seaweedq.clock import Clock
 from seaweedq.coordination.interface import Change, Compare, Coordination
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import Intent, Successor
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, NotOwner, SeaweedqError
+from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import Seal
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.producers import inherited_cuts
+from seaweedq.storage.interface import ObjectStore
 
 LOOK_S, PAUSE_S = 1.0, 0.1
 LEFT_BYTES, FLUSHES = 2 * 1024 * 1024, 6  # what may be left in a tail, unless it comes too fast to be flushed ahead
@@ -40,6 +43,7 @@ class Reshaper:
         self,
         catalog: Catalog,
         coordination: Coordination,
+        store: ObjectStore,
         membership: Membership,
         roster: Roster,
         ownership: Ownership,
@@ -48,9 +52,10 @@ class Reshaper:
         give: Give,
         clock: Clock,
     ) -> None:
-        self.done = 0
+        self.tally = Tally()
         self._catalog = catalog
         self._coordination = coordination
+        self._store = store
         self._membership = membership
         self._roster = roster
         self._ownership = ownership
@@ -60,6 +65,11 @@ class Reshaper:
         self._clock = clock
         self._tasks: dict[tuple[Topic, int], asyncio.Task[None]] = {}
         self._held: set[tuple[Topic, int]] = set()  # the segments that take nothing because of an intent
+
+    @property
+    def under_way(self) -> int:
+        """How many intents it is carrying out."""
+        return len(self._tasks)
 
     async def run(self) -> None:
         """Carry out for ever whatever intent there is."""
@@ -78,6 +88,7 @@ class Reshaper:
 
     def _begin(self) -> None:
         """One task for each intent that has a segment of this broker."""
+        self._let_go_what_is_over()
         for name, incarnation, number in list(self._catalog.locked()):
             topic = self._catalog.find(name)
             if topic is None or topic.record.incarnation != incarnation or topic.record.state == "deleting":
@@ -88,6 +99,14 @@ class Reshaper:
             key = (topic, record.intent.id)
             if key not in self._tasks:
                 self._tasks[key] = asyncio.create_task(self._try(topic, record.intent), name=f"reshaping {name}")
+
+    def _let_go_what_is_over(self) -> None:
+        """Segments that are sealed, or have an owner elsewhere: the answer to the transaction may have been lost."""
+        for topic, number in list(self._held):
+            known = self._catalog.records(topic).get(number)
+            if known is None or known[0].owner != self._membership.broker:
+                self._held.discard((topic, number))
+                topic.leaving.discard(number)
 
     async def _try(self, topic: Topic, intent: Intent) -> None:
         try:
@@ -136,6 +155,9 @@ class Reshaper:
         """None: it has changed meanwhile, or a move was first."""
         if not self._hold(topic, intent):
             return None
+        if not self._is_mine(topic, intent):  # the records may have changed while tails were flushed
+            self._let_go(topic, intent)
+            return None
         transaction = intents.commit(topic, self._catalog.records(topic), intent)
         reach("reshape.commit")
         try:
@@ -149,6 +171,12 @@ class Reshaper:
             return None
         reach("reshape.committed")
         return self._catalog.segment(topic, intent.segments[0])[0].intent
+
+    def _is_mine(self, topic: Topic, intent: Intent) -> bool:
+        """Whether all its segments have this very intent, and this broker."""
+        mine = self._membership.broker
+        records = self._catalog.records(topic)
+        return intents.locks(records, intent) and all(records[n][0].owner == mine for n in intent.segments)
 
     def _hold(self, topic: Topic, intent: Intent) -> bool:
         """Keep moves away. False: one is under way."""
@@ -170,6 +198,7 @@ class Reshaper:
             raise NotOwner(f"segments {intent.segments} of {topic.name!r} are moving")
         for segment in segments:
             segment.hold(NotOwner(f"segment {segment.id} of {topic.name!r} is being replaced"))
+            segment.held_since_s = segment.held_since_s or self._clock.monotonic_s()
         reach("reshape.held")
         await self._commit.quiet()
         now_us = self._clock.now_us()
@@ -186,14 +215,20 @@ class Reshaper:
         try:
             await self._flusher.flush(segment)
         except Fenced:
-            # Another's seal for the same intent has the name, if it is still ours: that is read when it is opened anew.
-            self._let_go(topic, intent)
+            if not await self._is_sealed(topic, segment):
+                raise  # rows of a recovery have it: this broker counts as dead, and more of its journal is to come
+            self._let_go(topic, intent)  # another's seal for the same intent is as good: it is read when opened anew
             ended = NotOwner(f"segment {segment.id} of {topic.name!r} was ended by another broker")
             segment.close(ended)
             topic.opened.pop(segment.id, None)
             topic.routing = None
             await self._look(topic, intent)
             raise ended from None
+
+    async def _is_sealed(self, topic: Topic, segment: OpenSegment) -> bool:
+        chain = Chain(self._store, topic.name, segment.id)
+        await chain.open()
+        return chain.last is not None and chain.last.seal is not None
 
     async def _replace(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> bool:
         tables = [segment.producers for segment in segments]
@@ -213,7 +248,8 @@ class Reshaper:
             return False
         self._let_go(topic, intent)
         topic.routing = None
-        self.done += 1
+        held_s = min(filter(None, (segment.held_since_s for segment in segments)))
+        self.tally.add(intent, self._clock.monotonic_s() - held_s)
         logger.info(
             "segments %s of %s gave way to %s",
             ", ".join(map(str, intent.segments)),

@@ -13,16 +13,13 @@ from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Split, decide
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.evening import Evening, hosts_of
-from seaweedq.broker.intents import MAX_PARTS
-from seaweedq.broker.loads import policy_of
+from seaweedq.broker.loads import policy_of, segment_of
 from seaweedq.broker.planner import Planner
 from seaweedq.broker.reports import Reports
 from seaweedq.clock import Clock
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.records import SegmentRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError
-from seaweedq.segments.keyrange import KeyRange
 
 PLANS = 64  # at most, each time
 BREATH = 1_000  # segments that are looked at between two turns of others
@@ -51,6 +48,7 @@ class Scaler:
         self._evening = evening
         self._election = election
         self._clock = clock
+        self._told: set[SegmentId] = set()
         self._not_before_s = float("-inf")
 
     async def scale(self) -> None:
@@ -96,33 +94,23 @@ class Scaler:
                 continue
             for number, (record, _) in list(self._catalog.records(topic).items()):
                 if record.state == "open":
-                    found.append(self._segment((*name, number), record, now_us))
+                    key = (*name, number)
+                    found.append(segment_of(key, record, self._reports.loads.get(key), now_us))
             looked += len(self._catalog.records(topic))
             if looked >= BREATH:
                 looked = 0
                 await asyncio.sleep(0)
         return found, policies
 
-    def _segment(self, key: SegmentId, record: SegmentRecord, now_us: int) -> Segment:
-        intent = record.intent
-        return Segment(
-            key,
-            KeyRange(record.low, record.high),
-            record.owner or "",
-            max(0.0, (now_us - record.created_us) / 1e6),
-            self._reports.loads.get(key),
-            locked=intent is not None or 2 * len(record.parts) > MAX_PARTS,
-            becomes=len(intent.successors) / len(intent.segments) if intent else 1.0,
-        )
-
     def _topic(self, segment: SegmentId) -> Topic | None:
         topic = self._catalog.find(segment[0])
         return topic if topic and topic.record.incarnation == segment[1] else None
 
     def _tell_hot(self, hot: dict[SegmentId, HotKey]) -> None:
-        """Say it once of each segment."""
+        """Say it once of each segment, also where its load comes and goes."""
+        self._told = set(filter(self._is_open, self._told))
         for segment, plan in hot.items():
-            if segment not in self.hot:
+            if segment not in self._told:
                 logger.warning(
                     "segment %d of %s is not split: one key, of hash %d, has %d%% of its load",
                     segment[2],
@@ -130,4 +118,10 @@ class Scaler:
                     plan.hash,
                     round(100 * plan.share),
                 )
+        self._told |= hot.keys()
         self.hot = set(hot)
+
+    def _is_open(self, segment: SegmentId) -> bool:
+        topic = self._topic(segment)
+        known = self._catalog.records(topic).get(segment[2]) if topic else None
+        return known is not None and known[0].state == "open"

@@ -26,6 +26,18 @@ def create(
     flush_max_age_s: Annotated[float | None, typer.Option(help="A tail this old becomes a Parquet file.")] = None,
     retention_max_age_s: Annotated[float | None, typer.Option(help="How long messages are kept at least.")] = None,
     retention_max_bytes: Annotated[int | None, typer.Option(help="How much is kept at least.")] = None,
+    target_messages_per_s: Annotated[
+        int | None, typer.Option(help="A segment that gets more for long is split.")
+    ] = None,
+    target_bytes_per_s: Annotated[int | None, typer.Option(help="The same in bytes.")] = None,
+    min_segments: Annotated[int | None, typer.Option(help="No merge goes below so many.")] = None,
+    max_segments: Annotated[int | None, typer.Option(help="No split goes above so many.")] = None,
+    cool_down_s: Annotated[
+        float | None, typer.Option(help="How long segments that have become idle wait for a merge.")
+    ] = None,
+    scaling: Annotated[
+        bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge by themselves.")
+    ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a topic, or check that it agrees with the options given."""
@@ -36,6 +48,15 @@ def create(
         initial_segments=segments,
         flush=_present(max_bytes=flush_max_bytes, max_age_s=flush_max_age_s) or None,
         retention=_present(max_age_s=retention_max_age_s, max_bytes=retention_max_bytes) or None,
+        scaling=_present(
+            target_messages_per_s=target_messages_per_s,
+            target_bytes_per_s=target_bytes_per_s,
+            min_segments=min_segments,
+            max_segments=max_segments,
+            cool_down_s=cool_down_s,
+            enabled=scaling,
+        )
+        or None,
     )
     with connect(url) as client:
         client.create_topic(topic, **config)
@@ -81,10 +102,7 @@ def show(
         table.add_row(name, _text(value))
     Console().print(table)
     for segment in segments:
-        say(
-            f"segment {segment['id']}: {segment['state']}, keys {segment['low']} to {segment['high']}, "
-            f"offsets {segment['start_offset']} to {segment['end_offset']}"
-        )
+        say(_segment(segment))
     from seaweedq.cli.paste import lines
 
     value = '{"n": 1}' if facts["format"] == "json" else ""
@@ -144,7 +162,21 @@ def _print_json(objects: list[dict[str, Any]]) -> None:
         say(msgspec.json.encode(found).decode())
 
 
+def _segment(segment: dict[str, Any]) -> str:
+    said = (
+        f"segment {segment['id']}: {segment['state']}, keys {segment['low']} to {segment['high']}, "
+        f"offsets {segment['start_offset']} to {segment['end_offset']}"
+    )
+    if rates := segment.get("rates"):
+        said += f", {rates['messages_per_s'][0]:,.1f} messages/s"
+    if hot := segment.get("hot_key"):
+        said += f", too much and not split: one key, of hash {hot['hash']}, has {hot['share']:.0%} of it"
+    return said
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, dict):

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 from prometheus_client.parser import text_string_to_metric_families
@@ -10,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from seaweedq.api.app import Application
 from seaweedq.api.metrics import render
 from seaweedq.api.problems import STATUS
+from seaweedq.balancer.policy import scaling_policy
 from seaweedq.broker.broker import Broker
 from seaweedq.cli import main
 from seaweedq.clock import SystemClock, SystemIds
@@ -106,6 +108,16 @@ def test_settings_that_the_pages_mention_are_there():
     mentioned = re.findall(r"^\| `(\w+)`", table, re.MULTILINE)
     assert mentioned
     assert set(mentioned) <= names
+
+
+def test_the_scaling_policy():
+    table = page("scaling.md").partition("## The policy")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)`[^|]*\| (\S+)", table, re.MULTILINE)
+    policy = msgspec.to_builtins(scaling_policy({}, 1))
+    assert [field for field, _ in rows] == list(policy)
+    defaults = {field: f"{value:,.0f}" for field, value in policy.items()} | {"enabled": "true"}
+    stated = {field: default.rstrip(",") for field, default in rows}
+    assert stated == defaults | {"min_segments": "`initial_segments`"}
 
 
 def commands():

@@ -24,6 +24,7 @@ PAGES = [
     "docs/files.md",
     "docs/cli.md",
     "docs/operations.md",
+    "docs/scaling.md",
 ]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVE = "seaweedq serve"

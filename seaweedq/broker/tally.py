@@ -1,0 +1,34 @@
+"""What a broker's reshaper has done, counted for whoever watches: by kind, and how long publishes waited for it."""
+
+from bisect import bisect_left
+from collections import Counter
+from typing import Literal
+
+from seaweedq.coordination.records import Intent
+
+Kind = Literal["split", "merge", "roll"]
+KINDS: tuple[Kind, ...] = ("split", "merge", "roll")
+BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Upper bounds of the classes into which pauses are counted; what is over the last has a class of its own."""
+
+
+def kind_of(intent: Intent) -> Kind:
+    """What an intent does."""
+    if len(intent.segments) > 1:
+        return "merge"
+    return "split" if len(intent.successors) > 1 else "roll"
+
+
+class Tally:
+    """Intents that were carried out to their end. A *pause* is the time for which their segments took nothing."""
+
+    def __init__(self) -> None:
+        self.done: Counter[Kind] = Counter()
+        self.pauses = [0] * (len(BOUNDS_S) + 1)  # by class
+        self.paused_s = 0.0
+
+    def add(self, intent: Intent, pause_s: float) -> None:
+        """One more."""
+        self.done[kind_of(intent)] += 1
+        self.pauses[bisect_left(BOUNDS_S, pause_s)] += 1
+        self.paused_s += pause_s
