@@ -20,7 +20,7 @@ def save(layout: Layout, path: Path) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     figure = Figure(figsize=SIZE, layout="constrained")
     FigureCanvasAgg(figure)
@@ -29,8 +29,9 @@ def save(layout: Layout, path: Path) -> None:
     _boxes(axes, layout, scale)
     _axes(axes, layout)
     axes.set_title(layout.title, fontsize=11)
-    bar = figure.colorbar(scale, ax=axes, pad=0.01, format=FuncFormatter(lambda rate, _: short(rate)))
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    ticks, words = LogLocator(subs=(1, 2, 5)), FuncFormatter(lambda rate, _: short(rate))
+    bar = figure.colorbar(scale, ax=axes, pad=0.01, ticks=ticks, format=words)
+    bar.ax.minorticks_off()
     bar.set_label("messages/s, mean over the segment's life")
     figure.savefig(path, dpi=DPI)
 
