@@ -260,12 +260,12 @@ class Load:
         return self.observer.lag == 0 or any(client.error for client in self.clients)
 
 
-def create(url: str, segments: int = 3, flush: dict[str, Any] | None = None) -> None:
+def create(url: str, segments: int = 3, flush: dict[str, Any] | None = None, **more: Any) -> None:
     """The topic and its subscription."""
     topic = f"{url}/v1/topics/{TOPIC}"
     flush = flush or {"max_age_s": 1, "max_bytes": 65_536}
     with httpx.Client(timeout=30, trust_env=False) as http:
-        _good(http.put(topic, json={"initial_segments": segments, "flush": flush}))
+        _good(http.put(topic, json={"initial_segments": segments, "flush": flush, **more}))
         subscription = {"start": "earliest", "ack_deadline_s": 1}
         _good(http.put(f"{topic}/subscriptions/{SUBSCRIPTION}", json=subscription))
 

@@ -5,8 +5,8 @@ import signal
 import socket
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +144,16 @@ class Together:
         with closing(sqlite3.connect(self.process.data_dir / "coordination.db")) as database:
             prefix = f"{kind.prefix()}%"
             return database.execute("SELECT key, value FROM entries WHERE key LIKE ? ORDER BY key", [prefix]).fetchall()
+
+
+@contextmanager
+def started(broker_process: Callable[..., BrokerProcess], lease_s: float = LEASE_S) -> Iterator[Together]:
+    """Brokers on a fresh folder, ready; gone afterwards."""
+    process = broker_process("--brokers", str(BROKERS), "--lease-s", str(lease_s), port=free_ports())
+    brokers = Together(process)
+    brokers.wait_ready()
+    yield brokers
+    pids = [brokers.pid(n) for n in range(BROKERS)]
+    process.kill()
+    until(lambda: all(map(gone, pids)))
+    brokers.http.close()
