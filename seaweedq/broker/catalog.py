@@ -185,7 +185,7 @@ class Catalog:
         if segment is None or topic is None:
             await self._view.refresh(keys.TOPICS.key(name))
         topic = self._topics.get(name)
-        if segment is not None and topic is not None:
+        if segment is not None and segment < keys.ID_BOUND and topic is not None:
             await self._view.refresh(keys.SEGMENTS.key(name, topic.record.incarnation, segment))
 
     def _apply(self, change: Change) -> None:
