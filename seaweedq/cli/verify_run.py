@@ -24,7 +24,9 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import ClientError, Damaged, OffsetOutOfRange, StoreUnavailable
 from seaweedq.segments.agreement import disagreement, misplaced
 from seaweedq.segments.audit import Bounds, Finding, Listing, SegmentAudit
-from seaweedq.segments.entry import EntryName
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import EntryName, segment_folder
+from seaweedq.segments.lineage import map_findings, seal_findings, unended
 from seaweedq.settings import Settings
 from seaweedq.storage.identity import NAME, Identity
 from seaweedq.storage.interface import ObjectStore
@@ -100,7 +102,8 @@ class Audit:
             broker = stack.enter_context(closing(Broker(self._url, self._topic))) if self._url else None
             before = broker.bounds() if broker else {}
             expected, root = broker.store() if broker else (None, "")
-            store = open_store(Settings(store=self._root or root), SystemIds())
+            settings = Settings(store=self._root or root)
+            store = open_store(settings, SystemIds())
             cluster, names = asyncio.run(_look(store, self._topic))
             if expected not in (None, cluster):
                 raise ClientError(f"the store is that of cluster {cluster}, the broker is of cluster {expected}")
@@ -119,12 +122,24 @@ class Audit:
                 done += len(chain)
                 flushed = before[number].flushed_offset if number in before else 0
                 if number in after:
-                    bounds = replace(after[number], flushed_offset=flushed)
+                    state = before[number].state if number in before else "open"
+                    bounds = replace(after[number], flushed_offset=flushed, state=state)
                     verdict.chain.finish(bounds)
                     self._tail(verdict, bounds, broker)
                 elif broker:
                     verdict.chain.finding("is in files, and the broker does not know of it")
+            self._lineage(settings, after)
             yield total, total
+
+    def _lineage(self, settings: Settings, known: dict[int, Bounds]) -> None:
+        """How segments follow one another: what their seals say, and with a broker what its map says."""
+        lasts = {verdict.chain.segment: last for verdict in self.verdicts if (last := verdict.chain.last)}
+        self._strays += seal_findings(self._topic, lasts)
+        self._strays += map_findings(self._topic, known) if known else ()
+        for number, later in unended(lasts).items():
+            if not asyncio.run(_is_sealed(open_store(settings, SystemIds()), self._topic, number)):
+                what = f"ends without a seal, and segment {later}, which came later, has files of its keys"
+                self._strays.append(Finding(segment_folder(self._topic, number), what))
 
     def _files(
         self, verdict: Verdict, names: Sequence[EntryName], store: ObjectStore, broker: Broker | None
@@ -174,6 +189,16 @@ class Audit:
 
 def _answer(request: Request) -> Steps[Reply]:
     return (yield request)  # type: ignore[no-any-return]
+
+
+async def _is_sealed(store: OpenStore, topic: str, segment: int) -> bool:
+    """Whether a chain ends in a seal by now."""
+    chain = Chain(store, topic, segment)
+    try:
+        await chain.open()
+        return chain.last is not None and chain.last.seal is not None
+    finally:
+        await store.close()
 
 
 async def _look(store: OpenStore, topic: str) -> tuple[str, list[str]]:

@@ -53,7 +53,7 @@ class Listing:
 class Bounds:
     """A segment's bounds, as a broker states them.
 
-    For files that grow meanwhile: ask for `flushed_offset` before they are listed, and for `end_offset` afterwards.
+    For files that grow meanwhile: ask for `flushed_offset` and `state` before they are listed, for the rest afterwards.
     """
 
     low: int
@@ -61,6 +61,9 @@ class Bounds:
     start_offset: int
     flushed_offset: int
     end_offset: int
+    state: str = "open"
+    predecessors: tuple[int, ...] = ()
+    successors: tuple[int, ...] = ()
 
 
 @dataclass
@@ -82,6 +85,11 @@ class SegmentAudit:
     def folder(self) -> str:
         """Where the entries are."""
         return segment_folder(self.topic, self.segment)
+
+    @property
+    def last(self) -> EntryMetadata | None:
+        """What the last entry says of itself, if that is readable."""
+        return self._before if self.end is not None else None
 
     def entry(
         self, name: EntryName, file: BinaryIO, last: bool, wanted: Callable[[], bool] = lambda: True
@@ -113,6 +121,17 @@ class SegmentAudit:
         if self.entries and self.end is not None and not bounds.flushed_offset <= self.end <= bounds.end_offset:
             between = f"between {bounds.flushed_offset} and {bounds.end_offset}"
             self.finding(f"ends at {self.end} in files, and {between} by the broker")
+        self._check_seal(bounds)
+
+    def _check_seal(self, bounds: Bounds) -> None:
+        seal = self.last.seal if self.last else None
+        if bounds.state == "sealed" and (self.last or not self.entries) and not seal:
+            self.finding("has no seal in files, and is sealed by the broker")
+        if seal and bounds.successors and sorted(seal.successors) != sorted(bounds.successors):
+            stated = f"{list(bounds.successors)} by the broker"
+            self.finding(f"has the successors {list(seal.successors)} in files, and {stated}")
+        if seal and bounds.successors and self.end != bounds.end_offset:
+            self.finding(f"is sealed at {self.end} in files, and at {bounds.end_offset} by the broker")
 
     def finding(self, what: str, name: EntryName | None = None) -> None:
         """Something is wrong with an entry, or with the segment."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 from seaweedq.broker.entries import EntryWriter, Source
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.entry import EntryMetadata
+from seaweedq.segments.entry import EntryMetadata, Seal
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import ProducerTables
@@ -19,6 +19,7 @@ from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.local import LocalStore
 
 CLUSTER = "c" * 32
+ALL = KeyRange(0, KEY_SPACE)
 LAYOUT = Layout.of(Format.JSON)
 NOW_US = 1_760_000_000_000_000
 
@@ -49,8 +50,9 @@ class SoundTopic:
         self.store = LocalStore(root, self._ids)
         asyncio.run(cluster_identity(self.store, CLUSTER, SystemClock()))
 
-    def write(self, *sizes: int, segment: int = 0) -> None:
-        asyncio.run(self._write(sizes, segment))
+    def write(self, *sizes: int, segment: int = 0, keys: KeyRange = ALL, seal: Seal | None = None) -> None:
+        """With a `seal`, the last of these entries has it."""
+        asyncio.run(self._write(sizes, segment, keys, seal))
 
     def files(self, segment: int = 0) -> list[Path]:
         """The entries, in order."""
@@ -65,12 +67,14 @@ class SoundTopic:
         await chain.open()
         return [chain.metadata(name) for name in await chain.names()]
 
-    async def _write(self, sizes: tuple[int, ...], segment: int) -> None:
-        source = Source("flights", segment, KeyRange(0, KEY_SPACE), LAYOUT)
+    async def _write(self, sizes: tuple[int, ...], segment: int, keys: KeyRange, seal: Seal | None) -> None:
+        source = Source("flights", segment, keys, LAYOUT)
         writer = EntryWriter(CLUSTER, "broker.1", SystemClock(), self._ids)
         chain = Chain(self.store, "flights", segment)
         await chain.open()
-        for size in sizes:
+        for at, size in enumerate(sizes):
             end = chain.end
             pieces = [(end, messages(end, size))] if size else []
-            await writer.append(source, chain, pieces, ProducerTables.empty(segment, source.key_range), NOW_US + end + size - 1)
+            producers = ProducerTables.empty(segment, keys)
+            last = seal if at == len(sizes) - 1 else None
+            await writer.append(source, chain, pieces, producers, NOW_US + end + size - 1, last)

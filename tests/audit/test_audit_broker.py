@@ -108,6 +108,39 @@ def test_sound_while_a_producer_runs(broker: BrokerProcess, client: Client) -> N
     assert not failed
 
 
+def test_sound_while_segments_give_way_to_others(broker: BrokerProcess, client: Client) -> None:
+    client.create_topic("changing", flush={"max_bytes": 65_536, "max_age_s": 1})
+    stop, failed = threading.Event(), []
+
+    def change() -> None:
+        try:
+            while not stop.is_set():
+                opened = sorted((s["low"], s["id"]) for s in client.segments("changing") if s["state"] == "open")
+                path = f"{broker.url}/v1/topics/changing/segments/{opened[0][1]}"
+                merge = {"url": f"{path}/merge", "json": {"with": opened[1][1]}} if len(opened) > 1 else {}
+                answer = httpx.post(**(merge or {"url": f"{path}/split", "json": {}}), timeout=30)
+                assert answer.status_code == 200, answer.text
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        with client.producer("changing") as producer:
+            for arguments in [(), ("--data-dir", str(broker.data_dir)), (), ("--data-dir", str(broker.data_dir))]:
+                for n in range(2000):
+                    producer.send({"n": n, "text": "x" * 100}, key=str(n))
+                done = verify(broker, "changing", *arguments)
+                assert done.returncode == 0, done.stdout
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
+    assert len(client.segments("changing")) > 10
+    done = verify(broker, "changing")
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_file_that_was_replaced_behind_the_broker_is_found(broker: BrokerProcess, client: Client) -> None:
     publish(client, "forged", 100)
     httpx.get(f"{broker.url}/v1/topics/forged/segments/0/messages")  # now in its cache

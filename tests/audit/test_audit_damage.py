@@ -64,14 +64,6 @@ def test_a_long_entry_with_several_row_groups_passes(topic: SoundTopic, verify: 
     assert verify()[0] == 0
 
 
-def test_a_sealed_chain_and_several_segments_pass(topic: SoundTopic, verify: Verify) -> None:
-    rewritten(topic.files()[-1], seal=Seal((1,), ((0, 10),)))
-    topic.write(100, segment=1)
-    topic.write(0, 100, segment=10)
-    code, printed = verify()
-    assert code == 0, printed
-
-
 def test_retention_may_have_taken_the_oldest_entries(topic: SoundTopic, verify: Verify) -> None:
     for file in topic.files()[:2]:
         file.unlink()

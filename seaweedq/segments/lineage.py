@@ -1,0 +1,82 @@
+"""Lineage: what the files of a topic, and a broker's map of it, say of segments that gave way to others. Pure.
+
+Of files: a seal names successors whose ranges hold all of the segment's, and a successor's files have the range that
+the seal gave it. A segment whose keys a later one has in files has been sealed before that one took anything. Of a map:
+the open segments hold every key once, and each side of a succession names the other.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+from seaweedq.segments.audit import Bounds, Finding
+from seaweedq.segments.entry import EntryMetadata, Seal, segment_folder
+from seaweedq.segments.keyrange import KeyRange, tiles_key_space
+
+Lasts = Mapping[int, EntryMetadata]  # of each segment, what its last entry says
+
+
+def seal_findings(topic: str, lasts: Lasts) -> Iterator[Finding]:
+    """What is wrong with seals, by themselves and with the files of those that they name."""
+    for number, last in lasts.items():
+        if last.seal is None:
+            continue
+        where = segment_folder(topic, number)
+        if not _covers(last, last.seal):
+            yield Finding(where, f"has the keys [{last.low}, {last.high}), and is sealed for {_listed(last.seal)}")
+        for successor, (low, high) in zip(last.seal.successors, last.seal.ranges, strict=False):
+            there = lasts.get(successor)
+            if there and (there.low, there.high) != (low, high):
+                stated = f"has the keys [{there.low}, {there.high}), and the seal of segment {number} says"
+                yield Finding(segment_folder(topic, successor), f"{stated} [{low}, {high})")
+
+
+def unended(lasts: Lasts) -> dict[int, int]:
+    """The segments without a seal of whose keys a later one has files: by id, with the least of those.
+
+    That is so for a moment where files are listed while a segment gives way: its seal is there by then.
+    """
+    ended = sorted((last.low, last.high, number) for number, last in lasts.items() if last.seal is None)
+    found: dict[int, int] = {}
+    for number, last in sorted(lasts.items()):
+        at = max(0, bisect_left(ended, (last.low, 0, 0)) - 1)
+        while at < len(ended) and ended[at][0] < last.high:
+            if ended[at][1] > last.low and ended[at][2] < number:
+                found.setdefault(ended[at][2], number)
+            at += 1
+    return found
+
+
+def map_findings(topic: str, known: Mapping[int, Bounds]) -> Iterator[Finding]:
+    """What a broker's map of all segments says that can not be."""
+    try:
+        whole = tiles_key_space(KeyRange(b.low, b.high) for b in known.values() if b.state == "open")
+    except ValueError:
+        whole = False
+    if not whole:
+        yield Finding(f"topics/{topic}/", "has open segments, by the broker, that do not hold every key once")
+    for number, bounds in known.items():
+        where = segment_folder(topic, number)
+        if (bounds.state == "sealed") != bool(bounds.successors):
+            yield Finding(where, f"is {bounds.state} by the broker, with the successors {list(bounds.successors)}")
+        for successor in bounds.successors:
+            if successor not in known or number not in known[successor].predecessors:
+                yield Finding(where, f"has the successor {successor}, by the broker, which does not know of it")
+        for before in bounds.predecessors:
+            if before in known and number not in known[before].successors:
+                yield Finding(where, f"has the predecessor {before}, by the broker, which does not know of it")
+
+
+def _covers(last: EntryMetadata, seal: Seal) -> bool:
+    """Whether the successors' ranges, each cut at those of the segment, hold all its keys once."""
+    ranges: Sequence[tuple[int, int]] = sorted(seal.ranges)
+    at = last.low
+    for low, high in ranges:
+        if max(low, last.low) != at or low >= high:
+            return False
+        at = min(high, last.high)
+    return at == last.high and len(seal.successors) == len(ranges) and min(seal.successors) > last.segment
+
+
+def _listed(seal: Seal) -> str:
+    pairs = zip(seal.successors, seal.ranges, strict=False)
+    return ", ".join(f"{number} [{low}, {high})" for number, (low, high) in pairs) or "nobody"
