@@ -7,10 +7,13 @@ broker that got a segment a moment ago would look as if it had room for more.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from seaweedq.balancer.columns import Segment
@@ -21,6 +24,7 @@ from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.intents import MAX_PARTS
 from seaweedq.broker.open_segment import OpenSegment
+from seaweedq.broker.tail import Piece
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import InvalidRequest
@@ -30,7 +34,8 @@ from seaweedq.segments.keyrange import KeyRange
 TICK_S = 1.0
 PIECES, ROWS = 8, 32  # sampled of a segment, each second
 WARM = 0.1  # of the target: above, the report says where in the range the load falls
-_PLACES = np.arange(ROWS) * 0.6180339887498949 % 1  # even, and in step with no pattern of keys
+_STEP = 0.6180339887498949
+_PLACES = np.arange(ROWS) * _STEP % 1  # even, and in step with no pattern of keys
 logger = logging.getLogger(__name__)
 
 
@@ -145,7 +150,7 @@ def _met(record: SegmentRecord, segment: OpenSegment | None) -> _Metered:
 def _look(known: _Metered, segment: OpenSegment | None, passed_s: float, cool_down_s: float) -> None:
     if known.segment is not segment and segment:
         known.begin(segment)
-        known.messages = known.size_bytes = 0  # all that it ever took came since the last look
+        known.messages = known.size_bytes = known.end = 0  # all that it ever took came since the last look
     messages = size_bytes = 0
     if segment:
         messages, size_bytes = segment.taken_messages - known.messages, segment.taken_bytes - known.size_bytes
@@ -187,19 +192,36 @@ def policy_of(topic: Topic) -> ScalingPolicy:
 
 def _sample(meter: LoadMeter, segment: OpenSegment, since: int, messages: int) -> None:
     """Show the meter some rows that came since an offset, and are in the tail still."""
-    pieces = segment.tail.since(since)
     keyless, keyed = 0, []
-    for piece in pieces[:: max(1, len(pieces) // PIECES)][:PIECES]:
+    for piece, times in _drawn(segment.tail.since(since), segment.end):
         rows = piece.rows
-        chosen = np.unique((_PLACES * rows.num_rows).astype(np.intp))
+        chosen, counts = _places(rows.num_rows)
         at = rows.schema.get_field_index("_key")
-        keys = rows.column(at).take(pa.array(chosen)).drop_null() if at >= 0 else []
-        keyless += len(chosen) - len(keys)
-        if len(keys):
-            keyed.append(hash_keys(keys))
+        keys = rows.column(at).take(chosen) if at >= 0 else pa.nulls(len(chosen), pa.string())
+        there = keys.is_valid().to_numpy(zero_copy_only=False)
+        keyless += times * int(counts[~there].sum())
+        if there.any():
+            keyed.append(np.repeat(hash_keys(keys.drop_null()), times * counts[there]))
     hashes = np.concatenate(keyed) if keyed else np.empty(0, np.int32)
     sampled = keyless + len(hashes)
     if keyless:
         meter.sample_keyless(messages * keyless / sampled)
     if len(hashes):
         meter.sample(hashes, messages * len(hashes) / sampled)
+
+
+def _drawn(pieces: Sequence[Piece], end: int) -> list[tuple[Piece, int]]:
+    """Some pieces, the more likely the more rows they have, each with how often it was drawn."""
+    if len(pieces) < 2:
+        return [(piece, 1) for piece in pieces]
+    ends = np.cumsum([piece.rows.num_rows for piece in pieces])
+    places = (np.arange(PIECES) + end * _STEP % 1) / PIECES * ends[-1]
+    drawn, times = np.unique(np.searchsorted(ends, places, side="right"), return_counts=True)
+    return [(pieces[at], count) for at, count in zip(drawn.tolist(), times.tolist(), strict=True)]
+
+
+@lru_cache(maxsize=1024)  # most pieces have few rows, or one of a few sizes
+def _places(rows: int) -> tuple[pa.Array, npt.NDArray[np.intp]]:
+    """Which of a piece's rows are looked at, and as how many each counts."""
+    chosen, counts = np.unique((_PLACES * rows).astype(np.intp), return_counts=True)
+    return pa.array(chosen), counts

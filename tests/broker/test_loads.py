@@ -95,6 +95,14 @@ def test_a_segment_that_nobody_needed_yet_is_known_to_be_idle(sampled):
     assert load.corrected_messages_per_s == pytest.approx([10] * len(WINDOWS_S), rel=0.3)
 
 
+def test_the_keys_of_the_first_messages_are_seen_too(sampled):
+    sampled.owned.add(OTHER)
+    sampled.step(1)
+    load = sampled.step(1, other=1000, keys=["a"])[OTHER]
+    assert (load.hottest, load.hot_share) == (hash_key("a"), 1.0)
+    assert sum(load.bins) == pytest.approx(1000, rel=0.02)
+
+
 def test_a_segment_that_went_begins_anew_when_it_comes_back(sampled):
     sampled.step(1, one=1000)
     del sampled.opened[0]
@@ -116,6 +124,24 @@ def test_a_warm_segment_says_where_its_keys_fall(sampled):
 def test_keys_that_come_in_turn_are_all_seen(sampled, period):
     load = sampled.step(1, one=32 * 32, keys=[f"key-{n}" for n in range(period)])[ONE]
     assert load.hot_share < max(0.2, 1.5 / period)
+
+
+@pytest.mark.parametrize("small", [1, 10, 100])
+def test_a_row_counts_as_much_in_a_large_batch_as_in_a_small_one(sampled, small):
+    """A flood of one key in batches, and as many rows of others in small pieces."""
+    segment, shares = sampled.opened[0], []
+    others = iter(range(10**6))
+    for _ in range(30):
+        pieces = [["hot"] * 1000, *([f"key-{next(others)}"] * small for _ in range(1000 // small))]
+        sampled.now_s += 1
+        segment.pieces = []
+        for keys in pieces:
+            segment.pieces.append(Piece(segment.end, _rows(len(keys), keys), BYTES * len(keys), 0, 0))
+            segment.end += len(keys)
+        segment.taken_messages += 2000
+        sampled.loads.tick()
+        shares.append(sampled.loads.report().all()[ONE].hot_share)
+    assert shares[-1] == pytest.approx(0.5, abs=0.07)
 
 
 def test_rows_without_key_fall_anywhere(sampled):
