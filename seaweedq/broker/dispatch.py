@@ -227,7 +227,10 @@ class Dispatcher:
         subscription = await self.open(topic, name)
         async with subscription.delivering:
             subscription.check()
-            return await self._lease(topic, subscription, consumer, max_messages)
+            look = await self._lease(topic, subscription, consumer, max_messages)
+            while not look.found and subscription.has_ended(self._catalog.records(topic)):
+                look = await self._lease(topic, subscription, consumer, max_messages)  # all that was left had expired
+            return look
 
     def _deadlines(self, topic: Topic, name: str) -> list[float]:
         subscription = self._subscriptions.get((topic, name))
@@ -244,6 +247,8 @@ class Dispatcher:
         left_bytes = PULL_BYTES
         segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
         for segment in subscription.rotate(segments):
+            if segment.id not in subscription.frontier.open:
+                continue  # it has come to be done meanwhile: its cursor may have gone
             delivery = subscription.cursor(segment.id).delivery
             delivery.expire(now_s)
             while wanted > 0 and left_bytes > 0 and (run := delivery.available(consumer, segment.end, wanted)):

@@ -30,7 +30,7 @@ class Frontier:
         """Take in what was acked and sealed. False: the records of some segments are not known here; they are to be
         read again, and then another frontier is to be made."""
         complete = True
-        reached = [number for number in self.open if self._has_ended(records, number, acked_to)]
+        reached = [number for number in self.open if _has_ended(records, number, acked_to)]
         while reached:
             number = reached.pop()
             successors = records[number][0].successors if number in records else ()
@@ -42,15 +42,20 @@ class Frontier:
             for successor in successors:
                 if successor not in self.done and self._is_due(records, successor):
                     self.open[successor] = None
-                    if self._has_ended(records, successor, acked_to):
+                    if _has_ended(records, successor, acked_to):
                         reached.append(successor)
         return complete
 
     def _is_due(self, records: Records, number: int) -> bool:
         return all(before in self.done or before not in records for before in records[number][0].predecessors)
 
-    def _has_ended(self, records: Records, number: int, acked_to: AckedTo) -> bool:
-        return number not in records or is_acked(records[number][0], acked_to(number))
+    def has_ended(self, records: Records, acked_to: AckedTo) -> bool:
+        """Whether `advance` has something to take in."""
+        return any(_has_ended(records, number, acked_to) for number in self.open)
+
+
+def _has_ended(records: Records, number: int, acked_to: AckedTo) -> bool:
+    return number not in records or is_acked(records[number][0], acked_to(number))
 
 
 def is_acked(record: SegmentRecord, acked_to: int) -> bool:

@@ -167,6 +167,10 @@ class Subscription:
         """Take in what was acked and sealed. False: not all records are known; then `look_anew` once they are."""
         return self.frontier.advance(records, self.acked_to)
 
+    def has_ended(self, records: Records) -> bool:
+        """Whether `advance` has something to take in."""
+        return self.frontier.has_ended(records, self.acked_to)
+
     def look_anew(self, records: Records) -> None:
         """These are all records that there are."""
         self.frontier = Frontier(records, self.acked_to, self.frontier.done)

@@ -18,13 +18,10 @@ class Looking(Dispatcher):
         self._readables: Any = SimpleNamespace(refresh=self._refresh)
         self.looks = 0
 
-    async def open(self, topic: Any, name: str) -> Any:
-        return SimpleNamespace(delivering=asyncio.Lock(), check=lambda: None)
-
     async def _refresh(self, topic: Any, numbers: Any) -> set[int]:
         return set()
 
-    async def _lease(self, topic: Any, subscription: Any, consumer: str, wanted: int) -> Any:
+    async def _round(self, topic: Any, name: str, consumer: str, max_messages: int) -> Any:
         self.looks += 1
         if self.looks > 1:
             return Look(["a message"], set(), set())  # type: ignore[list-item]

@@ -105,6 +105,19 @@ async def test_a_pull_waits_for_a_segment_that_is_being_replaced_and_never_says_
             assert (await shown).json()["messages"] == 40
 
 
+async def test_what_has_expired_holds_nothing_up(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together, everywhere(together) as clients:
+        await make(together.brokers[0])
+        await create(clients[0])
+        for number in (0, 1):
+            messages = [{"value": n, "expires_in_s": 0.01} for n in range(3)]
+            assert (await clients[0].post(f"{TOPIC}/messages", json={"messages": messages})).status_code == 200
+            await replace(together, [number])
+        ids = await publish(clients[1], 0)
+        await asyncio.sleep(0.05)
+        assert [message["id"] for message in await pull(clients[0])] == ids
+
+
 async def test_what_was_acked_of_a_segment_that_is_done_stays_acked(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together, everywhere(together) as (http, other):
         await make(together.brokers[0])
