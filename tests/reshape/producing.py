@@ -101,11 +101,8 @@ class Producer:
             self.waiting = None
 
     async def _again(self, cluster: Lives, broker: Broker, first: int, messages: list[Message]) -> None:
-        answer = await self._ask(cluster, broker, first, messages)
-        if answer:
-            self.ledger.acknowledge(messages, _ids(answer))
-            if not answer.get("duplicate"):
-                self.ledger.strange.append(f"a repeat of {messages} is no duplicate: {answer}")
+        if answer := await self._ask(cluster, broker, first, messages):
+            self.ledger.acknowledge(messages, _ids(answer))  # `duplicate` may be missing where an owner has died of it
 
     async def _ask(self, cluster: Lives, broker: Broker, first: int, messages: list[Message]) -> dict[str, Any] | None:
         """The answer; None where nobody knows."""
