@@ -5,7 +5,7 @@ the frames go: `pin` is the oldest commit that still holds acks beyond the last 
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -186,7 +186,9 @@ class Subscription:
         cursors = [self.cursors[number] for number in self.frontier.open if number in self.cursors]
         return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
 
-    def rotate(self, segments: Sequence[Readable]) -> list[Readable]:
-        """The segments, beginning with another one each time, so that none starves."""
+    def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
+        """The segments, beginning with another one each time, so that none starves; but for those that are done when
+        their turn comes, whose cursors may have gone."""
         self._turn = (self._turn + 1) % max(1, len(segments))
-        return [*segments[self._turn :], *segments[: self._turn]]
+        turns = [*segments[self._turn :], *segments[: self._turn]]
+        return (segment for segment in turns if segment.id in self.frontier.open)
