@@ -247,8 +247,6 @@ class Dispatcher:
         left_bytes = PULL_BYTES
         segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
         for segment in subscription.rotate(segments):
-            if segment.id not in subscription.frontier.open:
-                continue  # it has come to be done meanwhile: its cursor may have gone
             delivery = subscription.cursor(segment.id).delivery
             delivery.expire(now_s)
             while wanted > 0 and left_bytes > 0 and (run := delivery.available(consumer, segment.end, wanted)):
