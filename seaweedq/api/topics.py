@@ -1,5 +1,6 @@
 """Topics: create, list, show, change, delete, flush."""
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -18,13 +19,14 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.loads import policy_of
 from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
-from seaweedq.errors import InvalidRequest, TopicConflict
+from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields, parse_schema
 
 router = APIRouter(tags=["topics"])
 MAX_PAGE = 1000
 MAX_SEGMENTS = 1024
+TRIES = 3  # of a PUT whose topic is deleted meanwhile
 MAX_SCHEMA_BYTES = 256 * 1024
 _AGE_S = 10 * 365 * 86_400
 
@@ -145,6 +147,13 @@ async def create_topic(request: Request, topic: str) -> Response:
     broker = broker_of(request)
     check_name(topic)
     wanted = await read_request(request, _TOPIC, free_form=True)
+    for _ in range(TRIES):
+        with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
+            return await _ensured(broker, topic, wanted)
+    raise TopicBeingDeleted(f"topic {topic!r} is deleted again and again", topic=topic)
+
+
+async def _ensured(broker: Broker, topic: str, wanted: TopicRequest) -> Response:
     created = False
     await broker.catalog.look(topic)
     if broker.catalog.find(topic) is None:
@@ -152,7 +161,7 @@ async def create_topic(request: Request, topic: str) -> Response:
     found = broker.catalog.topic(topic)
     if not created:
         _compare(found, wanted)
-    return json_answer(await _answer(broker, found), 201 if created else 200)
+    return json_answer(await _answer(broker, found, fresh=created), 201 if created else 200)
 
 
 @router.get(
@@ -276,9 +285,10 @@ def _compare(topic: Topic, wanted: TopicRequest) -> None:
         raise TopicConflict(detail, differences=differences)
 
 
-async def _answer(broker: Broker, topic: Topic) -> TopicAnswer:
+async def _answer(broker: Broker, topic: Topic, fresh: bool = False) -> TopicAnswer:
+    """Of a `fresh` topic nobody is asked: each of its segments would be opened for it, by a request to the store."""
     config = topic.record.config
-    positions = (await broker.everywhere.positions(topic, sizes=True)).values()
+    positions = () if fresh else (await broker.everywhere.positions(topic, sizes=True)).values()
     return TopicAnswer(
         name=topic.name,
         state=topic.record.state,

@@ -15,6 +15,7 @@ of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing 
 import asyncio
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -62,12 +63,12 @@ class TopicAdmin:
         self._membership = membership
         self._roster = roster
         self._patience_s = patience_s  # with a store that refuses a new topic's first entry
-        self._creating = asyncio.Lock()
+        self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while one is created
 
     async def create(self, name: str, config: TopicConfig) -> bool:
         """Create a topic, its segments spread over the living brokers. False: somebody else was faster. Raises
         TopicBeingDeleted."""
-        async with self._creating:
+        async with self._creating.setdefault(name, asyncio.Lock()):
             if await self._look(name):
                 self._catalog.topic(name)
                 return False

@@ -11,7 +11,8 @@ A chain refuses rows that a journal did not hold durably first: its callers see 
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
 import pyarrow.parquet as pq
@@ -56,9 +57,14 @@ class Chain:
 
     async def open(self) -> None:
         """Find the end, with at most a page and a bisection of listings, and read the last entry's metadata."""
-        name = await self._find_last()
+        page = [EntryName.parse(name) for name in await self._store.list(self.folder, limit=PAGE)]
+        name = await self._find_last(page)
         self._names = None
         self.last = await asyncio.to_thread(self.metadata, name) if name else None
+        if len(page) < PAGE:
+            with suppress(ChainDamaged):  # who needs the names looks again, and is told
+                self._check_dense(page)
+                self._names = page
 
     async def append(self, metadata: EntryMetadata, data: bytes | memoryview) -> None:
         """Make `data` the next entry. Raises Fenced when another writer has its name, ChainDamaged behind a seal.
@@ -86,7 +92,8 @@ class Chain:
         self.last = metadata
 
     async def names(self) -> list[EntryName]:
-        """All entries in order; listed page by page once, then kept. Raises ChainDamaged for a gap."""
+        """All entries in order, as they were when it was opened or, of a long chain, first asked for, and then kept.
+        Raises ChainDamaged for a gap."""
         while self._names is None:
             last = self.last
             found = [name for name in await self._list() if name < self.next]
@@ -134,13 +141,11 @@ class Chain:
         if there.nonce != metadata.nonce:
             raise Fenced(f"{path} was written by {there.broker}")
 
-    async def _find_last(self) -> EntryName | None:
-        page = await self._store.list(self.folder, limit=PAGE)
-        if not page:
-            return None
-        last = EntryName.parse(page[-1])
+    async def _find_last(self, page: Sequence[EntryName]) -> EntryName | None:
+        """The last entry of all, given the first page of them."""
         if len(page) < PAGE:
-            return last
+            return page[-1] if page else None
+        last = page[-1]
         low, step = last.sequence, PAGE
         while found := await self._first_from(low + step):  # gallop
             last, low, step = found, found.sequence, 2 * step
@@ -166,7 +171,7 @@ class Chain:
         page = await self._store.list(self.folder, after=f"{self.folder}{sequence:08d}", limit=1)
         return EntryName.parse(page[0]) if page else None
 
-    def _check_dense(self, names: list[EntryName]) -> None:
+    def _check_dense(self, names: Sequence[EntryName]) -> None:
         for before, after in itertools.pairwise(names):
             if after.sequence != before.sequence + 1 or after.first_offset < before.first_offset:
                 raise ChainDamaged(f"{self.folder}: {after} follows {before}", name=self.folder + str(after))

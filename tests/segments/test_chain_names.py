@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import pyarrow as pa
 import pytest
 
+import seaweedq.segments.chain as chain_module
 from seaweedq.broker.entries import EntryWriter, Source
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import ChainDamaged
@@ -24,8 +25,10 @@ class Busy(MemoryStore):
     """A store where `meanwhile` happens, once, while a listing is on its way back."""
 
     meanwhile: Callable[[], Awaitable[None]] | None = None
+    listings = 0
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        self.listings += 1
         found = await super().list(prefix, after, limit)
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile:
@@ -51,6 +54,12 @@ async def store() -> Busy:
     return store
 
 
+@pytest.fixture
+def long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page holds less than the chain: its names are listed when they are first asked for."""
+    monkeypatch.setattr(chain_module, "PAGE", 2)
+
+
 async def opened(store: Busy) -> Chain:
     chain = Chain(store, SOURCE.topic, SOURCE.segment)
     await chain.open()
@@ -63,11 +72,26 @@ async def test_names_are_those_of_the_chain_as_it_was_opened(store: Busy) -> Non
     assert chain.end == 8
 
 
-async def test_a_gap_is_damage_each_time_until_the_file_is_back(store: Busy) -> None:
+async def test_opening_a_short_chain_is_one_listing_and_its_names_none(store: Busy) -> None:
+    before = store.listings
     chain = await opened(store)
-    name = f"{chain.folder}00000001-0000000000000002.parquet"
+    assert len(await chain.names()) == 4
+    assert await Chain(store, SOURCE.topic, 1).names() == []
+    empty = Chain(store, SOURCE.topic, 2)
+    await empty.open()
+    assert await empty.names() == []
+    assert store.listings == before + 3
+
+
+@pytest.mark.parametrize("page", [2, 1000])
+async def test_a_gap_is_damage_each_time_until_the_file_is_back(
+    store: Busy, page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_module, "PAGE", page)
+    name = f"{Chain(store, SOURCE.topic, SOURCE.segment).folder}00000001-0000000000000002.parquet"
     content = await store.read(name)
     await store.delete(name)
+    chain = await opened(store)
     for _ in range(2):
         with pytest.raises(ChainDamaged, match="follows"):
             await chain.names()
@@ -75,6 +99,7 @@ async def test_a_gap_is_damage_each_time_until_the_file_is_back(store: Busy) -> 
     assert len(await chain.names()) == 4
 
 
+@pytest.mark.usefixtures("long")
 async def test_a_last_entry_that_is_gone_is_damage(store: Busy) -> None:
     chain = await opened(store)
     await store.delete(f"{chain.folder}00000003-0000000000000006.parquet")
@@ -82,6 +107,7 @@ async def test_a_last_entry_that_is_gone_is_damage(store: Busy) -> None:
         await chain.names()
 
 
+@pytest.mark.usefixtures("long")
 async def test_an_entry_that_is_appended_during_the_listing_is_among_the_names(store: Busy) -> None:
     chain = await opened(store)
     store.meanwhile = lambda: append(chain)
