@@ -63,6 +63,7 @@ class Reshaper:
         self._flusher = flusher
         self._give = give
         self._clock = clock
+        self._ending = False
         self._tasks: dict[tuple[Topic, int], asyncio.Task[None]] = {}
         self._held: set[tuple[Topic, int]] = set()  # the segments that take nothing because of an intent
 
@@ -80,16 +81,18 @@ class Reshaper:
                 await self._catalog.locking.wait(LOOK_S)
 
     async def stop(self, topic: Topic | None = None) -> None:
-        """Break off what is under way, of a topic that is being deleted or of all."""
+        """Break off what is under way, of a topic that is being deleted or of all; then nothing is begun any more."""
+        self._ending = self._ending or topic is None
         tasks = [task for (whose, _), task in self._tasks.items() if topic in (None, whose)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks = {key: task for key, task in self._tasks.items() if not task.done()}  # some never began
 
     def _begin(self) -> None:
         """One task for each intent that has a segment of this broker."""
         self._let_go_what_is_over()
-        for name, incarnation, number in list(self._catalog.locked()):
+        for name, incarnation, number in [] if self._ending else list(self._catalog.locked()):
             topic = self._catalog.find(name)
             if topic is None or topic.record.incarnation != incarnation or topic.record.state == "deleting":
                 continue
