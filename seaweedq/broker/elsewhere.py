@@ -9,6 +9,7 @@ together, by the successors' parts, and go on under the same identity, which the
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 
@@ -24,7 +25,7 @@ from seaweedq.broker.pieces import Cargo, Piece, Placed, cut_again, cut_all, is_
 from seaweedq.broker.taking import Taker
 from seaweedq.clock import Clock
 from seaweedq.coordination.roster import Roster
-from seaweedq.errors import NotOwner, Unavailable
+from seaweedq.errors import CoordinationUnavailable, NotOwner, Unavailable
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
 
@@ -174,6 +175,7 @@ class Elsewhere:
     async def _settle_piece(
         self, topic: Topic, piece: Piece, cargo: Cargo, sequences: Sequences, in_doubt: bool, end_s: float
     ) -> "list[Placed] | list[Failed] | _Bounced":
+        look_s = self._clock.monotonic_s() + LOOK_S
         while True:
             seen = topic.moved.count
             try:
@@ -185,9 +187,13 @@ class Elsewhere:
                 return places(cargo, piece, outcome, self._ownership.record(topic, outcome.segment))
             except Unavailable as error:
                 in_doubt = in_doubt or not isinstance(error, NotOwner)
-                left_s = end_s - self._clock.monotonic_s()
-                if left_s <= 0:
+                now_s = self._clock.monotonic_s()
+                if (left_s := end_s - now_s) <= 0:
                     return [Failed(piece, error)]
+                if now_s >= look_s:  # the watch may be behind
+                    look_s = now_s + LOOK_S
+                    with suppress(CoordinationUnavailable):
+                        await self._catalog.look(topic.name, piece.segment)
             except Exception as error:
                 return [Failed(piece, error)]
             if topic.moved.count == seen:
