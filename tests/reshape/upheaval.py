@@ -30,7 +30,9 @@ SETTLE_S = 20.0
 class Upheaval:
     """The cluster, its topic `t`, its producers. `seed` decides what steps leave open."""
 
-    def __init__(self, folder: Path, seed: int, store: MemoryStore | None = None, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, seed: int, count: int = 3, store: MemoryStore | None = None, **settings: Any
+    ) -> None:
         self.rng = random.Random(seed)
         self.ledger = Ledger()
         self.producers = [
@@ -40,7 +42,7 @@ class Upheaval:
         self.log: list[str] = []
         self.work: set[asyncio.Task[Any]] = set()
         self._stack = AsyncExitStack()
-        self._made = lives(folder, store=store, publish_timeout_s=2, **settings)
+        self._made = lives(folder, count, store, **{"publish_timeout_s": 2, **settings})
         self.cluster: Lives
 
     async def begin(self, segments: int) -> None:
@@ -200,18 +202,10 @@ class Upheaval:
 
     async def settle(self) -> None:
         """Every change that was begun has ended, or was undone."""
-        self.finished = False
-
-        async def look() -> None:
+        for _ in range(int(SETTLE_S / 0.05)):
             records = await self.records()
             alive = {broker.membership.broker for broker in self.cluster.living}
-            self.finished = all(
-                r.state == "sealed" or (r.intent is None and r.owner in alive) for r in records.values()
-            )
-
-        for _ in range(int(SETTLE_S / 0.05)):
-            await look()
-            if self.finished:
+            if all(r.state == "sealed" or (r.intent is None and r.owner in alive) for r in records.values()):
                 return
             await asyncio.sleep(0.05)
         raise AssertionError(f"changes do not come to an end: {await self.records()}")
