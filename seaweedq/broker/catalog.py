@@ -22,6 +22,7 @@ from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
 PREFIXES = ("topics/", "segments/")
+REREADS = 3  # of many segments, which come in pages, some may change in between
 SegmentKey = tuple[str, int, int]  # topic, incarnation, id
 
 
@@ -159,7 +160,9 @@ class Catalog:
     async def whole(self, topic: Topic) -> None:
         """See to it that all segments of a topic are known: the watch of topics may be ahead of that of segments.
         Raises NotReady, TopicBeingDeleted."""
-        if not self._is_whole(topic):
+        for _ in range(REREADS):
+            if self._is_whole(topic):
+                break
             await self.reread(topic)
         self.check(topic)
         if not self._is_whole(topic):
