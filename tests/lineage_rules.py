@@ -78,19 +78,24 @@ def key_time(run: Run) -> Iterator[str]:
 
 
 def followed(run: Run) -> Iterator[str]:
-    """Who follows segments reads no message twice, and those of a key and a producer in order."""
-    ids: dict[str, set[Id]] = defaultdict(set)
+    """Who follows segments reads no message twice, those of a key and a producer in order, and a segment after all
+    messages of its predecessors."""
+    read: dict[tuple[str, int], set[int]] = defaultdict(set)  # offsets, by who follows and segment
     newest: dict[tuple[str, str | None, str | None], int] = {}
     for event in run.lines("read", "ok"):
         if event.note != FOLLOWED or event.hash is None:
             continue
-        if _id(event) in ids[event.proc]:
-            yield f"{event.proc} has read {_id(event)} twice"
-        ids[event.proc].add(_id(event))
+        segment, offset = _id(event)
+        for before in run.segments[segment].predecessors if segment in run.segments else ():
+            if len(read[event.proc, before]) != run.segments[before].end:
+                yield f"{event.proc} has read {segment}-{offset} before the end of {before}"
+        if offset in read[event.proc, segment]:
+            yield f"{event.proc} has read {segment}-{offset} twice"
+        read[event.proc, segment].add(offset)
         at = (event.proc, event.key, event.producer)
         if event.key is not None and event.seq is not None and "ok" in run.outcomes.get(event.hash, ()):
             if event.seq < newest.get(at, -1):
-                yield f"{event.proc} has read {_id(event)} of {event.key} behind {event.producer}:{newest[at]}"
+                yield f"{event.proc} has read {segment}-{offset} of {event.key} behind {event.producer}:{newest[at]}"
             newest[at] = event.seq
 
 

@@ -14,7 +14,7 @@ from cluster import Cluster, waited
 from fault import Fault
 from faults import ALL
 from figures import calls, failovers
-from final_read import flush, over_http
+from final_read import flush, over_http, segments
 from fleet import Fleet, Lister
 from history import Event, History
 from load import create
@@ -27,7 +27,8 @@ TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ |]* .*\n)*?[ |]*
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a run: its violations, the faults that were done, the history."""
+    """What came of a run: its violations, the faults that were done, the history; `changes` of segments were answered
+    200."""
 
     seed: int
     seconds: float
@@ -35,6 +36,7 @@ class Report:
     done: Sequence[str]
     events: Sequence[Event]
     waits: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    changes: int = 0
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,11 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
             heal(cluster, fleet, history)
             fleet.give_up()
         lister.wait()
-        broken = [Violation("fault", text) for text in nemesis.broken]
+        broken = [Violation("fault", text) for text in (*nemesis.broken, *cluster.strange)]
         found = [*judge(cluster, history, lister), *fleet.strange, *broken, *complaints(cluster)]
-    return Report(options.seed, options.seconds, found, nemesis.done, history.events, failovers(history.events))
+        changes = sum(each.answers for each in cluster.changes)
+    waits = failovers(history.events)
+    return Report(options.seed, options.seconds, found, nemesis.done, history.events, waits, changes)
 
 
 def heal(cluster: Cluster, fleet: Fleet, history: History) -> None:
@@ -88,15 +92,21 @@ def heal(cluster: Cluster, fleet: Fleet, history: History) -> None:
 
 def judge(cluster: Cluster, history: History, lister: Lister) -> list[Violation]:
     """All that the checker finds, over the last reads; an end that can not be read is a violation too."""
+    if not waited(lambda: not cluster.locked(), SETTLE_S):
+        return [
+            Violation("change", f"segments {cluster.locked()} are still locked, {SETTLE_S:g} s after all was healed")
+        ]
     try:
         cluster.wait_ready()
         flush(cluster.urls[0])
+        shown = segments(cluster.urls[0])
         reads = {url: over_http(url) for url in cluster.urls}
         files = cluster.reader().at_last()
     except (httpx.HTTPError, AssertionError, OSError) as error:
         return [Violation("last read", repr(error))]
     first, *others = reads
-    return check(Run(history.events, reads[first], files, lister.listings, {url: reads[url] for url in others}))
+    at_others = {url: reads[url] for url in others}
+    return check(Run(history.events, reads[first], files, lister.listings, at_others, shown))
 
 
 def complaints(cluster: Cluster) -> list[Violation]:
@@ -111,7 +121,8 @@ def complaints(cluster: Cluster) -> list[Violation]:
 def summary(report: Report) -> str:
     """The figures, one a line."""
     counted = calls(report.events)
-    return "\n".join(f"{op:8} {outcome:5} {count:8,}" for (op, outcome), count in sorted(counted.items()))
+    lines = [f"{op:8} {outcome:5} {count:8,}" for (op, outcome), count in sorted(counted.items())]
+    return "\n".join([*lines, f"change   ok    {report.changes:8,}"])
 
 
 def _answered(history: History, since: float) -> set[str]:

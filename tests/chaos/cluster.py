@@ -106,6 +106,8 @@ class Cluster:
         self.folder = folder
         self.lease_s = lease_s
         self.members: list[Member] = []
+        self.changes: list[Any] = []  # the threads that change segments; they end by themselves
+        self.strange: list[str] = []  # what they were told that no broker may answer
         self._rng = rng
         self._count = count
         self._store = store
@@ -156,12 +158,19 @@ class Cluster:
 
     def owned(self) -> dict[int, Member | None]:
         """Who owns each open segment of the topic."""
-        lines = self._keys(f"segments/{TOPIC}/")
-        return {int(key.rsplit("/", 1)[1]): self._of(record["owner"]) for key, record in lines.items()}
+        return {n: self._of(record["owner"]) for n, record in self.records().items() if record["state"] == "open"}
+
+    def records(self) -> dict[int, dict[str, Any]]:
+        """The topic's segments, as etcd has them; none where it does not answer."""
+        return {int(key.rsplit("/", 1)[1]): record for key, record in self._keys(f"segments/{TOPIC}/").items()}
+
+    def locked(self) -> list[int]:
+        """The segments that a change has locked."""
+        return [number for number, record in self.records().items() if record.get("intent")]
 
     def owns(self, member: Member) -> bool:
         """Whether it owns a segment under its last id."""
-        return member.id in {record["owner"] for record in self._keys(f"segments/{TOPIC}/").values()}
+        return member.id in {record["owner"] for record in self.records().values()}
 
     def supervise(self) -> None:
         """Start again whoever ended by itself, as every supervisor of processes does."""
@@ -198,6 +207,8 @@ class Cluster:
                 link.heal()
             member.store.deliver()
             member.revive()
+        for change in self.changes:
+            change.join()
 
     def logs(self) -> dict[str, str]:
         """What each broker printed."""

@@ -18,8 +18,9 @@ class Begun:
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault. `lasts` in leases: the least and the most."""
+    """A kind of fault. `lasts` in leases: the least and the most. Others do not wait until one `beside` them ends."""
 
     name: str
     begin: Callable[[Cluster, Random], Begun | None]
     lasts: tuple[float, float]
+    beside: bool = False

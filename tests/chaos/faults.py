@@ -27,6 +27,7 @@ from process_faults import (
     stop_in_a_takeover,
 )
 from s3_proxy import Action, Rule
+from segment_faults import KINDS, amid_a_change, change
 
 JOURNALS, ENTRIES, ANY = "/_journals/", r"\.parquet", ""
 
@@ -185,4 +186,8 @@ ALL = (
     Fault("revoke a lease", lease_revoked, (0, 0)),
     Fault("compact etcd", compacted, (0.1, 0.5)),
     *(CLOCKS if library() else ()),
+    *(Fault(f"{kind}s", partial(change, [kind]), (1, 4), beside=True) for kind in KINDS),
+    Fault("changes", partial(change, KINDS), (3, 10), beside=True),
+    Fault("kill amid a change", partial(amid_a_change, "kill"), (0.5, 2)),
+    Fault("stop amid a change", partial(amid_a_change, "stop"), (1.3, 2.5)),
 )

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 from botocore.exceptions import HTTPClientError
 from checker import Violation
+from following import Follower
 from history import History, Op, Type, digest
 from load import TOPIC, Client, Load, Observer, Publisher, Subscriber
 from store_read import StoreReader
@@ -98,6 +99,10 @@ class RoamingSubscriber(Roaming, Subscriber):
         return super().ask(method, path, **{**more, "json": {**more["json"], "consumer": self.name}})
 
 
+class RoamingFollower(Roaming, Follower):
+    """A Follower at any broker."""
+
+
 class Reader(Roaming):
     """Reads all segments, each from where it stands; again and again one from the start, at any broker."""
 
@@ -111,7 +116,7 @@ class Reader(Roaming):
                 self.roam()
                 answer = self.ask("GET", "/segments")
                 self._next = {each["id"]: 0 for each in answer.json()["segments"]} if answer else {}
-            for segment in self._next:
+            for segment in list(self._next):
                 self._read(segment)
         except httpx.ConnectError:
             return
@@ -129,6 +134,8 @@ class Reader(Roaming):
         ]
         self.history.told(self.name, "read", "ok", call, lines or [{"segment": segment, "offset": start}])
         self._next[segment] = max(self._next[segment], page["next_offset"])
+        for successor in page["successors"]:
+            self._next.setdefault(successor, 0)
 
 
 class Lister(threading.Thread):
@@ -159,7 +166,8 @@ class Lister(threading.Thread):
 
 
 class Fleet(Load):
-    """Idempotent and plain publishers, two subscribers, a reader and an observer, each at any of the brokers `urls`."""
+    """Idempotent and plain publishers, two subscribers, a reader, a follower and an observer, each at any of the
+    brokers `urls`."""
 
     def __init__(self, urls: Sequence[str], history: History, seed: int, each: int = 2) -> None:
         seeds = count(random.Random(seed).getrandbits(32))
@@ -173,7 +181,8 @@ class Fleet(Load):
         self.subscribers = [RoamingSubscriber(f"subscriber-{n}", urls, history, next(seeds)) for n in range(2)]
         self.observer = RoamingObserver("observer", urls, history, next(seeds))
         self.reader = Reader("reader", urls, history, next(seeds))
-        self.clients = [*self.publishers, *self.subscribers, self.observer, self.reader]
+        self.follower = RoamingFollower("follower", urls, history, next(seeds))
+        self.clients = [*self.publishers, *self.subscribers, self.observer, self.reader, self.follower]
 
     @property
     def strange(self) -> list[Violation]:

@@ -35,10 +35,13 @@ def plan(seed: int, seconds: float, lease_s: float, faults: Sequence[Fault]) -> 
             deck = rng.sample(faults, len(faults))
         fault = deck.pop()
         lasts_s = rng.uniform(*fault.lasts) * lease_s
-        if at + lasts_s > seconds:
+        if fault.beside:
+            lasts_s = min(lasts_s, seconds - at)
+        if at + lasts_s > seconds or lasts_s < 0:
             break
         planned.append(Planned(at, lasts_s, fault, rng.getrandbits(32)))
-        at += (0.5 if rng.random() < OVERLAP else 1.0) * lasts_s + rng.uniform(*GAP_S)
+        waits = 0.0 if fault.beside else 0.5 if rng.random() < OVERLAP else 1.0
+        at += waits * lasts_s + rng.uniform(*GAP_S)
     return planned
 
 

@@ -93,7 +93,7 @@ def stop_at_a_place(cluster: Cluster, rng: Random) -> Begun | None:
     member.kill()
     member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": place})
     stopped = waited(lambda: member.state() in ("T", ""), 5 + 2 * cluster.lease_s)
-    return Begun(lambda: _go_on(member), f"{member.name} at {place if stopped else 'no place'}")
+    return Begun(lambda: go_on(member), f"{member.name} at {place if stopped else 'no place'}")
 
 
 def stop_in_a_takeover(cluster: Cluster, rng: Random) -> Begun | None:
@@ -108,10 +108,10 @@ def stop_in_a_takeover(cluster: Cluster, rng: Random) -> Begun | None:
     killed = kill(cluster, [other for other in cluster.working if other is not member])
     stopped = waited(lambda: member.state() in ("T", ""), 5 + 2 * cluster.lease_s)
     killed.undo()
-    return Begun(lambda: _go_on(member), f"{member.name} at {place if stopped else 'no place'}", killed.orphans)
+    return Begun(lambda: go_on(member), f"{member.name} at {place if stopped else 'no place'}", killed.orphans)
 
 
-def _go_on(member: Member) -> None:
+def go_on(member: Member) -> None:
     """From the place where it stopped; one that has come to no place starts anew, and stops nowhere any more."""
     if member.state() not in ("T", ""):
         member.kill()

@@ -11,6 +11,8 @@ SHORT = (
     "late journal put of a dead one",
     "dropped answers",
     "kill etcd",
+    "changes",
+    "kill amid a change",
 )
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nemesis import plan
 from process_faults import PLACES, TAKEOVER_PLACES
+from segment_faults import CHANGE_PLACES
 
 import seaweedq
 
@@ -23,6 +24,16 @@ def test_a_plan_is_drawn_from_its_seed_and_keeps_its_time(seed, seconds, lease_s
     assert planned == plan(seed, seconds, lease_s, ALL)
     assert all(each.at + each.lasts_s <= seconds for each in planned)
     assert [each.at for each in planned] == sorted(each.at for each in planned)
+
+
+def test_others_begin_while_one_beside_them_goes_on():
+    def none(cluster, rng):
+        return None
+
+    long, short = Fault("long", none, (50, 50), beside=True), Fault("short", none, (1, 1))
+    planned = plan(1, 100, 2, [long, short])
+    assert sum(each.fault is short for each in planned) > 8
+    assert all(each.lasts_s == min(100, 100 - each.at) for each in planned if each.fault is long)
 
 
 def test_a_long_plan_has_all_faults_equally_often():
@@ -38,7 +49,7 @@ def test_faults_have_names_of_their_own_and_say_what_they_do():
 
 def test_brokers_are_stopped_at_places_that_are_there():
     code = "".join(file.read_text() for file in Path(seaweedq.__file__).parent.rglob("*.py"))
-    assert [place for place in (*PLACES, *TAKEOVER_PLACES) if f'reach("{place}")' not in code] == []
+    assert [place for place in (*PLACES, *TAKEOVER_PLACES, *CHANGE_PLACES) if f'reach("{place}")' not in code] == []
 
 
 def killed(t: float, segment: int) -> Event:

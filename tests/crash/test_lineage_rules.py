@@ -108,9 +108,13 @@ def read_twice(run: Run) -> None:
     run.events = [*run.events, *(replace(e, call=99) for e in lines(ROWS[2])[-2:])]
 
 
-def read_before_its_predecessor(run: Run) -> None:
-    first, rest = lines(ROWS[4])[-2:], [e for e in run.events if (e.op, e.seq) != ("read", 4)]
-    run.events = [*first, *rest]
+def read_out_of_order(run: Run) -> None:
+    run.events = sorted(run.events, key=lambda e: (e.op == "read", -e.call if e.op == "read" else e.t, e.t))
+    run.segments = {n: replace(s, predecessors=(), successors=()) for n, s in run.segments.items()}
+
+
+def read_before_the_end_of_its_predecessor(run: Run) -> None:
+    run.events = [e for e in run.events if (e.op, e.segment, e.offset) != ("read", 0, 1)]
 
 
 def delivered_before_an_ack(run: Run) -> None:
@@ -138,7 +142,8 @@ DAMAGES: dict[Callable[[Run], None], str] = {
     later_in_an_earlier_segment: "key_time",
     of_another_producer_in_an_earlier_segment: "key_time",
     read_twice: "followed",
-    read_before_its_predecessor: "followed",
+    read_out_of_order: "followed",
+    read_before_the_end_of_its_predecessor: "followed",
     delivered_before_an_ack: "handed_on",
     delivered_before_an_ancestor_behind_an_empty_one_was_acked: "handed_on",
 }
