@@ -3,19 +3,25 @@
 Units are in the names: `_s` seconds, `_bytes` bytes. Each field says what it trades.
 """
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 KIB, MIB = 1024, 1024 * 1024
 
 
+def redacted(value: Any) -> str:
+    """A value as it may be shown: what could be a user and a password in a URL is left out."""
+    return re.sub("://.*@", "://***@", repr(value), flags=re.DOTALL)
+
+
 class Settings(BaseSettings):
     """All settings of a broker. Precedence: command line, environment, TOML file, default."""
 
-    model_config = SettingsConfigDict(env_prefix="SEAWEEDQ_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="SEAWEEDQ_", frozen=True, extra="forbid", hide_input_in_errors=True)
 
     data_dir: Path = Field(
         Path("./seaweedq-data"), description="Folder for the journal, coordination and, by default, the store."
@@ -188,6 +194,14 @@ class Settings(BaseSettings):
     shutdown_s: float = Field(
         10, ge=1, le=600, description="How long SIGTERM waits for flushes; what is left is in the journal."
     )
+
+    @field_validator("store", "s3_endpoints", "coordination", "advertise_url")
+    @classmethod
+    def has_no_credentials(cls, url: str) -> str:
+        """A URL's user and password would be logged, and told to others."""
+        if re.search("://[^/]*@", url):
+            raise ValueError("no user and no password in a URL: etcd_user and etcd_password are for them, or AWS's own")
+        return url
 
     @classmethod
     def settings_customise_sources(

@@ -38,7 +38,7 @@ from seaweedq.cli.stores import open_store
 from seaweedq.cli.supervise import supervise
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Fenced, InvalidRequest, Unavailable
-from seaweedq.settings import Settings
+from seaweedq.settings import Settings, redacted
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MIB = 1024 * 1024
@@ -79,8 +79,10 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         field = Settings.model_fields.get(name)
-        shown = f"={first['input']!r}" if field is None or field.repr else ""  # a secret is not printed
-        raise InvalidRequest(f"setting {name}{shown}: {first['msg']}", field=name) from None
+        shown = f"={redacted(first['input'])}" if field is None or field.repr else ""  # a secret is not printed
+        raise InvalidRequest(
+            f"setting {name}{shown}: {first['msg'].removeprefix('Value error, ')}", field=name
+        ) from None
     except ValueError as error:  # not TOML
         raise InvalidRequest(f"--config {config}: {error}", field="config") from None
 

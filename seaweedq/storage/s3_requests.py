@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
-from seaweedq.errors import StoreUnavailable, UnfitStore
+from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
 from seaweedq.storage.interface import Data
 
 T = TypeVar("T")
@@ -153,6 +153,7 @@ class Bucket:
     async def presign(self, method: str, key: str, expires_s: int, **parameters: Any) -> str:
         """A URL that allows one kind of request without credentials."""
         try:
+            await self._connect()
             url: str = await self._files._url(f"{self._name}/{key}", expires_s, method, **parameters)
         except FAILURES as error:
             raise self._unavailable(f"presign {key}", error) from error
@@ -163,7 +164,20 @@ class Bucket:
         if self._files._s3 is not None:
             await self._files._s3.__aexit__(None, None, None)
 
+    async def _connect(self) -> None:
+        """Make the client before the first request. Raises InvalidRequest where the settings that boto found are none,
+        such as an endpoint that is no URL."""
+        if self._files._s3 is None:
+            try:
+                await self._files.set_session()
+            except ValueError as error:
+                detail = (
+                    f"{self._where}: {error}; it stands in s3_endpoints, AWS_ENDPOINT_URL_S3 or another AWS setting"
+                )
+                raise InvalidRequest(detail, field="s3_endpoints") from error
+
     async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        await self._connect()
         answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self._name, **parameters)
         return answer
 

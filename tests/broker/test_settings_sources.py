@@ -74,6 +74,38 @@ def test_errors_name_the_setting_and_its_value(name: str, value: str, monkeypatc
     assert raised.value.fields["field"] == name
 
 
+@pytest.mark.parametrize(
+    "url", ["etcd://me:geheim@a:1", "etcd://a:1,me:geheim@b:2", "etcd://me:ge heim@a", "etcd://m:geh/eim@a"]
+)
+def test_credentials_in_a_url_are_refused_and_not_echoed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEAWEEDQ_COORDINATION", url)
+    with pytest.raises(InvalidRequest, match=r"setting coordination='etcd://\*\*\*@") as raised:
+        settings_of(None, {})
+    assert "geh" not in str(raised.value)
+    assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("s3_endpoints", "https://key:geheim@host:1"),
+        ("store", "s3://key:geheim@bucket"),
+        ("advertise_url", "http://u:geheim@h"),
+    ],
+)
+def test_other_urls_with_credentials_are_refused(name: str, url: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"setting {name}=.*etcd_user and etcd_password") as raised:
+        settings_of(None, {name: url})
+    assert "geheim" not in str(raised.value)
+    with pytest.raises(ValidationError) as bare:
+        Settings.model_validate({name: url})
+    assert "geheim" not in str(bare.value)
+
+
+def test_a_path_may_have_an_at_sign() -> None:
+    assert settings_of(None, {"store": "file:///home/me@work/store"}).store_path == "file:///home/me@work/store"
+
+
 def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text("prot = 80\n")

@@ -46,6 +46,15 @@ def test_a_store_that_is_not_there_ends_the_start_and_says_why(
     assert "Traceback" not in broker.log
 
 
+def test_an_endpoint_that_is_no_url_ends_the_start_in_one_line(broker_process: Callable[..., BrokerProcess]) -> None:
+    env = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ENDPOINT_URL_S3": "nonsense"}
+    broker = broker_process("--store", "s3://bucket", env=env, start=False)
+    broker.start(wait=False)
+    assert broker.wait_gone(60) == 1
+    assert "seaweedq: bucket bucket: Invalid endpoint: nonsense" in broker.log
+    assert "Traceback" not in broker.log
+
+
 def test_reading_a_topic_on_s3_without_s3fs_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.delitem(import_module("fsspec.registry")._registry, "s3", raising=False)  # it may be there already

@@ -167,6 +167,18 @@ def test_what_is_no_store_is_refused(url: str) -> None:
         S3Store(url)
 
 
+@pytest.mark.parametrize("endpoint", ["nonsense", "127.0.0.1:9000", "http://-a:99999"])
+async def test_an_endpoint_that_is_no_url_is_a_bad_setting(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    store = S3Store("s3://bucket/x")
+    acts = [store.create("a", b""), store.read("a"), store.list(""), store.delete("a"), store.presign_download("a", 60)]
+    for act in acts:
+        with pytest.raises(InvalidRequest, match=rf"bucket bucket.*{endpoint}.*AWS_ENDPOINT_URL_S3"):
+            await act
+    with pytest.raises(InvalidRequest, match=endpoint):
+        await asyncio.to_thread(store.open, "a")
+
+
 def test_settings_choose_the_store(tmp_path: Any, ids: Ids, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(open_store(Settings(data_dir=tmp_path), ids), LocalStore)
     assert isinstance(open_store(Settings(store="s3://bucket/x"), ids), S3Store)
