@@ -163,7 +163,7 @@ class Broker(Parts):
 
     async def _leave(self, clean: bool) -> None:
         self._readables.close()
-        await self.reshaper.stop()
+        await asyncio.gather(self.reshaper.stop(), self._roller.stop())
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, self.flusher.stop(), return_exceptions=True)
@@ -247,5 +247,5 @@ class Broker(Parts):
             self._lose(str(error))
             return
         logger.error("%s ended", task.get_name(), exc_info=error)
-        if task.get_name() in ("group commit", "catalog", "roster", "leader"):
+        if task.get_name() in ("group commit", "catalog", "roster", "leader", "reshaping"):
             self._lose(f"its {task.get_name()} has ended")

@@ -3,7 +3,10 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from in_process import Gate, held, make_topic, publish, running
+
+from seaweedq.broker.reshaping import Reshaper
 
 
 async def test_nothing_is_begun_again_while_a_broker_stops(tmp_path: Path) -> None:
@@ -24,3 +27,18 @@ async def test_nothing_is_begun_again_while_a_broker_stops(tmp_path: Path) -> No
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "reshaping t"]
         assert broker.reshaper.under_way == 0
         gate.open.set()
+
+
+async def test_a_broker_that_can_carry_nothing_out_any_more_begins_a_new_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has committed would wait for ever at a broker that lives."""
+
+    def fails(self: Reshaper) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    async with running(tmp_path) as broker:
+        await make_topic(broker)
+        monkeypatch.setattr(Reshaper, "_begin", fails)
+        async with asyncio.timeout(5):
+            await broker.lost.wait()
