@@ -8,7 +8,7 @@ the chain and skips them. So nothing is lost or doubled, whichever step is the l
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from seaweedq.broker.entries import EntryWriter
@@ -83,6 +83,7 @@ class Flusher:
 
     def __init__(self, entries: EntryWriter, workers: int = 2) -> None:
         self.flushes = 0
+        self.grown: Callable[[OpenSegment], None] = lambda segment: None  # told of each chain that got an entry
         self._entries = entries
         self._places = asyncio.Semaphore(workers)
         self._running: dict[OpenSegment, asyncio.Task[None]] = {}
@@ -144,3 +145,4 @@ class Flusher:
             reach("flush.release")
             segment.flushed(end)
             self.flushes += 1
+            self.grown(segment)

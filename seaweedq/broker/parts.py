@@ -35,6 +35,7 @@ from seaweedq.broker.recover import Recovery
 from seaweedq.broker.remote import Readables
 from seaweedq.broker.reports import Reports
 from seaweedq.broker.reshaping import Reshaper
+from seaweedq.broker.rolling import Roller
 from seaweedq.broker.scaler import Scaler
 from seaweedq.broker.subscriptions import SubscriptionAdmin
 from seaweedq.broker.succession import Succession
@@ -226,6 +227,8 @@ class Parts(ABC):
             partial(self.give, committed=True),
             self.clock,
         )
+        self._roller = Roller(self.catalog, self.planner)
+        self.flusher.grown = self._roller.grown
         self._upkeep = Upkeep(
             self.settings,
             self.clock,
