@@ -15,10 +15,12 @@ from seaweedq.broker.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor
+from seaweedq.coordination.transactions import MAX_OPERATIONS
 from seaweedq.errors import InvalidRequest, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KeyRange
 
-MAX_SUCCESSORS = 32  # and as many segments give way: with owners to compare it must fit in one transaction of etcd
+MAX_SUCCESSORS = 32  # of one segment; and as many segments give way to one
+OTHERS = 2  # comparisons of `finish`, of the topic and of its writer, beside those of segments, successors, new owners
 MAX_PARTS = 64  # of one segment's range, with a producer table each
 Records = Mapping[int, tuple[SegmentRecord, int]]
 
@@ -53,6 +55,10 @@ def intent_of(
             f"points {list(points)[:10]} must rise strictly within ({whole.low}, {whole.high}), the key hashes of "
             f"segment {', '.join(map(str, ordered))}"
         ) from None
+    if 2 * len(ordered) + 3 * len(ranges) + OTHERS > MAX_OPERATIONS:
+        raise InvalidRequest(
+            f"{len(ordered)} segments can not give way to {len(ranges)} at once; merge them, then split"
+        )
     hints = [*owners, *[None] * len(ranges)]
     successors = tuple(Successor(first + at, r.low, r.high, hints[at]) for at, r in enumerate(ranges))
     return Intent(first, "planned", tuple(ordered), successors)

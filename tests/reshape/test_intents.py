@@ -16,12 +16,13 @@ from seaweedq.broker import intents
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.intents import MAX_PARTS, MAX_SUCCESSORS, Transaction
 from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig, TopicRecord
+from seaweedq.coordination.transactions import check_transaction
 from seaweedq.errors import InvalidRequest, SeaweedqError, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tile, tiles_key_space
 
 TOPIC = Topic.of("t", TopicRecord(3, "active", TopicConfig(), 0), 7)
-ETCD_OPERATIONS = 128  # its default for one transaction: of comparisons, and of writes
 Records = dict[int, tuple[SegmentRecord, int]]
 
 
@@ -133,20 +134,25 @@ def test_one_hash_can_not_be_split() -> None:
         intents.intent_of(records, [0], [5], 1)
 
 
-def test_the_largest_change_fits_in_one_transaction_of_etcd() -> None:
+@pytest.mark.parametrize(("old", "new"), [(1, MAX_SUCCESSORS), (MAX_SUCCESSORS, 1), (25, 25), (MAX_SUCCESSORS, 20)])
+def test_the_largest_changes_fit_in_one_transaction(old: int, new: int) -> None:
     """With what its writer adds: that it leads or lives, the counter, and a comparison for each new owner."""
     records = segments(64)
-    with pytest.raises(InvalidRequest, match="at most"):
-        intents.intent_of(records, range(64), [], 64)
-    widest = range(MAX_SUCCESSORS)
-    points = [records[n][0].low + 7 for n in range(1, MAX_SUCCESSORS)]
-    intent = intents.intent_of(records, widest, points, 64)
+    points = list(range(1, new))
+    intent = intents.intent_of(records, range(old), points, 64)
     planned = intents.plan(TOPIC, records, intent)
     owners = {s.id: f"b{s.id}" for s in intent.successors}
     cuts: dict[int, tuple[int, ...]] = {s.id: () for s in intent.successors}
-    end = intents.finish(TOPIC, records, intent, dict.fromkeys(widest, 0), owners, cuts, 0)
-    assert len(planned.compares) + 2 <= ETCD_OPERATIONS
-    assert max(len(end.compares) + 1 + len(owners), len(end.writes)) <= ETCD_OPERATIONS
+    end = intents.finish(TOPIC, records, intent, dict.fromkeys(range(old), 0), owners, cuts, 0)
+    check_transaction([*planned.compares, *[Compare("x", 0)] * 2], [*planned.writes, Put("counter", b"")])
+    check_transaction([*end.compares, *[Compare("x", 0)] * (1 + len(owners))], end.writes)
+
+
+def test_what_could_not_be_finished_in_one_transaction_is_not_planned() -> None:
+    with pytest.raises(InvalidRequest, match="at most"):
+        intents.intent_of(segments(64), range(64), [], 64)
+    with pytest.raises(InvalidRequest, match="can not give way to 26 at once"):
+        intents.intent_of(segments(64), range(25), range(1, 26), 64)
 
 
 def test_what_finishing_writes() -> None:
