@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 import httpx
-from in_process_cluster import InLoop
+from in_process_cluster import InLoop, until
 
 from seaweedq.broker import takeover
 from seaweedq.broker.broker import Broker
@@ -73,14 +73,17 @@ class _App:
 
     def __init__(self, app: Any, life: Life) -> None:
         self._app, self._life = app, life
+        self.active = 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if self._life.over:
             raise Unavailable(f"{self._life.url} is not there")
         task = self._life.start(self._app(scope, receive, send))
+        self.active += 1
         try:
             await asyncio.wait([task])
         finally:
+            self.active -= 1
             task.cancel()
         if self._life.over and (task.cancelled() or task.exception()):
             raise Unavailable(f"{self._life.url} did not answer")
@@ -131,6 +134,17 @@ class Lives(InLoop):
         self.lives[broker].orphaned = True
         await self.coordination.leases.revoke(broker.membership.lease)
 
+    async def leave(self, broker: Broker) -> None:
+        """As SIGTERM does: it hands over, then new clients go elsewhere, those that are there are answered, it ends."""
+        app: Any = self.apps[broker.url]
+        await broker.drain()
+        del self.apps[broker.url]
+        broker.begin_stop()
+        await until(lambda: app.active == 0, "clients of one who leaves are not answered")
+        await broker.stop()
+        del self.lives[broker]
+        self.brokers.remove(broker)
+
     def client(self, broker: Broker) -> httpx.AsyncClient:
         """Asks one broker."""
         transport = httpx.ASGITransport(self.apps[broker.url])
@@ -150,6 +164,10 @@ class Lives(InLoop):
                 raise asyncio.CancelledError(f"killed at {place}")
 
         self._planted[broker.url, place] = die
+
+    def act_at(self, broker: Broker, place: str, act: Callable[[], None]) -> None:
+        """Whenever it comes there."""
+        self._planted[broker.url, place] = act
 
     def spare(self) -> None:
         """Nobody dies any more by itself."""

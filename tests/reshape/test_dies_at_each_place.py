@@ -41,9 +41,7 @@ async def test_the_owner_dies(tmp_path: Path, place: str, change: tuple[str, int
         await until(lambda: here.cluster.died == [place], f"nobody came to {place}")
         await here.crash(owner)
         await here.more(20)
-        if (
-            kind != "merge" or place in COMMITTED
-        ):  # else it is undone where they come to two owners
+        if kind != "merge" or place in COMMITTED:  # else it is undone where they come to two owners
             await here.until_sealed(*range(count))
         await here.settle()
         await here.more(20)

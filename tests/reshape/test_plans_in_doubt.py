@@ -10,11 +10,13 @@ import pytest
 from in_process import Gate, publish
 from in_process_cluster import until
 from lives import Lives, lives
+from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.records import SegmentRecord, TopicConfig
+from seaweedq.coordination.interface import Put
+from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig
 from seaweedq.errors import CoordinationUnavailable
 
 HALF = 2**30
@@ -180,3 +182,37 @@ async def test_the_answer_to_a_move_that_undoes_a_plan_is_lost(cluster: Lives, h
         await done(cluster, sealed=2)
     await publish(one, topic, "4", "5", "6", "7")
     assert not topic.leaving
+
+
+@pytest.mark.parametrize("happens", [True, False])
+async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster: Lives, happens: bool) -> None:
+    """Recovery has handed the two segments to different brokers: the second one is given to the owner of the first."""
+    one, two, topic = await make(cluster, 2)
+    mine, theirs = one.membership.broker, two.membership.broker
+    await publish(one, topic, "1", "2", "3", "4")
+    assert await one.give(topic, 1, theirs)
+    records = one.catalog.records(topic)
+    first = 2
+    half, whole = records[0][0].high, records[1][0].high
+    intent = Intent(first, "committed", (0, 1), (Successor(2, 0, half + 9), Successor(3, half + 9, whole)))
+    lose(cluster, lambda record: is_committed(record) and record.owner == mine, happens)
+    writes = [
+        Put(keys.SEGMENTS.key("t", topic.record.incarnation, n), keys.SEGMENTS.encode(replace(r, intent=intent)))
+        for n, (r, _) in records.items()
+    ]
+    cluster.coordination.after, after = nothing, cluster.coordination.after
+    cluster.coordination.before, before = nothing, cluster.coordination.before
+    assert await cluster.coordination.commit([], writes)
+    cluster.coordination.after, cluster.coordination.before = after, before
+    await done(cluster, sealed=2)
+    found = [message["value"] for n in (0, 1) for message in (await read(cluster, one, n))["messages"]]
+    assert sorted(found) == [1, 2, 3, 4]
+    await asyncio.sleep(1.2)
+    for broker in (one, two):
+        assert not broker.catalog.topic("t").leaving
+        assert not broker.reshaper._held
+    await publish(two, two.catalog.topic("t"), "5", "6", "7")
+
+
+async def nothing(writes: Any) -> None:
+    pass

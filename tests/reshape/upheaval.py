@@ -141,7 +141,8 @@ class Upheaval:
         await self.cluster.crash(broker)
 
     async def revive(self) -> None:
-        """All who are dead, or zombies, begin again."""
+        """All who are dead, or zombies, begin again. Coordination answers meanwhile: without it nobody would."""
+        self.cluster.coordination.before = self.cluster.coordination.after = _nothing
         for broker in await self._bury():
             self.log.append(f"{broker.url} begins again")
             for _ in range(100):
