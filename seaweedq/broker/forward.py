@@ -21,6 +21,7 @@ from seaweedq.broker.parcels import Outcome, Parcel, encode
 from seaweedq.broker.peers import Peers
 from seaweedq.errors import SeaweedqError, Unavailable
 
+SLOT = "~"  # what the name of a slot begins with, and no client's does
 SLOTS = 8
 FLIGHTS = 4
 FORWARD_BYTES = 8 * 1024 * 1024
@@ -67,7 +68,7 @@ class Slots:
             detail = f"segment {segment} of {topic.name!r} has not answered those before within {timeout_s:g} s"
             raise Unavailable(f"{detail}; nothing was taken") from None
         if not known.free:
-            known.free.append(Slot(f"~{self._broker}.{segment}.{known.made}"))
+            known.free.append(Slot(f"{SLOT}{self._broker}.{segment}.{known.made}"))
             known.made += 1
         slot = known.free.pop()
         try:

@@ -22,7 +22,6 @@ from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.catalog import Catalog, Topic
-from seaweedq.broker.intents import MAX_PARTS
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.tail import Piece
 from seaweedq.clock import Clock
@@ -176,7 +175,7 @@ def segment_of(key: SegmentId, record: SegmentRecord, load: SegmentLoad | None, 
         record.owner or "",
         max(0.0, (now_us - record.created_us) / 1e6),
         load,
-        locked=intent is not None or 2 * len(record.parts) > MAX_PARTS,
+        locked=intent is not None,
         becomes=len(intent.successors) / len(intent.segments) if intent else 1.0,
     )
 

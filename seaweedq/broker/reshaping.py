@@ -14,6 +14,7 @@ from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.failpoints import reach
 from seaweedq.broker.flush import Flusher
+from seaweedq.broker.forward import SLOT
 from seaweedq.broker.intents import Transaction
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.ownership import Ownership
@@ -31,6 +32,7 @@ from seaweedq.segments.producers import inherited_cuts
 from seaweedq.storage.interface import ObjectStore
 
 LOOK_S, PAUSE_S = 1.0, 0.1
+SLOT_US = 600_000_000  # a forward that is older is not tried any more
 LEFT_BYTES, FLUSHES = 2 * 1024 * 1024, 6  # what may be left in a tail, unless it comes too fast to be flushed ahead
 logger = logging.getLogger(__name__)
 Give = Callable[[Topic, int, str], Awaitable[bool]]
@@ -214,6 +216,7 @@ class Reshaper:
         heirs = [s for s in intent.successors if s.low < whole.high and whole.low < s.high]
         if segment.seal is None:
             segment.producers.evict(now_us)
+            segment.producers.forget(SLOT, now_us - SLOT_US)
             segment.seal = Seal(tuple(s.id for s in heirs), tuple((s.low, s.high) for s in heirs))
         try:
             await self._flusher.flush(segment)

@@ -6,6 +6,7 @@ What is to be done is decided in balancer/scaling, in a thread, from what the ow
 
 import asyncio
 import logging
+from dataclasses import replace
 
 from seaweedq.balancer.columns import Segment, TopicId
 from seaweedq.balancer.placement import Move, SegmentId
@@ -23,6 +24,7 @@ from seaweedq.errors import SeaweedqError
 
 PLANS = 64  # at most, each time
 BREATH = 1_000  # segments that are looked at between two turns of others
+LATER_S = 20.0
 REST = 10  # times as long as a round took to decide there is no other
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class Scaler:
         self._election = election
         self._clock = clock
         self._told: set[SegmentId] = set()
+        self._later: dict[SegmentId, float] = {}  # left alone until then: they could not be planned
         self._not_before_s = float("-inf")
 
     async def scale(self) -> None:
@@ -62,11 +65,14 @@ class Scaler:
         now_s = self._clock.monotonic_s()
         self._not_before_s = now_s + REST * (now_s - began_s)
         self._tell_hot({plan.segment: plan for plan in plans if isinstance(plan, HotKey)})
+        self._later = {segment: at_s for segment, at_s in self._later.items() if at_s > now_s}
         for plan in plans:
             try:
                 await self._carry_out(plan)
             except SeaweedqError as error:
                 logger.info("%s was not planned: %s", plan, error)
+                concerned = (plan.left, plan.right) if isinstance(plan, Merge) else (plan.segment,)
+                self._later |= dict.fromkeys(concerned, now_s + LATER_S)
 
     async def _carry_out(self, plan: Plan) -> None:
         if isinstance(plan, Split) and (topic := self._topic(plan.segment)):
@@ -89,13 +95,12 @@ class Scaler:
             if topic.record.state == "deleting":
                 continue
             name = (topic.name, topic.record.incarnation)
-            policies[name] = policy_of(topic)
-            if not policies[name].enabled:
-                continue
+            policies[name] = policy_of(topic)  # also of one that is left alone: its load counts
             for number, (record, _) in list(self._catalog.records(topic).items()):
                 if record.state == "open":
                     key = (*name, number)
-                    found.append(segment_of(key, record, self._reports.loads.get(key), now_us))
+                    segment = segment_of(key, record, self._reports.loads.get(key), now_us)
+                    found.append(replace(segment, locked=True) if key in self._later else segment)
             looked += len(self._catalog.records(topic))
             if looked >= BREATH:
                 looked = 0

@@ -124,6 +124,12 @@ class ProducerTable:
         while len(self._producers) > self.limit or self._is_idle(now_us - self.ttl_us):
             del self._producers[next(iter(self._producers))]
 
+    def forget(self, prefix: str, since_us: int) -> None:
+        """Let the producers go whose names begin so, and that were not heard of since."""
+        gone = [name for name, p in self._producers.items() if name.startswith(prefix) and p.used_us < since_us]
+        for name in gone:
+            del self._producers[name]
+
     def __bool__(self) -> bool:
         return bool(self._producers)
 
@@ -162,6 +168,11 @@ class ProducerTables:
         """Let those go that are not guarded any more."""
         for table in self._tables.values():
             table.evict(now_us)
+
+    def forget(self, prefix: str, since_us: int) -> None:
+        """Let the producers go whose names begin so, and that were not heard of since."""
+        for table in self._tables.values():
+            table.forget(prefix, since_us)
 
     @property
     def parts(self) -> list[ProducerTable]:

@@ -164,3 +164,12 @@ def test_a_full_table_stays_small_enough_for_file_metadata() -> None:
             offset = (request * 1000 + producer) * 500
             known.record(f"client-{producer:08x}", request * 500, request * 500 + 499, offset, 500, offset)
     assert len(encoded(known)) < 64 * 1024
+
+
+def test_what_is_forgotten_by_name_was_idle() -> None:
+    known = table()
+    for at, producer in enumerate(["~a", "b", "~c"]):
+        known.record(producer, 0, 0, at, 1, 100 + at)
+    tables = ProducerTables([known])
+    tables.forget("~", 102)
+    assert [known.judge(p, 0, 0, 1) for p in ("~a", "b", "~c")] == [New(), Duplicate(0, 1), Duplicate(0, 2)]
