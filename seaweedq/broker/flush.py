@@ -79,13 +79,14 @@ def _until(order: Sequence[OpenSegment], tails: Mapping[OpenSegment, TailFacts],
 
 
 class Flusher:
-    """Carries flushes out, at most `workers` at a time."""
+    """Carries flushes out, at most `workers` at a time, and as many that end a segment."""
 
     def __init__(self, entries: EntryWriter, workers: int = 2) -> None:
         self.flushes = 0
         self.grown: Callable[[OpenSegment], None] = lambda segment: None  # told of each chain that got an entry
         self._entries = entries
         self._places = asyncio.Semaphore(workers)
+        self._urgent = asyncio.Semaphore(workers)  # for those that publishes wait for
         self._running: dict[OpenSegment, asyncio.Task[None]] = {}
 
     async def flush(self, segment: OpenSegment, patience_s: float | None = None) -> None:
@@ -127,7 +128,7 @@ class Flusher:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _flush(self, segment: OpenSegment) -> None:
-        async with self._places:
+        async with self._places if segment.seal is None else self._urgent:
             if not segment.held:
                 segment.check_open()
             pieces = segment.tail.head(ENTRY_BYTES)
