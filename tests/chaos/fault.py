@@ -18,7 +18,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault. `lasts` in leases: the least and the most. Others do not wait until one `beside` them ends."""
+    """A kind of fault. `lasts` in leases: the least and the most. One `beside` others lasts while they come and go."""
 
     name: str
     begin: Callable[[Cluster, Random], Begun | None]

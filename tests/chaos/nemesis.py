@@ -3,7 +3,7 @@
 import heapq
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cluster import Cluster
@@ -25,9 +25,16 @@ class Planned:
 
 
 def plan(seed: int, seconds: float, lease_s: float, faults: Sequence[Fault]) -> list[Planned]:
-    """Faults in random order, each as often as any other (but once), all of them begun and undone within `seconds`."""
-    rng = random.Random(f"plan {seed}")
-    planned: list[Planned] = []
+    """Faults in random order, all of them begun and undone within `seconds`. Those that are `beside` others come in a
+    row of their own; in each row, each as often as any other (but once)."""
+    rows = [[fault for fault in faults if fault.beside is beside] for beside in (False, True)]
+    planned = [
+        one for number, row in enumerate(rows) for one in _row(random.Random(f"{number} {seed}"), seconds, lease_s, row)
+    ]
+    return sorted(planned, key=lambda one: one.at)
+
+
+def _row(rng: random.Random, seconds: float, lease_s: float, faults: Sequence[Fault]) -> Iterator[Planned]:
     deck: list[Fault] = []
     at = rng.uniform(*GAP_S)
     while faults:
@@ -35,14 +42,10 @@ def plan(seed: int, seconds: float, lease_s: float, faults: Sequence[Fault]) -> 
             deck = rng.sample(faults, len(faults))
         fault = deck.pop()
         lasts_s = rng.uniform(*fault.lasts) * lease_s
-        if fault.beside:
-            lasts_s = min(lasts_s, seconds - at)
-        if at + lasts_s > seconds or lasts_s < 0:
+        if at + lasts_s > seconds:
             break
-        planned.append(Planned(at, lasts_s, fault, rng.getrandbits(32)))
-        waits = 0.0 if fault.beside else 0.5 if rng.random() < OVERLAP else 1.0
-        at += waits * lasts_s + rng.uniform(*GAP_S)
-    return planned
+        yield Planned(at, lasts_s, fault, rng.getrandbits(32))
+        at += (0.5 if rng.random() < OVERLAP else 1.0) * lasts_s + rng.uniform(*GAP_S)
 
 
 class Nemesis:
