@@ -30,14 +30,18 @@ from typing import Any, ClassVar
 
 
 class SeaweedqError(Exception):
-    """The root. `slug` is stable and ends the problem's `type`; `title` says the same in words."""
+    """The root. `slug` is stable and ends the problem's `type`; `title` says the same in words.
+
+    `detail` is for whoever asked. `inside` is for logs alone: addresses of the installation, and what answered there.
+    """
 
     slug: ClassVar[str] = "internal"
     title: ClassVar[str] = "Internal error"
 
-    def __init__(self, detail: str, **fields: Any) -> None:
-        super().__init__(detail)
+    def __init__(self, detail: str, *, inside: str = "", **fields: Any) -> None:
+        super().__init__(f"{detail}: {inside}" if inside else detail)
         self.detail = detail
+        self.inside = inside
         self.fields = fields
 
 

@@ -20,7 +20,7 @@ from starlette.types import ExceptionHandler
 from seaweedq.api import cluster, deliver, internal, publish, reshape, segment_map, segments, subscriptions, topics
 from seaweedq.api.http import Answer, ClientGone, Receive, Scope, Send, send
 from seaweedq.api.names import MAX_NUMBER
-from seaweedq.api.problems import Problem, problem, unexpected
+from seaweedq.api.problems import Insides, Problem, problem, unexpected
 from seaweedq.api.shell import NAME_SCHEMA, described, schemas
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
@@ -43,7 +43,8 @@ class Application:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.fastapi = _fastapi(broker)
+        self._insides = Insides(broker.clock)
+        self.fastapi = _fastapi(broker, self._insides)
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Hot routes here, the rest in FastAPI. Who is still waiting when the serving ends gets 503."""
@@ -74,7 +75,7 @@ class Application:
         if work is None:
             with suppress(Exception):  # answered and logged; starlette raises it once more
                 await self.fastapi(scope, receive, out)
-        elif answer := await answered(work):
+        elif answer := await answered(work, self._insides):
             await send(answer, out)
 
     def _hot(self, scope: Scope, receive: Receive) -> Work | None:
@@ -99,11 +100,12 @@ def _last_answer(out: Send) -> Send:
     return closing
 
 
-async def answered(work: Work) -> Answer | None:
+async def answered(work: Work, insides: Insides) -> Answer | None:
     """The answer, or the problem that came of it; None where nobody is left to answer."""
     try:
         return await work
     except SeaweedqError as error:
+        insides.note(error)
         status, headers, content = problem(error)
     except ClientGone:
         return None
@@ -112,14 +114,14 @@ async def answered(work: Work) -> Answer | None:
     return Answer(status, content, headers)
 
 
-def _fastapi(broker: Broker) -> FastAPI:
+def _fastapi(broker: Broker, insides: Insides) -> FastAPI:
     app = FastAPIOffline(
         title="seaweedq",
         summary="A message queue whose storage is a directory of Parquet files.",
         version=version("seaweedq"),
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers=_handlers(),
+        exception_handlers=_handlers(insides),
     )
     app.state.broker = broker
     _declare_hot(app, broker)
@@ -175,9 +177,10 @@ async def _through(work: Work) -> Response:
     return Response(bytes(answer.body), answer.status, dict(answer.headers))
 
 
-def _handlers() -> dict[Any, ExceptionHandler]:
+def _handlers(insides: Insides) -> dict[Any, ExceptionHandler]:
     async def known(request: Request, error: Exception) -> Response:
         assert isinstance(error, SeaweedqError)
+        insides.note(error)
         return _response(problem(error))
 
     async def routing(request: Request, error: Exception) -> Response:

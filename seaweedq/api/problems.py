@@ -7,9 +7,11 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from seaweedq import errors
+from seaweedq.clock import Clock
 from seaweedq.errors import SeaweedqError, Unavailable
 
 CONTENT_TYPE = "application/problem+json"
+EVERY_S = 5.0
 logger = logging.getLogger(__name__)
 
 STATUS: dict[type[SeaweedqError], int] = {
@@ -86,6 +88,21 @@ def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
     elif status == 408:
         headers["connection"] = "close"  # what is still to come would be read as the next request
     return status, headers, msgspec.json.encode(document)
+
+
+class Insides:
+    """Logs what clients are not told: of each kind of error one every EVERY_S, that an outage does not fill the log."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next_s: dict[type[SeaweedqError], float] = {}
+
+    def note(self, error: SeaweedqError) -> None:
+        """A client is answered with this error."""
+        now_s = self._clock.monotonic_s()
+        if error.inside and now_s >= self._next_s.get(type(error), now_s):
+            self._next_s[type(error)] = now_s + EVERY_S
+            logger.warning("a request was answered with %s: %s", error.slug, error)
 
 
 def unexpected(error: Exception) -> tuple[int, dict[str, str], bytes]:

@@ -15,7 +15,7 @@ from seaweedq.api.http import Answer, Scope, query
 from seaweedq.api.internal import is_relayed
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
-from seaweedq.broker.peers import FORBIDDEN
+from seaweedq.broker.peers import FORBIDDEN, other_secret
 from seaweedq.errors import ChainDamaged, NotOwner, NotReady, SubscriptionNotFound, Unavailable
 
 PAUSE_S = 0.1
@@ -160,8 +160,8 @@ async def hand_on(broker: Broker, scope: Scope, content: bytes, url: str | None,
     headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"] if k in _KEPT}
     found = await broker.peers.relay(scope["method"], target, headers, content, wait_s + MARGIN_S)
     if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):
-        raise NotOwner(f"{url} is not the one that can answer")
+        raise NotOwner("the broker that was asked is not the one that can answer", inside=url)
     if found.status == FORBIDDEN:
-        raise Unavailable(f"{url} has another cluster_secret than this broker")
+        raise other_secret(url)
     given = {name: value for name, value in found.headers.items() if name.lower() in _GIVEN}
     return Answer(found.status, found.body, given)

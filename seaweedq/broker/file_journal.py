@@ -118,7 +118,9 @@ class FileJournal:
         except BaseException as error:
             self._end_file(error)
             if isinstance(error, OSError):
-                raise JournalUnavailable(f"the journal cannot be written: {error}") from error
+                raise JournalUnavailable(
+                    f"the journal cannot be written: {error.strerror}", inside=f"{error}"
+                ) from error
             raise
         number, self._commit = self._commit, self._commit + 1
         self._sizes.append((number, size))

@@ -119,17 +119,21 @@ class _Link:
         self._depart()
 
     async def _fly(self, taken: list[tuple[Parcel, asyncio.Future[Outcome]]]) -> None:
-        error: Exception = Unavailable(f"the forward to {self._url} was broken off")
+        error: Exception = Unavailable("a forward was broken off", inside=self._url)
         outcomes: list[Outcome] = []
         try:
             body = encode([parcel for parcel, _ in taken])
             outcomes = _outcomes.decode(await self._peers.post(self._url, "publish", body, self._timeout_s))
         except (SeaweedqError, msgspec.DecodeError) as failed:
-            error = failed if isinstance(failed, SeaweedqError) else Unavailable(f"{self._url}: {failed}")
+            error = failed if isinstance(failed, SeaweedqError) else _unreadable(self._url, failed)
         finally:
             for at, (_, done) in enumerate(taken):
                 if not done.done():
                     _settle(done, outcomes[at] if at < len(outcomes) else None, error)
+
+
+def _unreadable(url: str, error: Exception) -> Unavailable:
+    return Unavailable("another broker answers in another way", inside=f"{url}: {error}")
 
 
 def _settle(done: asyncio.Future[Outcome], outcome: Outcome | None, error: Exception) -> None:

@@ -27,15 +27,16 @@ class Trouble(msgspec.Struct, array_like=True):
     slug: str
     detail: str
     fields: dict[str, Any]
+    inside: str = ""
 
     @staticmethod
     def of(error: SeaweedqError) -> "Trouble":
         """The error as it is told."""
-        return Trouble(error.slug, error.detail, dict(error.fields))
+        return Trouble(error.slug, error.detail, dict(error.fields), error.inside)
 
     def error(self) -> SeaweedqError:
         """The error as it was."""
-        return by_slug().get(self.slug, SeaweedqError)(self.detail, **self.fields)
+        return by_slug().get(self.slug, SeaweedqError)(self.detail, inside=self.inside, **self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ class Relayed:
     status: int
     headers: Headers
     body: bytes = field(repr=False)
+
+
+def other_secret(url: str) -> Unavailable:
+    """What a broker that refuses this one means."""
+    return Unavailable("another broker has another cluster_secret than this one", inside=url)
 
 
 class Peers:
@@ -61,7 +67,7 @@ class Peers:
         try:
             return msgspec.msgpack.decode(body, type=answer)
         except msgspec.DecodeError as error:
-            raise Unavailable(f"{url} answered {path} in another way: {error}") from error
+            raise Unavailable("another broker answers in another way", inside=f"{url}, {path}: {error}") from error
 
     async def post(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
         """As `call`, with bytes."""
@@ -69,11 +75,11 @@ class Peers:
         if found.status == 200:
             return found.body
         if found.status == FORBIDDEN:
-            raise Unavailable(f"{url} has another cluster_secret than this broker")
+            raise other_secret(url)
         try:
             raise msgspec.msgpack.decode(found.body, type=Trouble).error()
         except msgspec.DecodeError:
-            raise Unavailable(f"{url} answered {found.status} to {path}") from None
+            raise Unavailable(f"another broker answers {found.status}", inside=f"{url}, {path}") from None
 
     async def refused(self, url: str, timeout_s: float) -> bool:
         """Whether the broker at `url` has another secret. Raises Unavailable where no answer came."""
@@ -89,7 +95,8 @@ class Peers:
             ) as response:  # a redirect must not lead the secret elsewhere
                 return Relayed(response.status, dict(response.headers), await response.read())
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            raise Unavailable(f"{url} does not answer: {type(error).__name__} {error}".rstrip()) from error
+            said = f"{type(error).__name__} {error}".rstrip()
+            raise Unavailable("another broker does not answer", inside=f"{url} does not answer: {said}") from error
 
     async def close(self) -> None:
         """Close the connections."""

@@ -143,5 +143,7 @@ def _published(count: int, fates: Fates) -> Published:
             raise error
     if taken:
         untaken = sum(len(fate.piece.indexes) for fate in fates if isinstance(fate, Failed))
-        raise PartlyTaken(f"{untaken} of {count} messages were not taken: {failed[0]}", taken=taken)
+        why = next(error for error in failed if isinstance(error, Unavailable))
+        detail = f"{untaken} of {count} messages were not taken: {why.detail}"
+        raise PartlyTaken(detail, inside=why.inside, taken=taken)
     raise failed[0]

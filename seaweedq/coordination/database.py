@@ -137,7 +137,7 @@ class Database:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise CoordinationUnavailable(f"{self._path}: {error}") from error
+            raise CoordinationUnavailable("coordination does not answer", inside=f"{self._path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise Damaged(f"{self._path}: {error}", path=str(self._path)) from error
 

@@ -144,7 +144,7 @@ class Transport:
                         self._judge(error, endpoint, again=repeat and tries > 0)
         except TimeoutError:
             self.blame(endpoint)
-            raise CoordinationUnavailable(f"etcd at {endpoint.address}: no answer in {timeout_s} s") from None
+            raise unavailable(f"etcd at {endpoint.address}: no answer in {timeout_s} s") from None
 
     async def metadata(self, endpoint: Endpoint) -> Metadata:
         """What goes with each call: that a member without a leader must refuse it, and the user's token."""
@@ -203,11 +203,16 @@ def stale_token(details: str | None) -> bool:
     return any(sign in (details or "") for sign in STALE_TOKEN)
 
 
+def unavailable(inside: str) -> CoordinationUnavailable:
+    """What users are told, and what logs are."""
+    return CoordinationUnavailable("coordination does not answer as it should", inside=inside)
+
+
 def meaning(error: Any, endpoint: Endpoint) -> Exception:
     """What an RpcError says in the words of this project."""
     if error.code() is grpc.StatusCode.NOT_FOUND and "lease" in (error.details() or ""):
         return LeaseNotFound(error.details())
-    return CoordinationUnavailable(f"etcd at {endpoint.address}: {error.code().name}: {error.details()}")
+    return unavailable(f"etcd at {endpoint.address}: {error.code().name}: {error.details()}")
 
 
 def _codec(request: Any, response: Any) -> Any:

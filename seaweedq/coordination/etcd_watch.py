@@ -14,9 +14,16 @@ import grpc
 
 from seaweedq.coordination.etcd_keys import KeySpace
 from seaweedq.coordination.etcd_rpc import rpc
-from seaweedq.coordination.etcd_transport import SILENT, Endpoint, Metadata, Transport, meaning, stale_token
+from seaweedq.coordination.etcd_transport import (
+    SILENT,
+    Endpoint,
+    Metadata,
+    Transport,
+    meaning,
+    stale_token,
+    unavailable,
+)
 from seaweedq.coordination.interface import Change, WatchLost
-from seaweedq.errors import CoordinationUnavailable
 
 AHEAD = 16  # answers that wait for a slow reader; more wait in etcd
 RETRY_S = 0.2
@@ -140,7 +147,7 @@ class Watch:
         if answer.compact_revision:
             raise WatchLost(f"changes after revision {self._revision} are gone, up to {answer.compact_revision}")
         if self._refused:
-            raise CoordinationUnavailable(f"etcd at {endpoint.address} ends the watch: {answer.cancel_reason}")
+            raise unavailable(f"etcd at {endpoint.address} ends the watch: {answer.cancel_reason}")
         self._refused = True
         self._transport.refresh(self._metadata)
 

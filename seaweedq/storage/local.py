@@ -196,7 +196,7 @@ def _answers() -> Iterator[None]:
 
 
 def _unavailable(error: OSError) -> StoreUnavailable:
-    return StoreUnavailable(f"the store's folder: {error}", errno=error.errno)
+    return StoreUnavailable(f"the store's folder: {error.strerror}", inside=f"{error}", errno=error.errno)
 
 
 @contextmanager

@@ -198,8 +198,9 @@ class Bucket:
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
         status, code = _answer(error)
-        text = f"{error}" or type(error).__name__
-        return StoreUnavailable(f"{self._where}, {what}: {f'{status} {code}, ' if status else ''}{text}", code=code)
+        detail = f"the store answers {status} {code}" if status else "the store gives no whole answer"
+        inside = f"{self._where}, {what}: {error}" if f"{error}" else f"{self._where}, {what}: {type(error).__name__}"
+        return StoreUnavailable(detail, inside=inside, code=code)
 
 
 class _Beyond(Exception):
