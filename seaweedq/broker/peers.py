@@ -87,6 +87,8 @@ class Peers:
 
     async def relay(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
         """Send a request on. Raises Unavailable where no answer came."""
+        if self._session is not None and self._session.closed:
+            raise Unavailable("the broker is stopping")
         total = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
         secret = {**headers, SECRET_HEADER: self._secret}
         try:
