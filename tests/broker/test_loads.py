@@ -52,7 +52,7 @@ class Sampled:
 
 def _segment():
     segment = SimpleNamespace(taken_messages=0, taken_bytes=0, end=0, pieces=[])
-    segment.tail = SimpleNamespace(since=lambda offset: segment.pieces)
+    segment.tail = SimpleNamespace(since=lambda offset: [p for p in segment.pieces if p.end > offset])
     return segment
 
 
