@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-sys.path.append(str(Path(__file__).parent.parent / "broker"))  # brokers in the test's own loop
+for folder in ("broker", "chaos", "cluster"):  # what brokers in one loop, and in processes of their own, are made with
+    sys.path.append(str(Path(__file__).parent.parent / folder))
 
 settings.register_profile("seaweedq", deadline=None)
 settings.load_profile("seaweedq")
