@@ -19,6 +19,7 @@ from seaweedq.broker.parts import Parts
 from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted
 from seaweedq.storage.probe import probe
 
+VITAL = ("group commit", "catalog", "roster", "election", "leader", "reshaping")  # no life goes on without them
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
 logger = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Broker(Parts):
     async def _join(self) -> None:
         self._make_member(self.cluster, self._place)
         await self.takeover.revoke()
+        self._joined = True
         await self.membership.start()
         await self._own_journal.register()
 
@@ -81,6 +83,7 @@ class Broker(Parts):
         self._make_writers()
         self._make_readers()
         self._make_keepers()
+        self._working = True
         self._spawn(self.commit.run(), "group commit")
         self._spawn(self.reshaper.run(), "reshaping")
         self._spawn(self._handover.run(), "handover")
@@ -91,7 +94,7 @@ class Broker(Parts):
     async def _lead(self) -> None:
         """Stand for election. Who leads at once also does the first round before it serves."""
         await self.election.campaign()
-        self.election.start()
+        self._keep(self.election.start())
         self.leader = self._make_leader()
         if self.election.is_leader:
             await self.leader.round()
@@ -137,16 +140,18 @@ class Broker(Parts):
             topic.signal.wake()
 
     async def stop(self) -> None:
-        """Flush, checkpoint, leave; within `shutdown_s` of `begin_stop`."""
+        """Flush, checkpoint, leave; within `shutdown_s` of `begin_stop`. One that never was ready leaves as well, so
+        that nobody waits for its lease."""
         self.begin_stop()
+        clean = False
         if self.ready:
             self.ready = False
-            clean = False
             try:
                 async with asyncio.timeout(self._left_s()):
                     clean = not self.lost.is_set() and await self._put_away()
             except TimeoutError:
                 logger.warning("not everything could be flushed in time; the next start recovers it from the journal")
+        if self._joined:
             await self._leave(clean)
         await self.peers.close()
         self._lock.release()
@@ -162,12 +167,17 @@ class Broker(Parts):
         return not any(segment.tail for segment in self._dirty) and self.dispatcher.pin is None
 
     async def _leave(self, clean: bool) -> None:
-        self._readables.close()
-        await asyncio.gather(self.reshaper.stop(), self._roller.stop())
+        if self._working:
+            self._readables.close()
+            await asyncio.gather(self.reshaper.stop(), self._roller.stop())
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, self.flusher.stop(), return_exceptions=True)
-        await self.journal.close()
+        flushes = [self.flusher.stop()] if self._working else []
+        await asyncio.gather(*self._tasks, *flushes, return_exceptions=True)
+        if self.leader:
+            await self.leader.stop()
+        if self._working:
+            await self.journal.close()
         if clean:
             self.journal.release(self.commit.committed + 1)
             await self._own_journal.retire(self.journal)
@@ -235,7 +245,9 @@ class Broker(Parts):
         self.lost.set()
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
+        self._keep(asyncio.create_task(work, name=name))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -247,5 +259,5 @@ class Broker(Parts):
             self._lose(str(error))
             return
         logger.error("%s ended", task.get_name(), exc_info=error)
-        if task.get_name() in ("group commit", "catalog", "roster", "leader", "reshaping"):
+        if task.get_name() in VITAL:
             self._lose(f"its {task.get_name()} has ended")

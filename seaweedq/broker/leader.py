@@ -98,7 +98,7 @@ class Leader:
                     async with asyncio.timeout(ROUND_S):
                         await self._wake.wait()
         finally:
-            await self._stop()
+            await self.stop()
 
     async def round(self) -> None:
         """One look at everything, and the next step of each."""
@@ -115,7 +115,8 @@ class Leader:
         except SeaweedqError:
             logger.exception("a round of the leader failed")
 
-    async def _stop(self) -> None:
+    async def stop(self) -> None:
+        """End what goes on beside the rounds."""
         for task in self._recovering.values():
             task.cancel()
         await asyncio.gather(
@@ -125,6 +126,7 @@ class Leader:
     async def _recover(self) -> None:
         """Begin the recovery of each journal whose broker is gone."""
         self._again = {broker: again for broker, again in self._again.items() if broker in self._roster.journals}
+        self._takeover.see(self._roster.journals)
         for broker, (record, revision) in list(self._roster.journals.items()):
             again = self._again.get(broker)
             early = again is not None and self._clock.monotonic_s() < again.at_s

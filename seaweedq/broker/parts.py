@@ -75,6 +75,7 @@ class Parts(ABC):
         self.secret = secret
         self.stopping = self.draining = False
         self.ready = False
+        self._joined = self._working = False  # it may have a lease; it has a journal, and what writes to it
         self.budget = Budget(settings.memory_budget_bytes)
         self.catalog = Catalog(coordination, self._close_topic)
         self.roster = Roster(coordination, self._look_again)

@@ -11,7 +11,7 @@ A journal that cannot be reached is unknown, never empty: its segments wait.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Container
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -58,6 +58,7 @@ class Takeover:
         self._ids = ids
         self._home = home
         self._place = place
+        self._unreached: dict[str, str] = {}  # where the journals are that can not be reached, by broker
 
     async def revoke(self) -> None:
         """End the leases of the brokers that lived in this folder: its lock is ours, so they are dead.
@@ -79,7 +80,7 @@ class Takeover:
     async def recover(self, broker: str, record: JournalRecord, revision: int) -> bool:
         """Recover the journal of a broker whose lease has ended. False: it can not be reached. Raises Unavailable,
         Damaged."""
-        async with self._reached(record) as folder:
+        async with self._reached(broker, record) as folder:
             if folder is None and record.kind == "file":
                 return False
             if not record.recovered:
@@ -97,13 +98,18 @@ class Takeover:
             await self._coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
         return True
 
+    def see(self, journals: Container[str]) -> None:
+        """These brokers' journals are still there; who could not reach another one need not wait for it any more."""
+        for broker in [broker for broker in self._unreached if broker not in journals]:
+            logger.info("the journal in %s was recovered by another broker", self._unreached.pop(broker))
+
     async def _own(self) -> list[tuple[str, JournalRecord, int]]:
         entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
         found = [(keys.JOURNALS.parse(e.key)[0], keys.JOURNALS.decode(e.value), e.revision) for e in entries]
         return [one for one in found if one[1].place == self._place and one[0] != self._membership.broker]
 
     @asynccontextmanager
-    async def _reached(self, record: JournalRecord) -> AsyncIterator[Path | None]:
+    async def _reached(self, broker: str, record: JournalRecord) -> AsyncIterator[Path | None]:
         """The folder of a file journal, locked; None where it can not be had, and for a journal in the store."""
         if record.kind == "object" or record.place == self._place:
             yield self._home if record.kind == "file" else None
@@ -114,9 +120,13 @@ class Takeover:
             await asyncio.wait([locking])
             locking.result()
         except (DataFolderInUse, OSError) as error:
-            logger.info("the journal in %s can not be reached, its segments wait: %s", record.path, error)
+            if broker not in self._unreached:  # it is tried each second or so
+                self._unreached[broker] = record.path
+                logger.info("the journal in %s can not be reached, its segments wait: %s", record.path, error)
             yield None
         else:
+            if self._unreached.pop(broker, None):
+                logger.info("the journal in %s can be reached again", record.path)
             yield lock.folder
         finally:
             await asyncio.wait([locking])

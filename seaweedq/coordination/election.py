@@ -27,9 +27,11 @@ class Election:
         self._elected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Stand for election from now on, after the membership has started."""
+    def start(self) -> asyncio.Task[None]:
+        """Stand for election from now on, after the membership has started: the task that does, and that ends before
+        `stop` only by an error."""
         self._task = asyncio.create_task(self._run(), name="election")
+        return self._task
 
     async def stop(self) -> None:
         """Stand no more. Who leads goes on leading until the membership stops, which frees the key at once."""

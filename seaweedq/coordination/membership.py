@@ -89,8 +89,9 @@ class Membership:
         if self._aside is not None:
             await self._aside.stop()
             self._end()  # a renewal may have been answered meanwhile
-        with suppress(CoordinationUnavailable):
-            await self._coordination.leases.revoke(self.lease)
+        if self.lease:
+            with suppress(CoordinationUnavailable):
+                await self._coordination.leases.revoke(self.lease)
 
     async def drain(self) -> bool:
         """Say that this broker is about to leave: it gets nothing new. False: the lease has ended."""

@@ -1,10 +1,15 @@
-"""What the leader says of a recovery that fails: a line for what may happen, a traceback for what nobody foresaw."""
+"""What the leader says of a recovery that fails: a line for what may happen, a traceback for what nobody foresaw; and
+of a journal that can not be reached, that it is so and that it is over."""
 
+import logging
 from pathlib import Path
 
 import pytest
 from in_process_cluster import in_loop, until
 
+from seaweedq.broker.lock import FolderLock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Delete
 from seaweedq.errors import StoreUnavailable
 
 
@@ -24,3 +29,34 @@ async def test_only_an_unforeseen_failure_has_a_traceback(
             await until(lambda: any("not recovered yet" in r.getMessage() for r in caplog.records))
         said = next(r for r in caplog.records if "not recovered yet" in r.getMessage())
         assert bool(said.exc_info) is isinstance(error, RecursionError)
+
+
+@pytest.mark.parametrize("end", ["reached again", "recovered by another"])
+async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    caplog.set_level(logging.INFO, "seaweedq.broker.takeover")
+
+    def said(words: str) -> int:
+        return sum(words in record.getMessage() for record in caplog.records)
+
+    async with in_loop(tmp_path, 2) as together:
+        leader, dead = together.brokers
+        broker = dead.membership.broker
+        await together.crash(dead)
+        lock = FolderLock(dead.settings.home)  # as a process does that stands still
+        lock.acquire()
+        await until(lambda: said("can not be reached"))
+        record, revision = leader.roster.journals[broker]
+        for _ in range(3):
+            assert not await leader.takeover.recover(broker, record, revision)
+        assert said("can not be reached") == 1
+        if end == "reached again":
+            lock.release()
+            assert await leader.takeover.recover(broker, record, revision)
+        else:
+            await together.coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
+        await until(lambda: said(end))
+        await until(lambda: broker not in leader.roster.journals)
+        lock.release()
+        assert (said("can not be reached"), said(end)) == (1, 1)

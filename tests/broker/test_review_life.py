@@ -1,6 +1,8 @@
 """The two ends of a broker's life where coordination fails: a stop leaves in order, a start without a lease ends."""
 
 import asyncio
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,8 +11,12 @@ from in_process import Gate, Held, held, make_topic, publish, starting, subscrib
 from in_process_cluster import in_loop, until
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.leader import Leader
+from seaweedq.broker.own_journal import OwnJournal
+from seaweedq.broker.takeover import Takeover
 from seaweedq.cli.serve import _started
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.errors import CoordinationUnavailable, Damaged
@@ -92,6 +98,72 @@ async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None
         broker._lose()
         assert await asyncio.wait_for(started, 5) is False
         assert broker.lost.is_set()
+
+
+@pytest.mark.parametrize("step", ["register", "recover_own", "_open", "campaign", "round"])
+@pytest.mark.parametrize("how", ["fails", "is told to stop"])
+async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, how: str
+) -> None:
+    reached, told = asyncio.Event(), asyncio.Event()
+
+    async def end(self: object) -> None:
+        reached.set()
+        if how == "fails":
+            raise Damaged("what is there can not be read")
+        await asyncio.Event().wait()
+
+    kind = {"register": OwnJournal, "recover_own": Takeover, "_open": Broker, "campaign": Election, "round": Leader}[
+        step
+    ]
+    monkeypatch.setattr(kind, step, end)
+    before = asyncio.all_tasks()
+    if step == "round":
+        monkeypatch.setattr(Election, "is_leader", True)
+    async with starting(tmp_path, journal="object") as broker:
+        started = asyncio.create_task(_started(broker, told))
+        await reached.wait()
+        assert await held(broker).get(f"brokers/{broker.membership.broker}")
+        if how == "fails":
+            with pytest.raises(Damaged):
+                await started
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(started, 5) is False
+        await broker.stop()
+        assert await held(broker).get(f"brokers/{broker.membership.broker}") is None
+        assert asyncio.all_tasks() == before
+        broker.lock()  # it was given back
+
+
+async def test_a_membership_that_could_not_start_can_be_stopped() -> None:
+    coordination = Held()
+
+    async def refuse(writes: Sequence[Put | Delete]) -> None:
+        raise CoordinationUnavailable("not now")
+
+    coordination.before = refuse
+    member = Membership(coordination, SystemClock(), SystemIds(), "m", "http://x", 5)
+    with pytest.raises(CoordinationUnavailable):
+        await member.start()
+    await member.stop()
+    assert not await coordination.renew(member.lease)
+    await coordination.close()
+
+
+@pytest.mark.parametrize("part", ["election", "leader"])
+async def test_a_broker_whose_election_or_leader_ends_unforeseen_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    async def end(self: object) -> None:
+        raise RuntimeError("a defect")
+
+    async with starting(tmp_path) as broker:
+        await broker.start()
+        monkeypatch.setattr(*(Election, "campaign", end) if part == "election" else (Leader, "round", end))
+        await broker._coordination.commit([], [Delete("leader")])  # each looks again
+        broker.leader.wake()
+        await asyncio.wait_for(broker.lost.wait(), 5)
 
 
 async def test_a_start_that_finds_itself_without_the_lead_begins_again(
