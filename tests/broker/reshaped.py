@@ -57,9 +57,12 @@ async def replace(
         topic, ids = owner.catalog.topic("t"), [b.membership.broker for b in owners]
         try:
             intent = await owner.planner.plan(topic, segments, points, ids)
-            break
         except NotOwner:  # the leader has just moved one, to even out the load
             await asyncio.sleep(0.05)
+            continue
+        await until(lambda at=owner: records(at)[segments[0]].intent is None)
+        if records(owner)[segments[0]].state == "sealed":
+            break  # else a move of the leader has undone the plan
     await until(lambda: all(records(b).get(segments[0], UNKNOWN).state == "sealed" for b in together.brokers))
     return [successor.id for successor in intent.successors]
 
