@@ -86,12 +86,14 @@ class Publisher:
         opened = [topic.opened.get(piece.segment) for piece in pieces]
         mine = [(p, s) for p, s in zip(pieces, opened, strict=True) if s and not s.takes_elsewhere]
         parts = [judged(segment, piece.part, piece.rows, sequences) for piece, segment in mine]
-        own = self._taker.end(parts, self._taker.begin(parts, sequences))
+        durable = self._taker.begin(parts, sequences)
         here = [piece for piece, _ in mine]
         if len(here) == len(pieces):
-            return _published(rows.num_rows, self._places(topic, cargo, here, await own))
+            return _published(rows.num_rows, self._places(topic, cargo, here, await self._taker.end(parts, durable)))
         others = [p for p, s in zip(pieces, opened, strict=True) if not s or s.takes_elsewhere]
-        ours, theirs = await asyncio.gather(_caught(own), self._elsewhere.settle(topic, others, cargo, sequences))
+        ours, theirs = await asyncio.gather(
+            _caught(self._taker.end(parts, durable)), self._elsewhere.settle(topic, others, cargo, sequences)
+        )
         if isinstance(ours, Exception):
             failed: Fates = [Failed(piece, ours) for piece in here]
             return _published(rows.num_rows, [*failed, *theirs])

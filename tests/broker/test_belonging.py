@@ -10,6 +10,7 @@ from seaweedq.api.app import Application
 from seaweedq.broker.belonging import cluster_of
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.evening import Evening
+from seaweedq.broker.reports import Reports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.memory import MemoryCoordination
@@ -94,10 +95,12 @@ async def test_a_broker_that_answers_nobody_is_given_nothing_for_balance(tmp_pat
         mute = await stranger(together, tmp_path / "x", "secret")
         await mute.start()
         await until(lambda: mute.membership.broker in leads.roster.brokers)
-        evening = Evening(leads.catalog, leads.roster, leads.peers, leads.clock)
-        await evening.even()
+        reports = Reports(leads.catalog, leads.roster, leads.peers)
+        await reports.ask()
+        await Evening(leads.catalog, leads.roster, reports, leads.peers, leads.clock).even()
         assert not leads.catalog.owned_by(mute.membership.broker)
         together.apps[mute.url] = Application(mute)
-        await Evening(leads.catalog, leads.roster, leads.peers, leads.clock).even()
+        await reports.ask()
+        await Evening(leads.catalog, leads.roster, reports, leads.peers, leads.clock).even()
         await until(lambda: len(leads.catalog.owned_by(mute.membership.broker)) >= 3)
         await mute.stop()
