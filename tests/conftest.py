@@ -1,5 +1,6 @@
 """What all test folders share: brokers in processes of their own, whose logs are shown when a test fails."""
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             tail = broker.log.splitlines()[-LOG_TAIL:]
             report.sections.append((f"log of {broker.url} on {broker.data_dir}", "\n".join(tail)))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why tests were skipped, each reason once: what this machine lacks should not go unnoticed."""
+    skipped = [report.longrepr for report in terminalreporter.stats.get("skipped", ())]
+    reasons = Counter(str(found[2]).removeprefix("Skipped: ") for found in skipped if isinstance(found, tuple))
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
 def _brokers(folder_of: Callable[[], Path]) -> Iterator[Callable[..., BrokerProcess]]:
