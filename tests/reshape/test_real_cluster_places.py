@@ -96,15 +96,15 @@ def change(cluster: Cluster, member: Member, kind: str) -> None:
             try:
                 opened = [s for s in http.get(SEGMENTS).json()["segments"] if s["state"] == "open"]
                 _change(http, member, kind, sorted(opened, key=lambda s: s["low"]))
-            except (httpx.TransportError, KeyError):  # as it is to be; or a 503
+            except (httpx.TransportError, LookupError, ValueError):  # as it is to be; or a 503
                 time.sleep(0.1)
 
 
 def _change(http: httpx.Client, member: Member, kind: str, opened: Sequence[dict[str, Any]]) -> None:
-    first, second = opened[0], opened[1]
+    first = opened[0]
     if first["owner"] != member.id:
         http.post(f"{SEGMENTS}/{first['id']}/move", json={"to": member.id})
-    elif kind == "split":
+    elif kind == "split" or len(opened) == 1:
         http.post(f"{SEGMENTS}/{first['id']}/split", json={"parts": 2})
     else:
-        http.post(f"{SEGMENTS}/{first['id']}/merge", json={"with": second["id"]})
+        http.post(f"{SEGMENTS}/{first['id']}/merge", json={"with": opened[1]["id"]})

@@ -46,7 +46,7 @@ def change(url: str, kind: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("place", "kind"), zip(PLACES, cycle(["split", "merge"])))
+@pytest.mark.parametrize(("place", "kind"), [*zip(PLACES, cycle(["split", "merge"]))])
 def test_one_broker_is_killed_amid_a_change(
     broker_process: Callable[..., BrokerProcess], history: History, place: str, kind: str
 ) -> None:
