@@ -72,9 +72,12 @@ def hit(cluster: Cluster, member: Member, place: str, kind: str) -> None:
     member.kill()
     member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": place})
     member.process.wait_ready()
-    asking = threading.Thread(target=change, args=(cluster, member, kind), daemon=True)
+    enough = threading.Event()
+    asking = threading.Thread(target=change, args=(member, kind, enough), daemon=True)
     asking.start()
-    assert waited(lambda: member.state() in ("T", ""), WITHIN_S), f"{member.name} did not come to {place}"
+    reached = waited(lambda: member.state() in ("T", ""), WITHIN_S)
+    enough.set()
+    assert reached, f"{member.name} did not come to {place}"
     before = member.id
     assert waited(lambda: not owns(cluster, before), WITHIN_S), f"nobody took over from {before} at {place}"
     member.revive()
@@ -88,11 +91,10 @@ def owns(cluster: Cluster, broker: str) -> bool:
     return broker in {record["owner"] for record in cluster.records().values()}
 
 
-def change(cluster: Cluster, member: Member, kind: str) -> None:
+def change(member: Member, kind: str, enough: threading.Event) -> None:
     """Have a segment of this one split, or two merged, which are moved to it before; asked of it, until it dies."""
     with httpx.Client(base_url=member.process.url, timeout=10, trust_env=False) as http:
-        end_s = time.monotonic() + WITHIN_S
-        while time.monotonic() < end_s and member.state() not in ("T", ""):
+        while not enough.is_set():
             try:
                 opened = [s for s in http.get(SEGMENTS).json()["segments"] if s["state"] == "open"]
                 _change(http, member, kind, sorted(opened, key=lambda s: s["low"]))
