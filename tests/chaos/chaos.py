@@ -97,7 +97,7 @@ def judge(cluster: Cluster, history: History, lister: Lister) -> list[Violation]
             Violation("change", f"segments {cluster.locked()} are still locked, {SETTLE_S:g} s after all was healed")
         ]
     try:
-        cluster.wait_ready()
+        cluster.wait_healed()
         flush(cluster.urls[0])
         shown = segments(cluster.urls[0])
         reads = {url: over_http(url) for url in cluster.urls}

@@ -151,6 +151,15 @@ class Cluster:
         for member in self.members:
             member.process.wait_ready(READY_S)
 
+    def wait_healed(self) -> None:
+        """Until every broker is ready. One that was paused while it stopped goes on stopping when all is healed, ends,
+        and is started again."""
+        end = time.monotonic() + READY_S
+        while not all(member.process.ready() for member in self.members):
+            assert time.monotonic() < end, "not all brokers are ready again"
+            self.supervise()
+            time.sleep(POLL_S)
+
     def leader(self) -> Member | None:
         """Who leads, as etcd has it; None where nobody can say."""
         found = self._values("leader")
