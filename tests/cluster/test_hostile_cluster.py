@@ -71,6 +71,12 @@ def own(together: Together) -> int:
     return next(s["id"] for s in found if s["owner_url"] == together.urls[0])
 
 
+def low_of(together: Together, segment: int) -> int:
+    """Where its one part begins."""
+    found = together.get(0, f"{TOPIC}/segments")["segments"]
+    return next(int(s["low"]) for s in found if s["id"] == segment)
+
+
 @pytest.mark.usefixtures("survives")
 def test_nobody_comes_in_without_the_very_secret(together: Together, post: Post) -> None:
     known = (together.process.data_dir / "cluster-secret").read_bytes()
@@ -114,7 +120,7 @@ def forward(header: Header, payload: bytes) -> bytes:
 def test_nothing_of_a_parcel_is_taken_that_is_not_whole(together: Together, post: Post) -> None:
     number, segment = incarnation(together), own(together)
     good = rows().to_pybytes()
-    header = Header("t", number, segment, 0, "~p", 0, 2, len(good))
+    header = Header("t", number, segment, low_of(together, segment), 0, "~p", 0, 2, len(good))
 
     def taken(content: bytes) -> int | None:
         """The first offset, or None for what was refused."""
@@ -128,11 +134,13 @@ def test_nothing_of_a_parcel_is_taken_that_is_not_whole(together: Together, post
 
     changed: list[dict[str, Any]] = [
         *({"topic": name} for name in ("", "..", "../x", "a/b", "u", "t\n", "x" * 100_000)),
-        *({field: beyond} for field in ("incarnation", "segment", "low", "high", "length") for beyond in BEYOND),
+        *({field: beyond} for field in ("incarnation", "segment", "part", "low") for beyond in BEYOND),
+        *({field: beyond} for field in ("high", "length") for beyond in BEYOND),
         *({"columns": mask} for mask in (-1, 1, 15, 16, 1 << 40, 2**64 - 1)),
         *({"producer": name} for name in ("", "p" * 1000, "a\0b", "a\nb")),
         {"incarnation": number + 1},
         {"segment": segment + 1},  # of another broker
+        {"part": header.part + 1},  # nothing begins there
         {"segment": 10**9},
         {"low": 5, "high": 4},
         {"high": 1},  # for fewer rows than there are
@@ -167,7 +175,7 @@ def test_flipped_bytes_of_arrow_break_no_broker(together: Together, post: Post) 
         spoilt = bytearray(good)
         for _ in range(drawn.choice((1, 2, 8))):
             spoilt[drawn.randrange(len(spoilt))] = drawn.choice((0, 1, 0x7F, 0x80, 0xFF))
-        header = Header("t", number, segment, 3, "~p", low, low + 2, len(spoilt))
+        header = Header("t", number, segment, low_of(together, segment), 3, "~p", low, low + 2, len(spoilt))
         assert post("publish", forward(header, bytes(spoilt)))[0] in range(200, 500)
     together.publish(1, 20)
     fetched = together.ask("GET", 2, f"{TOPIC}/segments/{segment}/messages?limit=10000", headers={"accept": ARROW})
