@@ -33,7 +33,8 @@ from seaweedq.storage.interface import ObjectStore
 
 LOOK_S, PAUSE_S = 1.0, 0.1
 SLOT_US = 600_000_000  # a forward that is older is not tried any more
-LEFT_BYTES, FLUSHES = 2 * 1024 * 1024, 6  # what may be left in a tail, unless it comes too fast to be flushed ahead
+LEFT_BYTES, LEFT_PIECES = 2 * 1024 * 1024, 300  # what may be left in a tail when publishes begin to wait,
+FLUSHES = 6  # unless it comes too fast to be flushed ahead
 logger = logging.getLogger(__name__)
 Give = Callable[[Topic, int, str], Awaitable[bool]]
 
@@ -150,7 +151,7 @@ class Reshaper:
         """Have little left to flush when publishes must wait; what comes meanwhile has to be flushed too."""
         for _ in range(FLUSHES):
             await self._flusher.flush(segment)
-            if segment.tail.size_bytes <= LEFT_BYTES:
+            if segment.tail.size_bytes <= LEFT_BYTES and len(segment.tail) <= LEFT_PIECES:
                 break
 
     async def _open(self, topic: Topic, intent: Intent) -> list[OpenSegment]:

@@ -35,8 +35,8 @@ class Tail:
         self.size_bytes = 0
         self._pieces: deque[Piece] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._pieces)
+    def __len__(self) -> int:
+        return len(self._pieces)
 
     def append(self, piece: Piece) -> None:
         """Add what has become durable."""

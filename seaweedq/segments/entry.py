@@ -81,7 +81,7 @@ def segment_folder(topic: str, segment: int) -> str:
 
 def encode_entry(pieces: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:
     """The file's bytes, aligned to a page. `pieces` are (first offset, rows), dense; none makes a file of no rows."""
-    table = pa.Table.from_batches([layout.complete(rows, first) for first, rows in pieces], schema=layout.table)
+    table = layout.gather(pieces)
     space = page_aligned(table.nbytes + _SPARE_BYTES)
     sink: pa.NativeFile = pa.FixedSizeBufferWriter(space)
     try:

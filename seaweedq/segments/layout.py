@@ -6,6 +6,7 @@ without those optional columns in which every value is null; `Layout.rows` gives
 optional columns that are present, so that a frame needs four bits for its schema.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -28,6 +29,7 @@ OPTIONAL_FIELDS = (
     pa.field("_reference", REFERENCE),
 )
 PARTITION_COLUMN = "segment"
+SMALL_ROWS = 1_000  # pieces that are smaller on average are copied into one
 
 
 class Format(StrEnum):
@@ -76,6 +78,23 @@ class Layout:
             at = rows.schema.get_field_index(column)
             columns.append(rows.column(at) if at >= 0 else pa.nulls(count, self.table.field(column).type))
         return pa.RecordBatch.from_arrays(columns, schema=self.table)
+
+    def gather(self, pieces: Sequence[tuple[int, pa.RecordBatch]]) -> pa.Table:
+        """Dense (first offset, rows) as one table of the file's columns.
+
+        Many small pieces are put together: a chunk costs a writer 100 us, however few rows it has.
+        """
+        if not pieces:
+            return self.table.empty_table()
+        rows = pa.concat_tables([pa.Table.from_batches([rows]) for _, rows in pieces], promote_options="default")
+        if rows.num_rows < SMALL_ROWS * len(pieces):
+            rows = rows.combine_chunks()
+        present = set(rows.schema.names)
+        columns = [offsets(pieces[0][0], rows.num_rows)]
+        for column in self.table.names[1:]:
+            absent = column not in present
+            columns.append(pa.nulls(rows.num_rows, self.table.field(column).type) if absent else rows[column])
+        return pa.Table.from_arrays(columns, schema=self.table)
 
 
 def offsets(first: int, count: int) -> pa.Array:
