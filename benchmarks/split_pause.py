@@ -19,14 +19,14 @@ def measure(folder: Path) -> Iterator[Result]:
     """As many merges as splits."""
     with server.broker(folder / "data") as broker:
         seen = uvloop.run(watch_changes([broker.port], CONNECTIONS, COUNT))
-    yield from results("split pause", seen, TARGET_MS)
+    yield from results("split pause", seen, CONNECTIONS, TARGET_MS)
 
 
-def results(name: str, seen: Seen, target_ms: float, note: str = "") -> Iterator[Result]:
+def results(name: str, seen: Seen, connections: int, target_ms: float, note: str = "") -> Iterator[Result]:
     """Pauses and longest publishes, beside the same where nothing changes; the target holds at p99."""
     rate = len(seen.publishes) / (seen.publishes[-1].ended - seen.publishes[0].began)
     note = (
-        f"{len(seen.changes) // 2} splits and as many merges, {CONNECTIONS} connections with {rate:.0f} requests/s "
+        f"{len(seen.changes) // 2} splits and as many merges, {connections} connections with {rate:.0f} requests/s "
         f"of 1 and of {ROWS} messages{note}"
     )
     for what, of in (("", seen.pauses_ms), (", longest publish", seen.longest_ms)):

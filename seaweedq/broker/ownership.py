@@ -13,7 +13,7 @@ written once more, so that the lost one's comparison can not hold any more.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -107,6 +107,18 @@ class Ownership:
             opening.add_done_callback(lambda _: self._openings.pop((topic, segment)))
         await asyncio.wait([opening])  # not cancelled with us: others may wait for it
         return opening.result()
+
+    def begin(self, topic: Topic, segment: int, revision: int, before: Sequence[ProducerTables]) -> None:
+        """Open a successor that this broker has just made, in that revision, of segments with these tables: publishes
+        wait for it, and its store would only say what is known here."""
+        record, current = self._catalog.segment(topic, segment)
+        if current != revision or topic.opened.get(segment) or (topic, segment) in self._openings:
+            return  # it may have been written to since
+        chain = Chain(self._store, topic.name, segment)
+        chain.begin()
+        source = Source.of(topic.name, segment, record, topic.layout)
+        producers = ProducerTables.inherited(segment, source.key_range, source.cuts, before)
+        topic.opened[segment] = self._opened(topic, source, chain, producers, record)
 
     async def give(
         self,
@@ -233,7 +245,12 @@ class Ownership:
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
         else:
             producers = await known_producers(self._store, source, chain)
+        return self._opened(topic, source, chain, producers, record)
+
+    def _opened(
+        self, topic: Topic, source: Source, chain: Chain, producers: ProducerTables, record: SegmentRecord
+    ) -> OpenSegment:
         opened = OpenSegment(source, chain, producers, record.owner, self._budget, topic.signal, self._dirty.add)
         if record.intent and record.intent.state == "committed":
-            opened.hold(NotOwner(f"segment {number} of {topic.name!r} is about to be sealed"))
+            opened.hold(NotOwner(f"segment {opened.id} of {topic.name!r} is about to be sealed"))
         return opened

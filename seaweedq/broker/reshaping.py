@@ -171,7 +171,7 @@ class Reshaper:
         except BaseException:
             self._let_go(topic, intent)  # should it come to pass, the record will say so, and may go on being taken
             raise
-        if not done:
+        if done is None:
             self._let_go(topic, intent)
             await self._look(topic, intent)
             return None
@@ -248,13 +248,16 @@ class Reshaper:
             return False
         transaction = intents.finish(topic, records, intent, ends, owners, cuts, self._clock.now_us())
         others = sorted(set(owners.values()) - {self._membership.broker})
-        if not await self._write(transaction, list(map(self._roster.compare, others))):
+        revision = await self._write(transaction, list(map(self._roster.compare, others)))
+        if revision is None:
             await self._roster.load()
             await self._catalog.look(topic.name)
             await self._look(topic, intent)
             return False
         self._let_go(topic, intent)
         topic.routing = None
+        for successor in (s for s, owner in owners.items() if owner == self._membership.broker):
+            self._ownership.begin(topic, successor, revision, tables)
         held_s = min(filter(None, (segment.held_since_s for segment in segments)))
         self.tally.add(intent, self._clock.monotonic_s() - held_s)
         logger.info(
@@ -295,9 +298,9 @@ class Reshaper:
         for number in intent.segments:
             await self._catalog.look(topic.name, number)
 
-    async def _write(self, transaction: Transaction, living: list[Compare]) -> bool:
+    async def _write(self, transaction: Transaction, living: list[Compare]) -> int | None:
         compares = [*transaction.compares, self._membership.compare(), *living]
         revision = await self._coordination.commit(compares, transaction.writes)
         if revision:
             self._catalog.apply([Change(put.key, put.value, revision) for put in transaction.writes])
-        return revision is not None
+        return revision

@@ -66,6 +66,10 @@ class Chain:
                 self._check_dense(page)
                 self._names = page
 
+    def begin(self) -> None:
+        """As `open`, of a segment that nobody can have written to yet."""
+        self._names = []
+
     async def append(self, metadata: EntryMetadata, data: bytes | memoryview) -> None:
         """Make `data` the next entry. Raises Fenced when another writer has its name, ChainDamaged behind a seal.
 

@@ -36,6 +36,7 @@ class Ledger:
     begun: dict[str, int] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
     strange: list[str] = field(default_factory=list)  # answers that nobody may give
+    refused: list[str] = field(default_factory=list)  # those that may be tried again
     clock: count = field(default_factory=count)  # type: ignore[type-arg]
 
     def begin(self, messages: Sequence[Message]) -> None:
@@ -114,13 +115,14 @@ class Producer:
         try:
             async with cluster.client(broker) as http:
                 answer = await http.post(PATH, json=body, headers=headers)
-        except (Unavailable, httpx.TransportError):
+        except (Unavailable, httpx.TransportError) as error:
+            self.ledger.refused.append(f"{self.label} {first}: {error!r}")
             return None
         if answer.status_code == 200:
             found: dict[str, Any] = answer.json()
             return found
-        if answer.status_code != 503:
-            self.ledger.strange.append(f"{self.label} {first} {messages}: {answer.status_code} {answer.text}")
+        kind = self.ledger.refused if answer.status_code == 503 else self.ledger.strange
+        kind.append(f"{self.label} {first} {messages}: {answer.status_code} {answer.text}")
         return None
 
 

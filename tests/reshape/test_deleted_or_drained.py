@@ -109,7 +109,7 @@ async def test_an_owner_drains_while_its_segments_give_way(
         await here.settle()
         here.stopped = True
         await asyncio.gather(*here._going)
-        assert here.ledger.sent.keys() == here.ledger.ids.keys(), "some publishes failed"
+        assert here.ledger.sent.keys() == here.ledger.ids.keys(), here.ledger.refused
         assert not here.ledger.strange
         await here.over()
 

@@ -58,6 +58,20 @@ def test_an_owner_at_each_place(stage: Stage, place: str, how: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("place", ["reshape.flushed", "reshape.committed", "reshape.held", "reshape.sealed"])
+def test_an_owner_is_told_to_stop_amid_a_change(stage: Stage, place: str) -> None:
+    """SIGTERM comes when it is at the place: it drains, ends in order, and comes back."""
+    cluster, member = stage.cluster, next(stage.members)
+    bring_to(member, f"{place}:1:stop", "split")
+    member.tell_to_stop()
+    member.resume()
+    assert member.process.wait_gone(WITHIN_S) == 0
+    assert waited(lambda: not owns(cluster, member.id), WITHIN_S), f"nobody took over from {member.id} at {place}"
+    come_back(cluster, member, place)
+    assert stage.fleet.strange == []
+
+
+@pytest.mark.slow
 def test_at_last_everything_is_as_it_was_told(stage: Stage) -> None:
     """The judgement of all tests before."""
     heal(stage.cluster, stage.fleet, stage.history)
@@ -69,6 +83,14 @@ def test_at_last_everything_is_as_it_was_told(stage: Stage) -> None:
 
 def hit(cluster: Cluster, member: Member, place: str, kind: str) -> None:
     """This one comes to the place while it carries a change out; others take over; it comes back; the change ends."""
+    bring_to(member, place, kind)
+    before = member.id
+    assert waited(lambda: not owns(cluster, before), WITHIN_S), f"nobody took over from {before} at {place}"
+    come_back(cluster, member, place)
+
+
+def bring_to(member: Member, place: str, kind: str) -> None:
+    """Start it anew, and have it carry changes out until it dies or stops at the place."""
     member.kill()
     member.process.start(wait=False, env={"SEAWEEDQ_FAIL_AT": place})
     member.process.wait_ready()
@@ -78,10 +100,11 @@ def hit(cluster: Cluster, member: Member, place: str, kind: str) -> None:
     reached = waited(lambda: member.state() in ("T", ""), WITHIN_S)
     enough.set()
     assert reached, f"{member.name} did not come to {place}"
-    before = member.id
-    assert waited(lambda: not owns(cluster, before), WITHIN_S), f"nobody took over from {before} at {place}"
+
+
+def come_back(cluster: Cluster, member: Member, place: str) -> None:
+    """It goes on, or is started anew, and what was begun comes to its end."""
     member.revive()
-    asking.join(WITHIN_S)
     assert waited(member.process.ready, WITHIN_S), f"{member.name} did not come back from {place}"
     assert waited(lambda: not cluster.locked(), WITHIN_S), f"{cluster.locked()} stay locked after {place}"
 
