@@ -6,7 +6,9 @@
     │   ├── InvalidRequest, InvalidName, InvalidMessages
     │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
     │   ├── RouteNotFound, MethodNotAllowed
-    │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound
+    │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound, PayloadNotFound
+    │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
+    │   ├── PayloadTooLarge, TooManyUploads
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
     │   │   SequenceOutOfOrder
     │   ├── OffsetOutOfRange
@@ -139,6 +141,58 @@ class SubscriptionNotFound(BadRequest):
     """The topic has no subscription of that name; fields: topic, subscription."""
 
     slug, title = "subscription-not-found", "Subscription not found"
+
+
+class UploadNotFound(BadRequest):
+    """The topic has no such upload, or has it no more; fields: topic, upload_id."""
+
+    slug, title = "upload-not-found", "Upload not found"
+
+
+class UploadIncomplete(BadRequest):
+    """Not all of the upload's bytes are in the store; fields: upload_id, and often `missing`."""
+
+    slug, title = "upload-incomplete", "The upload is not complete"
+
+
+class UploadMismatch(BadRequest):
+    """What was uploaded is not what was said: its size or its SHA-256; fields: upload_id, field, value, bound."""
+
+    slug, title = "upload-mismatch", "The upload is not what was announced"
+
+
+class InvalidUpload(UploadMismatch):
+    """A store's word for it: what came is of another size or digest; fields: field, value, bound."""
+
+
+class UploadExpired(BadRequest):
+    """Too late for this upload; fields: upload_id, expires_at."""
+
+    slug, title = "upload-expired", "The upload has expired"
+
+
+class UploadConflict(BadRequest):
+    """The upload is in a state that does not allow this; fields: upload_id."""
+
+    slug, title = "upload-conflict", "The upload does not allow this"
+
+
+class PayloadTooLarge(BadRequest):
+    """A payload is over the limit; fields: limit_bytes."""
+
+    slug, title = "payload-too-large", "The payload is too large"
+
+
+class TooManyUploads(BadRequest):
+    """The topic has as many open uploads as it may have; fields: limit, retry_after_s."""
+
+    slug, title = "too-many-uploads", "Too many open uploads"
+
+
+class PayloadNotFound(BadRequest):
+    """The message has no payload, or it is not in the store; fields: topic, id."""
+
+    slug, title = "payload-not-found", "Payload not found"
 
 
 class TopicConflict(BadRequest):

@@ -19,9 +19,11 @@ from seaweedq.coordination.records import (
     CursorRecord,
     JournalRecord,
     LeaderRecord,
+    SecretRecord,
     SegmentRecord,
     SubscriptionRecord,
     TopicRecord,
+    UploadRecord,
 )
 from seaweedq.errors import Damaged
 
@@ -150,5 +152,30 @@ CURSORS = KeyKind(
     writer="the dispatcher, as a checkpoint; whoever recovers its journal, for the same epoch",
     lifetime="as long as its subscription and its segment",
 )
+UPLOADS = KeyKind(
+    "uploads/{topic}/{incarnation:010d}/{upload}",
+    UploadRecord,
+    writer="the broker that takes the request; the leader's sweep",
+    lifetime="until it has expired, and what never was published is gone from the store",
+)
+URL_SECRET = KeyKind(
+    "url-secret",
+    SecretRecord,
+    writer="the first broker that signs a URL of its own",
+    lifetime="for ever",
+)
 
-CATALOGUE = (CLUSTER, BROKERS, LEADER, JOURNALS, TOPICS, SEGMENTS, COUNTERS, CREATIONS, SUBSCRIPTIONS, CURSORS)
+CATALOGUE = (
+    CLUSTER,
+    BROKERS,
+    LEADER,
+    JOURNALS,
+    TOPICS,
+    SEGMENTS,
+    COUNTERS,
+    CREATIONS,
+    SUBSCRIPTIONS,
+    CURSORS,
+    UPLOADS,
+    URL_SECRET,
+)

@@ -180,3 +180,28 @@ class CursorRecord(msgspec.Struct, frozen=True):
     delivered_to: int = 0
     leases: tuple[tuple[int, int, float], ...] = ()
     consumer: str | None = None
+
+
+class UploadRecord(msgspec.Struct, frozen=True):
+    """An upload: the object `name`, `size` bytes of `content_type`, and what the client says their SHA-256 is (hex).
+
+    `checked` is the digest once it was found to be so. `parts` is the store's name of a multipart upload, whose parts
+    are of `part_bytes` bytes, the last one excepted. docs/by-reference.md has the states.
+    """
+
+    name: str
+    size: int
+    content_type: str
+    sha256: str | None
+    created_us: int
+    expires_us: int
+    state: Literal["open", "published", "removed"] = "open"
+    checked: str | None = None
+    parts: str | None = None
+    part_bytes: int | None = None
+
+
+class SecretRecord(msgspec.Struct, frozen=True):
+    """A key that all brokers share, in hex."""
+
+    secret: str

@@ -14,15 +14,29 @@ import pyarrow.compute as pc
 from seaweedq.segments.layout import HEADERS, TIMESTAMP, Format, Layout
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A payload in the store: its URI, size in bytes, content type, and SHA-256 in hex."""
+
+    uri: str
+    size: int
+    content_type: str
+    sha256: str
+
+
 @dataclass(slots=True)
 class Single:
-    """One checked message. `value` is JSON text, or the bytes themselves; times in microseconds since the epoch."""
+    """One checked message. `value` is JSON text, or the bytes themselves; times in microseconds since the epoch.
+
+    With a `reference` there is no value. It is an upload's id until the upload was looked up.
+    """
 
     key: str | None
-    value: bytes
+    value: bytes | None
     headers: dict[str, str] | None
     timestamp_us: int
     expires_us: int | None
+    reference: "Reference | str | None" = None
 
 
 def rows_of_singles(singles: Sequence[Single], layout: Layout) -> pa.RecordBatch:

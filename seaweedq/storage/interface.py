@@ -4,6 +4,8 @@ Names are relative to the store's root, with `/` between parts. An object is imm
 by `create`, and goes by `delete`.
 """
 
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 Data = bytes | bytearray | memoryview
@@ -34,3 +36,68 @@ class ObjectStore(Protocol):
 
     def open(self, name: str) -> BinaryIO:
         """A seekable reader, to be used (and closed) in a worker thread. Raises FileNotFoundError."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """A request that may be sent without credentials, with exactly these headers."""
+
+    url: str
+    method: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a multipart upload that the store has; numbers begin at 1."""
+
+    number: int
+    size: int
+    etag: str
+
+
+class PayloadStore(ObjectStore, Protocol):
+    """What payloads need beyond it: objects that no broker holds in memory.
+
+    Where `presigns`, clients put and get them at the store itself, and large ones come in parts; else they come through
+    `receive`.
+    """
+
+    presigns: bool
+
+    def uri(self, name: str) -> str:
+        """The object's absolute URI, as Spark and others open it."""
+
+    async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
+        """Make an object of a stream, durable when this returns: its SHA-256 in hex. None: the name is taken already.
+
+        Raises InvalidUpload where it is not `size` bytes long, or has another digest; then there is nothing. So it is
+        where it is cut off.
+        """
+
+    async def digest(self, name: str) -> tuple[int, str | None]:
+        """Size, and the SHA-256 in hex that the store itself found of the whole object, where it knows one. Raises
+        FileNotFoundError, StoreUnavailable."""
+
+    async def presign_put(
+        self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
+    ) -> SignedRequest:
+        """A put of the whole object, of that size and digest."""
+
+    async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
+        """A get of the object; ranges may be asked for."""
+
+    async def begin_parts(self, name: str, content_type: str) -> str:
+        """Begin a multipart upload: its name at the store."""
+
+    async def presign_part(self, name: str, parts: str, number: int, expires_s: int, size: int) -> SignedRequest:
+        """A put of one part, of that size."""
+
+    async def list_parts(self, name: str, parts: str) -> list[Part]:
+        """The parts that the store has, by number. Raises FileNotFoundError where there is no such upload."""
+
+    async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
+        """Make the object of these parts; done again it is no error. Raises FileNotFoundError where neither is there."""
+
+    async def abort_parts(self, name: str, parts: str) -> None:
+        """Remove all parts of an upload; one that is not there is no error."""
