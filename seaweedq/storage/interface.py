@@ -97,7 +97,8 @@ class PayloadStore(ObjectStore, Protocol):
         """The parts that the store has, by number. Raises FileNotFoundError where there is no such upload."""
 
     async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
-        """Make the object of these parts; done again it is no error. Raises FileNotFoundError where neither is there."""
+        """Make the object of these parts; done again it is no error. Raises FileNotFoundError where there is neither
+        upload nor object."""
 
     async def abort_parts(self, name: str, parts: str) -> None:
         """Remove all parts of an upload; one that is not there is no error."""

@@ -10,7 +10,8 @@ import errno
 import fcntl
 import heapq
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -19,19 +20,23 @@ from typing import BinaryIO, cast
 from fsspec.implementations.local import LocalFileSystem
 
 from seaweedq.clock import Ids
-from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.direct import write_all
 from seaweedq.storage.interface import Data
 from seaweedq.storage.names import TEMPORARY, check_name, check_prefix
+from seaweedq.storage.spool import Spool, unavailable
+from seaweedq.storage.unsigned import Unsigned
+
+RECEIVERS = 2  # threads that write payloads, so that these do not stand before what the chains write
 
 
-class LocalStore:
-    """An ObjectStore in the folder `root`, a path or a file:// URL; the folder is made when the first object is."""
+class LocalStore(Unsigned):
+    """A PayloadStore in the folder `root`, a path or a file:// URL; the folder is made when the first object is."""
 
     def __init__(self, root: Path | str, ids: Ids) -> None:
         self._files = LocalFileSystem()
         self._root: str = self._files._strip_protocol(str(root)).rstrip("/")
         self._ids = ids
+        self._receivers = ThreadPoolExecutor(RECEIVERS, "receiver")
         self._durable: set[str] = set()  # folders whose own names are known to be fsynced
 
     async def create(self, name: str, data: Data) -> bool:
@@ -61,12 +66,31 @@ class LocalStore:
         """As ObjectStore. Reads the folders that hold the answer, and one stat a name."""
         return [*await asyncio.to_thread(self._list, check_prefix(prefix), after, limit)]
 
+    def uri(self, name: str) -> str:
+        """As PayloadStore: file:///..., with nothing escaped, which is how Spark and fsspec read it."""
+        return f"file://{self._path(name)}"
+
+    async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
+        """As PayloadStore. Raises what `chunks` raises, too, and StoreUnavailable where the disk is full; in memory it
+        has two pieces of 1 MiB. Cancelled at its very end it may have made the object, whole and checked."""
+        path, temporary = self._path(name), f"{self._root}/{TEMPORARY}{self._ids.nonce()}"
+        spool = Spool(temporary, self._receivers)
+        try:
+            digest = await spool.fill(chunks, size, sha256)
+            return digest if await spool.run(self._link, temporary, path) else None
+        finally:
+            await spool.discard()
+
+    async def digest(self, name: str) -> tuple[int, str | None]:
+        """As PayloadStore; a folder knows no digests."""
+        return await self.size(name), None
+
     async def sweep_temporary(self) -> int:
         """Remove what crashed writers left in `_tmp`; to be called at start. How many files went."""
         return await asyncio.to_thread(self._sweep)
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing is held open; the threads that write payloads end with the store."""
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{check_name(name)}"
@@ -78,7 +102,7 @@ class LocalStore:
             with _written(temporary, data):
                 return self._link(temporary, self._path(name))
         except OSError as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -192,11 +216,7 @@ def _answers() -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _unavailable(error) from error
-
-
-def _unavailable(error: OSError) -> StoreUnavailable:
-    return StoreUnavailable(f"the store's folder: {error.strerror}", inside=f"{error}", errno=error.errno)
+        raise unavailable(error) from error
 
 
 @contextmanager

@@ -1,25 +1,28 @@
 """Objects in a dictionary: the twin of the real stores for tests, with a hook for faults."""
 
+import hashlib
 import heapq
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
 from seaweedq.storage.interface import Data
 from seaweedq.storage.names import check_name, check_prefix
+from seaweedq.storage.spool import check_digest, check_size
+from seaweedq.storage.unsigned import Unsigned
 
 
 def _no_faults(moment: str, name: str) -> None:
     pass
 
 
-class MemoryStore:
-    """An ObjectStore in memory.
+class MemoryStore(Unsigned):
+    """A PayloadStore in memory.
 
     `faults(moment, name)` is called before and after each act, with moments like "before create" and "after create"
-    (create, read, size, list, delete, open; for list the name is the prefix). What it raises is what the caller sees:
-    StoreUnavailable at "after create" is the reset after it happened.
+    (create, read, size, list, delete, open, receive; for list the name is the prefix). What it raises is what the
+    caller sees: StoreUnavailable at "after create" is the reset after it happened.
     """
 
     def __init__(self, faults: Callable[[str, str], None] = _no_faults) -> None:
@@ -60,6 +63,29 @@ class MemoryStore:
         """As ObjectStore."""
         with self._act("list", check_prefix(prefix)):
             return heapq.nsmallest(limit, (n for n in self._objects if n.startswith(prefix) and n > after))
+
+    def uri(self, name: str) -> str:
+        """As PayloadStore; nobody else can open it."""
+        return f"memory:///{check_name(name)}"
+
+    async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
+        """As PayloadStore."""
+        with self._act("receive", check_name(name)):
+            data = bytearray()
+            async for chunk in chunks:
+                data += chunk
+                if len(data) > size:
+                    break
+            check_size(len(data), size)
+            check_digest(digest := hashlib.sha256(data).hexdigest(), sha256)
+            if name in self._objects:
+                return None
+            self._objects[name] = bytes(data)
+            return digest
+
+    async def digest(self, name: str) -> tuple[int, str | None]:
+        """As PayloadStore; it knows no digests."""
+        return await self.size(name), None
 
     def _get(self, name: str) -> bytes:
         try:

@@ -1,0 +1,45 @@
+"""The half of PayloadStore that a store of one machine does not have: it signs nothing, and knows no parts."""
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from seaweedq.storage.interface import Part, SignedRequest
+
+
+class Unsigned:
+    """A store whose payloads come through `receive`. All else raises NotImplementedError: look at `presigns` first."""
+
+    presigns: bool = False
+
+    async def presign_put(
+        self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
+    ) -> SignedRequest:
+        """Not here."""
+        self._refuse()
+
+    async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
+        """Not here."""
+        self._refuse()
+
+    async def begin_parts(self, name: str, content_type: str) -> str:
+        """Not here."""
+        self._refuse()
+
+    async def presign_part(self, name: str, parts: str, number: int, expires_s: int, size: int) -> SignedRequest:
+        """Not here."""
+        self._refuse()
+
+    async def list_parts(self, name: str, parts: str) -> list[Part]:
+        """Not here."""
+        self._refuse()
+
+    async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
+        """Not here."""
+        self._refuse()
+
+    async def abort_parts(self, name: str, parts: str) -> None:
+        """Not here."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NotImplementedError(f"{type(self).__name__} signs no requests and has no parts")
