@@ -8,7 +8,7 @@
     │   ├── RouteNotFound, MethodNotAllowed
     │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound, PayloadNotFound
     │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
-    │   ├── PayloadTooLarge, TooManyUploads
+    │   ├── PayloadTooLarge, TooManyUploads, InvalidImport
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
     │   │   SequenceOutOfOrder
     │   ├── OffsetOutOfRange
@@ -187,6 +187,12 @@ class TooManyUploads(BadRequest):
     """The topic has as many open uploads as it may have; fields: limit, retry_after_s."""
 
     slug, title = "too-many-uploads", "Too many open uploads"
+
+
+class InvalidImport(BadRequest):
+    """The uploaded file can not be read as what it is said to be; fields: format, reason."""
+
+    slug, title = "invalid-import", "The file can not be imported"
 
 
 class PayloadNotFound(BadRequest):

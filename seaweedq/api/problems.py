@@ -46,6 +46,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.InvalidMessages: 422,
     errors.UploadMismatch: 422,
     errors.InvalidUpload: 422,
+    errors.InvalidImport: 422,
     errors.TooManyUploads: 429,
     errors.Unavailable: 503,
     errors.NotReady: 503,

@@ -17,6 +17,7 @@ from seaweedq.coordination.records import (
     Counter,
     CreationRecord,
     CursorRecord,
+    ImportRecord,
     JournalRecord,
     LeaderRecord,
     SecretRecord,
@@ -158,6 +159,12 @@ UPLOADS = KeyKind(
     writer="the broker that takes the request; the leader's sweep",
     lifetime="until it has expired, and what never was published is gone from the store",
 )
+IMPORTS = KeyKind(
+    "imports/{topic}/{incarnation:010d}/{upload}",
+    ImportRecord,
+    writer="the broker that takes the request; the one that works on it; who adopts it from one that is gone",
+    lifetime="until a day after its upload has expired, or the topic goes",
+)
 URL_SECRET = KeyKind(
     "url-secret",
     SecretRecord,
@@ -177,5 +184,6 @@ CATALOGUE = (
     SUBSCRIPTIONS,
     CURSORS,
     UPLOADS,
+    IMPORTS,
     URL_SECRET,
 )

@@ -76,6 +76,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
     """What users set. `schema` is Iceberg's schema JSON, of typed topics alone; `scaling` is the balancer's policy.
 
     `columns` is the Arrow schema made of `schema`, encoded, so that a broker's start need not parse that again.
+    `max_payload_bytes` lowers the setting of that name.
     """
 
     format: Literal["json", "bytes", "typed"] = "json"
@@ -86,6 +87,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
     flush: FlushPolicy = FlushPolicy()
     retention: RetentionPolicy = RetentionPolicy()
     columns: str | None = None
+    max_payload_bytes: int | None = None
 
 
 class TopicRecord(msgspec.Struct, frozen=True):
@@ -186,7 +188,8 @@ class UploadRecord(msgspec.Struct, frozen=True):
     """An upload: the object `name`, `size` bytes of `content_type`, and what the client says their SHA-256 is (hex).
 
     `checked` is the digest once it was found to be so. `parts` is the store's name of a multipart upload, whose parts
-    are of `part_bytes` bytes, the last one excepted. docs/by-reference.md has the states.
+    are of `part_bytes` bytes, the last one excepted. A removed one is `cleared` when its object was deleted.
+    docs/by-reference.md has the states.
     """
 
     name: str
@@ -199,9 +202,50 @@ class UploadRecord(msgspec.Struct, frozen=True):
     checked: str | None = None
     parts: str | None = None
     part_bytes: int | None = None
+    cleared: bool = False
 
 
 class SecretRecord(msgspec.Struct, frozen=True):
     """A key that all brokers share, in hex."""
 
     secret: str
+
+
+class ImportedSegment(msgspec.Struct, frozen=True):
+    """Rows of an import in a segment: how many, and the offsets of the first and the last; others may lie between."""
+
+    segment: int
+    first_offset: int
+    last_offset: int
+    count: int
+
+
+class ImportProblem(msgspec.Struct, frozen=True):
+    """Why an import has failed: the slug of an error, its detail and fields."""
+
+    slug: str
+    detail: str
+    fields: dict[str, Any] = {}
+
+
+class ImportRecord(msgspec.Struct, frozen=True):
+    """An import of the object `name` (`size` bytes, `sha256`), at which `broker` works; None: nobody.
+
+    `started_us` is the time of rows that have none, and with `max_message_bytes` makes them a function of the file.
+    `rows` is known once the file was checked; the first `rows_done` are durable. docs/by-reference.md has the states.
+    """
+
+    format: Literal["parquet", "ndjson", "arrow"]
+    bare: bool
+    name: str
+    size: int
+    sha256: str
+    started_us: int
+    expires_us: int
+    max_message_bytes: int
+    broker: str | None
+    state: Literal["checking", "running", "done", "failed"] = "checking"
+    rows: int | None = None
+    rows_done: int = 0
+    segments: tuple[ImportedSegment, ...] = ()
+    problem: ImportProblem | None = None
