@@ -60,7 +60,26 @@ def decode_arrow(body: bytes | pa.Buffer, intake: Intake) -> pa.RecordBatch:
 
     Raises UnreadableBody, RequestTooLarge, InvalidRequest (a column does not fit), InvalidMessages, MessageTooLarge.
     """
-    columns, count = _read(pa.py_buffer(body), intake)
+    return _rows_of(*_read(pa.py_buffer(body), intake), intake)
+
+
+def check_schema(schema: pa.Schema, intake: Intake) -> None:
+    """Raises InvalidRequest naming a column that does not fit."""
+    _casts(schema, intake)
+
+
+def decode_batch(batch: pa.RecordBatch, intake: Intake) -> pa.RecordBatch:
+    """As `decode_arrow`, of one batch that was read from somewhere else; none of its values was looked at yet."""
+    try:
+        casts = _casts(batch.schema, intake)
+        batch.validate(full=True)
+    except _ARROW_ERRORS as error:
+        raise UnreadableBody(f"the rows are not valid Arrow data: {_brief(error)}") from None
+    columns = {name: _cast(name, casts[name], [batch.column(at)], intake) for at, name in enumerate(batch.schema.names)}
+    return _rows_of(columns, batch.num_rows, intake)
+
+
+def _rows_of(columns: dict[str, pa.Array], count: int, intake: Intake) -> pa.RecordBatch:
     check_count(count)
     layout = intake.layout
     values = [columns.get(field.name, pa.nulls(count, field.type)) for field in layout.values]

@@ -37,6 +37,11 @@ def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
             raise RequestTooLarge(f"{detail}; split it, or import an uploaded file", limit_bytes=limit_bytes)
 
 
+def stated_bytes(message: pa.ipc.Message) -> int:
+    """What the buffers of a message say that they hold together once decompressed. Raises UnreadableBody."""
+    return sum(_lengths(message))
+
+
 def _lengths(message: pa.ipc.Message) -> list[int]:
     """The length of each buffer of a message once it is decompressed."""
     metadata = message.metadata.to_pybytes()
