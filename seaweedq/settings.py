@@ -127,6 +127,45 @@ class Settings(BaseSettings):
         le=600,
         description="How long a publish waits for its durability, a flush or a new topic for the store, before 503.",
     )
+    max_payload_bytes: int = Field(
+        5 * 1024**4,
+        ge=MIB,
+        le=5 * 1024**4,
+        description="Largest payload of an upload. A topic may lower it. More than 5 TiB no S3 takes.",
+    )
+    max_open_uploads: int = Field(
+        1000,
+        ge=1,
+        le=1_000_000,
+        description="Uploads of one topic that were begun and not published yet; more get 429. Each may leave its "
+        "bytes in the store until it has expired.",
+    )
+    upload_expires_s: int = Field(
+        86_400,
+        ge=60,
+        le=7 * 86_400,
+        description="How long an upload may take, and how long it can be published. Its record is kept in coordination "
+        "that long.",
+    )
+    upload_url_s: int = Field(
+        3600,
+        ge=10,
+        le=86_400,
+        description="How long a URL to put or get a payload holds. Whoever has it needs nothing else.",
+    )
+    multipart_bytes: int = Field(
+        64 * MIB,
+        ge=5 * MIB,
+        le=5 * 1024**3,
+        description="Uploads over this go to S3 in parts, which can be sent again and side by side.",
+    )
+    upload_grace_s: int = Field(
+        3600,
+        ge=1,
+        le=7 * 86_400,
+        description="How long behind its expiry an upload that nobody published stays. Longer than the brokers' clocks "
+        "may differ.",
+    )
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,

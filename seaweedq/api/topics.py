@@ -56,6 +56,7 @@ class ChangeRequest(Struct, forbid_unknown_fields=True):
     scaling: ScalingRequest | UnsetType = UNSET
     flush: FlushRequest | UnsetType = UNSET
     retention: RetentionRequest | UnsetType = UNSET
+    max_payload_bytes: Annotated[int, Meta(ge=1, le=5 * 1024**4)] | UnsetType | None = UNSET
 
 
 class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
@@ -81,6 +82,7 @@ class TopicAnswer(Struct):
     scaling: ScalingPolicy
     flush: FlushPolicy
     retention: RetentionPolicy
+    max_payload_bytes: int | None
     created_at: datetime
     segments: int
     hot_segments: list[int]
@@ -122,6 +124,7 @@ _SHOWN = {
     "scaling": msgspec.to_builtins(ScalingPolicy(min_segments=4)),
     "flush": {"max_bytes": None, "min_bytes": None, "max_age_s": 60.0},
     "retention": {"max_age_s": None, "max_bytes": None},
+    "max_payload_bytes": None,
     "created_at": "2026-01-31T12:00:00Z",
     "segments": 4,
     "hot_segments": [],
@@ -208,7 +211,7 @@ async def show_topic(request: Request, topic: str) -> Response:
     ),
 )
 async def change_topic(request: Request, topic: str) -> Response:
-    """Change flush, retention or scaling: what is named changes, null brings its default back."""
+    """Change flush, retention, scaling or the largest payload: what is named changes, null brings its default back."""
     broker = broker_of(request)
     check_name(topic)
     wanted = await read_request(request, _CHANGE)
@@ -264,6 +267,7 @@ def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
         scaling=changed_scaling(config, wanted.scaling) if wanted.scaling else config.scaling,
         flush=replace(config.flush, **msgspec.to_builtins(wanted.flush or FlushRequest())),
         retention=replace(config.retention, **msgspec.to_builtins(wanted.retention or RetentionRequest())),
+        max_payload_bytes=config.max_payload_bytes if wanted.max_payload_bytes is UNSET else wanted.max_payload_bytes,
     )
 
 
@@ -299,6 +303,7 @@ async def _answer(broker: Broker, topic: Topic, fresh: bool = False) -> TopicAns
         scaling=policy_of(topic),
         flush=config.flush,
         retention=config.retention,
+        max_payload_bytes=config.max_payload_bytes,
         created_at=moment(topic.record.created_us),
         segments=sum(record.state == "open" for record in broker.catalog.segments(topic).values()),
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],

@@ -26,6 +26,9 @@ def create(
     flush_max_age_s: Annotated[float | None, typer.Option(help="A tail this old becomes a Parquet file.")] = None,
     retention_max_age_s: Annotated[float | None, typer.Option(help="How long messages are kept at least.")] = None,
     retention_max_bytes: Annotated[int | None, typer.Option(help="How much is kept at least.")] = None,
+    max_payload_bytes: Annotated[
+        int | None, typer.Option(help="Largest payload of an upload, where it is to be less than the broker's setting.")
+    ] = None,
     target_messages_per_s: Annotated[
         int | None, typer.Option(help="A segment that gets more for long is split.")
     ] = None,
@@ -48,6 +51,7 @@ def create(
         initial_segments=segments,
         flush=_present(max_bytes=flush_max_bytes, max_age_s=flush_max_age_s) or None,
         retention=_present(max_age_s=retention_max_age_s, max_bytes=retention_max_bytes) or None,
+        max_payload_bytes=max_payload_bytes,
         scaling=_present(
             target_messages_per_s=target_messages_per_s,
             target_bytes_per_s=target_bytes_per_s,

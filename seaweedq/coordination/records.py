@@ -187,8 +187,8 @@ class CursorRecord(msgspec.Struct, frozen=True):
 class UploadRecord(msgspec.Struct, frozen=True):
     """An upload: the object `name`, `size` bytes of `content_type`, and what the client says their SHA-256 is (hex).
 
-    `checked` is the digest once it was found to be so. `parts` is the store's name of a multipart upload, whose parts
-    are of `part_bytes` bytes, the last one excepted. A removed one is `cleared` when its object was deleted.
+    `checked` is the digest that its object was found to have. `parts` is the store's name of a multipart upload, whose
+    parts are of `part_bytes` bytes, the last one excepted. A removed one is `cleared` when its object was deleted.
     docs/by-reference.md has the states.
     """
 

@@ -1,0 +1,106 @@
+"""The leader's sweep of uploads: what nobody published in time goes, and what removals that were cut off have left.
+
+It looks at a page of records at a time, and does for each what upload_plan's `step` says. Each change compares the
+record's revision and the leader's key, so a publish that was faster keeps its payload. What fails is left to the next
+pass, which goes on behind it.
+"""
+
+from collections.abc import Callable
+
+from seaweedq.broker import upload_plan as plan
+from seaweedq.broker.catalog import Catalog
+from seaweedq.broker.failpoints import reach
+from seaweedq.broker.upload_plan import Step
+from seaweedq.broker.upload_removal import clear, clear_folder, cleared
+from seaweedq.clock import Clock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put
+from seaweedq.coordination.records import UploadRecord
+from seaweedq.coordination.transactions import read_all
+from seaweedq.errors import Damaged
+from seaweedq.storage.interface import PayloadStore
+
+PAGE = 200
+
+
+class UploadSweep:
+    """Done by the leader, over all topics, those that are gone too. `leading` holds while it leads."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        coordination: Coordination,
+        store: PayloadStore,
+        clock: Clock,
+        grace_s: float,
+        leading: Callable[[], Compare],
+    ) -> None:
+        self._catalog = catalog
+        self._coordination = coordination
+        self._store = store
+        self._clock = clock
+        self._grace_s = grace_s
+        self._leading = leading
+        self._after = ""  # how far this pass is
+
+    async def records(self) -> None:
+        """One pass over all records of uploads, or the rest of the last one."""
+        while True:
+            page = await self._coordination.range(keys.UPLOADS.prefix(), self._after, PAGE)
+            for entry in page.entries:
+                self._after = entry.key
+                await self._one(entry)
+            if not page.more:
+                self._after = ""
+                return
+
+    async def folders(self) -> int:
+        """Delete what is in the folders of topics that are gone: a put may have ended after its record had gone. How
+        many objects went.
+
+        Counters are read before the topics: an incarnation that is in use is in the catalog, or not below its counter.
+        """
+        counters, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
+        below = {keys.COUNTERS.parse(e.key)[0]: keys.COUNTERS.decode(e.value).next for e in counters}
+        under_way, _ = await read_all(self._coordination, keys.CREATIONS.prefix())
+        busy = {keys.CREATIONS.parse(entry.key)[0] for entry in under_way}
+        await self._catalog.load()
+        gone, after = 0, ""
+        while names := await self._store.list(plan.FOLDER, after, 1):
+            topic = names[0].removeprefix(plan.FOLDER).split("/")[0]
+            after = plan.folder(topic) + "~"
+            if topic in below and topic not in busy and self._catalog.find(topic) is None:
+                gone += await clear_folder(self._store, topic, below[topic])
+        return gone
+
+    async def _one(self, entry: Entry) -> None:
+        topic, _, upload = keys.UPLOADS.parse(entry.key)
+        record = keys.UPLOADS.decode(entry.value)
+        if plan.incarnation_of(upload) is None or record.name != plan.object_name(topic, upload):
+            raise Damaged(f"the record of upload {upload!r} names the object {record.name!r}")
+        match plan.step(record, self._clock.now_us(), self._grace_s):
+            case Step.REMOVE:
+                record = plan.removed(record)
+                if revision := await self._put(entry.key, record, entry.revision):
+                    reach("sweep.removed")
+                    await self._clear(entry.key, record, revision)
+            case Step.CLEAR:
+                await self._clear(entry.key, record, entry.revision)
+            case Step.FORGET:
+                await self._forget(entry)
+            case Step.CLEAR_AND_FORGET:
+                await clear(self._store, record)
+                reach("sweep.again")
+                await self._forget(entry)
+
+    async def _clear(self, key: str, record: UploadRecord, revision: int) -> None:
+        await clear(self._store, record)
+        reach("sweep.cleared")
+        await self._put(key, cleared(record), revision)
+
+    async def _put(self, key: str, record: UploadRecord, revision: int) -> int | None:
+        compares = [self._leading(), Compare(key, revision)]
+        return await self._coordination.commit(compares, [Put(key, keys.UPLOADS.encode(record))])
+
+    async def _forget(self, entry: Entry) -> None:
+        await self._coordination.commit([self._leading(), Compare(entry.key, entry.revision)], [Delete(entry.key)])
