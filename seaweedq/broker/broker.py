@@ -176,6 +176,7 @@ class Broker(Parts):
         await asyncio.gather(*self._tasks, *flushes, return_exceptions=True)
         if self.leader:
             await self.leader.stop()
+        await self.uploads.close()
         if self._working:
             await self.journal.close()
         if clean:
@@ -208,6 +209,7 @@ class Broker(Parts):
                 return  # and its folder may be another one's now
             await self.admin.begin_delete(topic)
             await self.everywhere.close(topic, lambda: self.close_topic(topic))
+            await self.uploads.remove_topic(topic)
             await self.admin.finish_delete(topic)
 
     async def close_topic(self, topic: Topic) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.chores import Chore, Deletions
@@ -43,6 +43,8 @@ from seaweedq.broker.takeover import Takeover
 from seaweedq.broker.taking import Taker
 from seaweedq.broker.topics import TopicAdmin
 from seaweedq.broker.upkeep import Upkeep
+from seaweedq.broker.upload_sweep import UploadSweep
+from seaweedq.broker.uploads import Uploads
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
@@ -50,9 +52,9 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
-from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.interface import ObjectStore, PayloadStore
 
-DELETIONS_S, BALANCE_S, SWEEP_S = 1.0, 2.0, 3600.0  # how often the leader does them
+DELETIONS_S, BALANCE_S, UPLOADS_S, SWEEP_S = 1.0, 2.0, 60.0, 3600.0  # how often the leader does them
 
 
 class Parts(ABC):
@@ -82,6 +84,8 @@ class Parts(ABC):
         self.cache = GroupCache(self.budget, settings.cache_bytes)
         self.reader = Reader(self.cache)
         self.peers = Peers(secret)
+        payloads = cast(PayloadStore, self.store)
+        self.uploads = Uploads(self.catalog, coordination, payloads, clock, ids, settings, url)
         self.lost = asyncio.Event()
         self.leader: Leader | None = None
         self._coordination = coordination
@@ -246,9 +250,19 @@ class Parts(ABC):
         evening = Evening(self.catalog, self.roster, reports, self.peers, self.clock)
         self.scaler = Scaler(self.catalog, self.roster, reports, self.planner, evening, self.election, self.clock)
         deletions = Deletions(self.catalog, self.delete_topic, self.clock)
+        uploads = UploadSweep(
+            self.catalog,
+            self._coordination,
+            cast(PayloadStore, self.store),
+            self.clock,
+            self.settings.upload_grace_s,
+            self.election.leader_compare,
+        )
         chores = (
             Chore("ending deletions", deletions.end, DELETIONS_S, self.clock),
             Chore("balancing", partial(_balance, reports, self.scaler, evening), BALANCE_S, self.clock),
+            Chore("sweep of uploads", uploads.records, UPLOADS_S, self.clock),
+            Chore("sweep of payloads", uploads.folders, SWEEP_S, self.clock),
             Chore("sweep", self.admin.sweep, SWEEP_S, self.clock),
         )
         return Leader(
