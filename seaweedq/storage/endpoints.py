@@ -5,35 +5,29 @@ next; a create never does by itself, for its callers put the same bytes again, a
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import BinaryIO, Protocol, TypeVar
 
 from seaweedq.errors import StoreUnavailable
-from seaweedq.storage.interface import Data, ObjectStore
+from seaweedq.storage.interface import Data, ObjectStore, Part, PayloadStore, SignedRequest
 
 T = TypeVar("T")
 logger = logging.getLogger("seaweedq")
 
 
-class Endpoint(ObjectStore, Protocol):
-    """A store that knows where it is asked for, holds connections, and gives URLs to others."""
+class Endpoint(PayloadStore, Protocol):
+    """A store that knows where it is asked for, and holds connections."""
 
     endpoint: str | None
-
-    async def presign_upload(
-        self, name: str, expires_s: int, content_type: str | None = None, size: int | None = None
-    ) -> str:
-        """A URL for one PUT."""
-
-    async def presign_download(self, name: str, expires_s: int) -> str:
-        """A URL for GET."""
 
     async def close(self) -> None:
         """Close the connections."""
 
 
 class Endpoints:
-    """An ObjectStore over at least one endpoint of the same store."""
+    """A PayloadStore over at least one endpoint of the same store."""
+
+    presigns: bool = True
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints = list(endpoints)
@@ -64,6 +58,10 @@ class Endpoints:
         """As ObjectStore."""
         return await self._anywhere(lambda store: store.size(name))
 
+    async def list_parts(self, name: str, parts: str) -> list[Part]:
+        """As PayloadStore."""
+        return await self._anywhere(lambda store: store.list_parts(name, parts))
+
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         """As ObjectStore."""
         return await self._anywhere(lambda store: store.list(prefix, after, limit))
@@ -81,15 +79,43 @@ class Endpoints:
                 self._turn_from(used, error)
         return self.endpoints[-1].open(name)
 
-    async def presign_upload(
-        self, name: str, expires_s: int, content_type: str | None = None, size: int | None = None
-    ) -> str:
-        """A URL of the endpoint in use that takes one PUT of the object."""
-        return await self._endpoints[0].presign_upload(name, expires_s, content_type, size)
+    def uri(self, name: str) -> str:
+        """As PayloadStore; the same at all endpoints."""
+        return self._endpoints[0].uri(name)
 
-    async def presign_download(self, name: str, expires_s: int) -> str:
-        """A URL of the endpoint in use that takes a GET of the object."""
-        return await self._endpoints[0].presign_download(name, expires_s)
+    async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
+        """As the endpoints."""
+        return await self._endpoints[0].receive(name, chunks, size, sha256)
+
+    async def digest(self, name: str) -> tuple[int, str | None]:
+        """As PayloadStore."""
+        return await self._anywhere(lambda store: store.digest(name))
+
+    async def presign_put(
+        self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
+    ) -> SignedRequest:
+        """As PayloadStore, for the endpoint in use: a signature holds for one host alone."""
+        return await self._endpoints[0].presign_put(name, expires_s, size, content_type, sha256)
+
+    async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
+        """As PayloadStore, for the endpoint in use."""
+        return await self._endpoints[0].presign_get(name, expires_s)
+
+    async def presign_part(self, name: str, parts: str, number: int, expires_s: int, size: int) -> SignedRequest:
+        """As PayloadStore, for the endpoint in use; the parts of one upload may come through several."""
+        return await self._endpoints[0].presign_part(name, parts, number, expires_s, size)
+
+    async def begin_parts(self, name: str, content_type: str) -> str:
+        """As PayloadStore."""
+        return await self._anywhere(lambda store: store.begin_parts(name, content_type))
+
+    async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
+        """As PayloadStore."""
+        await self._anywhere(lambda store: store.end_parts(name, parts, found))
+
+    async def abort_parts(self, name: str, parts: str) -> None:
+        """As PayloadStore."""
+        await self._anywhere(lambda store: store.abort_parts(name, parts))
 
     async def sweep_temporary(self) -> int:
         """A put that was cut off leaves nothing."""

@@ -5,7 +5,7 @@ by `create`, and goes by `delete`.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
 Data = bytes | bytearray | memoryview
@@ -40,9 +40,9 @@ class ObjectStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """A request that may be sent without credentials, with exactly these headers."""
+    """A request that may be sent without credentials, with exactly these headers. Its URL is a secret: never log it."""
 
-    url: str
+    url: str = field(repr=False)
     method: str
     headers: Mapping[str, str]
 

@@ -1,7 +1,8 @@
 """Objects below a prefix of a bucket, on AWS or whatever speaks S3 and keeps create-if-absent.
 
 Creates are single conditional puts (`If-None-Match: *`), so an object is at most 5 GB, and nothing is ever left half
-done. Credentials, region and profiles are boto's: AWS_* variables, ~/.aws, instance roles.
+done; payloads, which clients upload, are in `s3_payloads`. Credentials, region and profiles are boto's: AWS_*
+variables, ~/.aws, instance roles.
 """
 
 import re
@@ -13,16 +14,17 @@ from fsspec.asyn import sync
 
 from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.storage.interface import Data
-from seaweedq.storage.names import check_name, check_prefix
+from seaweedq.storage.names import check_prefix
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
+from seaweedq.storage.s3_payloads import S3Payloads
 from seaweedq.storage.s3_requests import Bucket
 
 PAGE = 1000  # keys, the most that S3 lists at once
 _URL = re.compile(r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?P<prefix>(/[^/?#]+)*)/?")
 
 
-class S3Store:
-    """An ObjectStore at `url` (s3://bucket/prefix), reached at `endpoint`; None: where boto's variables and files say.
+class S3Store(S3Payloads):
+    """A PayloadStore at `url` (s3://bucket/prefix), reached at `endpoint`; None: where boto's variables and files say.
 
     `addressing`: auto, path or virtual. All awaited methods belong to one event loop, `open` to any thread: what it
     gives reads through fsspec's own thread. Raises InvalidRequest for a URL that is none.
@@ -41,7 +43,6 @@ class S3Store:
         if not match:
             raise InvalidRequest(f"store={url!r} is not s3://bucket/prefix", field="store")
         self.endpoint = endpoint
-        self._root = f"{match['prefix'][1:]}/" if match["prefix"] else ""
         bucket = partial(
             Bucket,
             match["bucket"],
@@ -51,7 +52,7 @@ class S3Store:
             read_timeout_s=read_timeout_s,
             connections=connections,
         )
-        self._bucket = bucket(on_loop=True)
+        super().__init__(bucket(on_loop=True), f"{match['prefix'][1:]}/" if match["prefix"] else "")
         self._readers = bucket(on_loop=False)
 
     async def create(self, name: str, data: Data) -> bool:
@@ -93,18 +94,6 @@ class S3Store:
         fetch = partial(sync, self._readers.loop, _range, self._readers, key)
         return cast(BinaryIO, RangeReader(fetch, size, tail))
 
-    async def presign_upload(
-        self, name: str, expires_s: int, content_type: str | None = None, size: int | None = None
-    ) -> str:
-        """A URL that takes one PUT of the object, of that Content-Type and that many bytes where they are given."""
-        stated = {"ContentType": content_type, "ContentLength": size}
-        stated = {parameter: value for parameter, value in stated.items() if value is not None}
-        return await self._bucket.presign("put_object", self._key(name), expires_s, **stated)
-
-    async def presign_download(self, name: str, expires_s: int) -> str:
-        """A URL that takes a GET of the object."""
-        return await self._bucket.presign("get_object", self._key(name), expires_s)
-
     async def sweep_temporary(self) -> int:
         """A put that was cut off leaves nothing."""
         return 0
@@ -112,9 +101,6 @@ class S3Store:
     async def close(self) -> None:
         """Close the loop's connections. Readers go on; their connections go with the store."""
         await self._bucket.close()
-
-    def _key(self, name: str) -> str:
-        return self._root + check_name(name)
 
 
 def s3_stores(url: str, endpoints: Sequence[str], addressing: str = "auto") -> list[S3Store]:

@@ -62,7 +62,7 @@ class Bucket:
         read_timeout_s: float,
         connections: int,
     ) -> None:
-        self._name = name
+        self.name = name
         self._where = f"bucket {name}" + (f" at {endpoint}" if endpoint else "")
         self._patience_s = connect_timeout_s + read_timeout_s
         self._files = S3FileSystem(
@@ -128,17 +128,25 @@ class Bucket:
 
     async def size(self, key: str) -> int:
         """Size in bytes. Raises FileNotFoundError."""
+        return int((await self.head(key))["ContentLength"])
+
+    async def head(self, key: str, **parameters: Any) -> dict[str, Any]:
+        """What is known of an object. Raises FileNotFoundError."""
         try:
-            answer = await self._repeat(f"size {key}", lambda: self._call("head_object", Key=key))
+            return await self.ask("head_object", key, **parameters)
         except FileNotFoundError:  # its answer has no body to say whether the bucket is there
             await self.read(key, "0-0")
             raise
-        return int(answer["ContentLength"])
+
+    async def ask(self, method: str, key: str, **parameters: Any) -> dict[str, Any]:
+        """The answer to a request that may be sent again. Raises FileNotFoundError where its object, or its multipart
+        upload, is not there."""
+        return await self._repeat(f"{method} {key}", lambda: self._call(method, Key=key, **parameters))
 
     async def delete(self, key: str) -> None:
         """Remove an object; one that is not there is no error."""
         try:
-            await self._repeat(f"delete {key}", lambda: self._call("delete_object", Key=key))
+            await self.ask("delete_object", key)
         except FileNotFoundError:
             pass
 
@@ -151,10 +159,10 @@ class Bucket:
         return [each["Key"] for each in page.get("Contents", ())], bool(page["IsTruncated"])
 
     async def presign(self, method: str, key: str, expires_s: int, **parameters: Any) -> str:
-        """A URL that allows one kind of request without credentials."""
+        """A URL that allows one kind of request without credentials; never to be logged. Asks nobody."""
         try:
             await self._connect()
-            url: str = await self._files._url(f"{self._name}/{key}", expires_s, method, **parameters)
+            url: str = await self._files._url(f"{self.name}/{key}", expires_s, method, **parameters)
         except FAILURES as error:
             raise self._unavailable(f"presign {key}", error) from error
         return url
@@ -178,7 +186,7 @@ class Bucket:
 
     async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         await self._connect()
-        answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self._name, **parameters)
+        answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self.name, **parameters)
         return answer
 
     async def _repeat(self, what: str, act: Callable[[], Awaitable[T]]) -> T:

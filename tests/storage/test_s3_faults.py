@@ -118,7 +118,7 @@ async def test_what_may_be_sent_again_is_once(store: S3Store, proxy: Proxy, act:
 @pytest.mark.parametrize("act", REPEATABLE)
 async def test_no_answer_is_waited_for_no_longer_than_the_timeout(store: S3Store, proxy: Proxy, act: str) -> None:
     if act == "open":
-        store = S3Store(f"s3://{store._bucket._name}", proxy.endpoint, "path", read_timeout_s=READ_TIMEOUT_S)
+        store = S3Store(f"s3://{store._bucket.name}", proxy.endpoint, "path", read_timeout_s=READ_TIMEOUT_S)
     proxy.inject(silence_after)
     async with asyncio.timeout(20 * READ_TIMEOUT_S):
         with pytest.raises(StoreUnavailable):
@@ -170,7 +170,7 @@ async def test_all_racers_are_under_way_at_once(store: S3Store, proxy: Proxy) ->
         await arrived.wait()
         await through(exchange)
 
-    store = S3Store(f"s3://{store._bucket._name}", proxy.endpoint, "path")
+    store = S3Store(f"s3://{store._bucket.name}", proxy.endpoint, "path")
     proxy.inject(together)
     won = await asyncio.gather(*(store.create("race", b"%d" % number) for number in range(32)))
     assert sum(won) == 1
@@ -178,7 +178,7 @@ async def test_all_racers_are_under_way_at_once(store: S3Store, proxy: Proxy) ->
 
 
 async def test_the_next_endpoint_serves_what_may_be_sent_again(store: S3Store, proxy: Proxy, s3: S3Service) -> None:
-    other = S3Store(f"s3://{store._bucket._name}", s3.endpoint, "path")
+    other = S3Store(f"s3://{store._bucket.name}", s3.endpoint, "path")
     both = Endpoints([store, other])
     proxy.inject(reset_before)
     assert await both.read("there") == b"0123456789"
@@ -191,7 +191,7 @@ async def test_the_next_endpoint_serves_what_may_be_sent_again(store: S3Store, p
 async def test_a_create_is_not_repeated_at_the_next_endpoint_but_the_next_create_goes_there(
     store: S3Store, proxy: Proxy, s3: S3Service
 ) -> None:
-    both = Endpoints([store, S3Store(f"s3://{store._bucket._name}", s3.endpoint, "path")])
+    both = Endpoints([store, S3Store(f"s3://{store._bucket.name}", s3.endpoint, "path")])
     proxy.inject(reset_before)
     with pytest.raises(StoreUnavailable):
         await both.create("new", b"mine")

@@ -1,0 +1,119 @@
+"""Payloads on S3: requests that clients send to the store themselves, and uploads in parts.
+
+Signing asks nobody. A signature covers the method, the key, the time and every header of the `SignedRequest`; so the
+store itself refuses another size or content type, and other bytes where their SHA-256 is stated. A put carries
+`If-None-Match: *`: whoever still has its URL cannot overwrite what was published since, and gets 412.
+
+No store is trusted with this alone: moto checks neither signatures nor times nor digests, and others may not know one
+of the headers. So size and digest are looked at once more before a payload is published.
+"""
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Sequence
+from operator import attrgetter
+from typing import Any
+
+from seaweedq.errors import StoreUnavailable
+from seaweedq.storage.interface import Part, SignedRequest
+from seaweedq.storage.names import check_name
+from seaweedq.storage.s3_requests import Bucket
+
+MAX_EXPIRES_S = 7 * 24 * 3600  # the most that S3 allows
+PARTS_PAGE = 1000  # the most that S3 lists at once
+
+
+class S3Payloads:
+    """The half of PayloadStore that is about payloads, for objects of `bucket` below `root`, which is empty or ends
+    in a slash."""
+
+    presigns: bool = True
+
+    def __init__(self, bucket: Bucket, root: str) -> None:
+        self._bucket = bucket
+        self._root = root
+
+    def uri(self, name: str) -> str:
+        """As PayloadStore: s3://bucket/key, with nothing escaped, which is how Spark and fsspec read it."""
+        return f"s3://{self._bucket.name}/{self._key(name)}"
+
+    async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
+        """Not here. Raises NotImplementedError: clients put to the store itself."""
+        raise NotImplementedError("payloads are put to S3 itself, by requests that it signs")
+
+    async def digest(self, name: str) -> tuple[int, str | None]:
+        """As PayloadStore. A composite checksum is not one of the whole object; nor is one of which the store does not
+        say so."""
+        answer = await self._bucket.head(self._key(name), ChecksumMode="ENABLED")
+        whole = answer.get("ChecksumType") == "FULL_OBJECT"
+        found = answer.get("ChecksumSHA256") if whole else None
+        return int(answer["ContentLength"]), base64.b64decode(found).hex() if found else None
+
+    async def presign_put(
+        self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
+    ) -> SignedRequest:
+        """As PayloadStore; 412 if the object is there. Raises ValueError unless 1 <= expires_s <= MAX_EXPIRES_S."""
+        headers = {"Content-Length": f"{size}", "Content-Type": content_type, "If-None-Match": "*"}
+        stated: dict[str, Any] = {"ContentLength": size, "ContentType": content_type, "IfNoneMatch": "*"}
+        if sha256 is not None:
+            stated["ChecksumSHA256"] = base64.b64encode(bytes.fromhex(sha256)).decode()
+            headers["x-amz-checksum-sha256"] = stated["ChecksumSHA256"]
+        return SignedRequest(await self._sign("put_object", name, expires_s, **stated), "PUT", headers)
+
+    async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
+        """As PayloadStore. Raises ValueError unless 1 <= expires_s <= MAX_EXPIRES_S."""
+        return SignedRequest(await self._sign("get_object", name, expires_s), "GET", {})
+
+    async def presign_part(self, name: str, parts: str, number: int, expires_s: int, size: int) -> SignedRequest:
+        """As PayloadStore; a part may be put again. Raises ValueError unless 1 <= expires_s <= MAX_EXPIRES_S."""
+        stated = {"UploadId": parts, "PartNumber": number, "ContentLength": size}
+        url = await self._sign("upload_part", name, expires_s, **stated)
+        return SignedRequest(url, "PUT", {"Content-Length": f"{size}"})
+
+    async def begin_parts(self, name: str, content_type: str) -> str:
+        """As PayloadStore. Where the answer was lost the store keeps an upload without parts, that nobody knows."""
+        answer = await self._bucket.ask("create_multipart_upload", self._key(name), ContentType=content_type)
+        return str(answer["UploadId"])
+
+    async def list_parts(self, name: str, parts: str) -> list[Part]:
+        """As PayloadStore; one request for each 1000 parts."""
+        found: list[Part] = []
+        more = True
+        while more:
+            after = found[-1].number if found else 0
+            page = await self._bucket.ask(
+                "list_parts", self._key(name), UploadId=parts, PartNumberMarker=after, MaxParts=PARTS_PAGE
+            )
+            found += [Part(each["PartNumber"], each["Size"], each["ETag"]) for each in page.get("Parts", ())]
+            more = bool(page.get("IsTruncated")) and found[-1:] != [] and found[-1].number > after
+        return found
+
+    async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
+        """As PayloadStore; an object that is there already is never replaced, and the parts go. Raises StoreUnavailable
+        also where a part has changed since, or is too small to be followed by another: the code says which."""
+        manifest = [{"PartNumber": each.number, "ETag": each.etag} for each in sorted(found, key=attrgetter("number"))]
+        stated = {"UploadId": parts, "MultipartUpload": {"Parts": manifest}, "IfNoneMatch": "*"}
+        try:
+            await self._bucket.ask("complete_multipart_upload", self._key(name), **stated)
+        except FileNotFoundError:  # ended before, or aborted
+            await self._bucket.head(self._key(name))
+        except StoreUnavailable as error:
+            if error.fields["code"] != "PreconditionFailed":
+                raise
+            await self.abort_parts(name, parts)
+
+    async def abort_parts(self, name: str, parts: str) -> None:
+        """As PayloadStore. A part whose put is under way may come later: abort again once its URL has expired."""
+        try:
+            await self._bucket.ask("abort_multipart_upload", self._key(name), UploadId=parts)
+        except FileNotFoundError:
+            pass
+
+    async def _sign(self, method: str, name: str, expires_s: int, **stated: Any) -> str:
+        if not 1 <= expires_s <= MAX_EXPIRES_S:
+            raise ValueError(f"not a lifetime of a signature: {expires_s} s")
+        await asyncio.sleep(0)  # many may be signed in a row, and each takes 0.3 ms or more
+        return await self._bucket.presign(method, self._key(name), expires_s, **stated)
+
+    def _key(self, name: str) -> str:
+        return self._root + check_name(name)
