@@ -17,7 +17,18 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
-from seaweedq.api import cluster, deliver, internal, publish, reshape, segment_map, segments, subscriptions, topics
+from seaweedq.api import (
+    cluster,
+    deliver,
+    imports,
+    internal,
+    publish,
+    reshape,
+    segment_map,
+    segments,
+    subscriptions,
+    topics,
+)
 from seaweedq.api.http import Answer, ClientGone, Receive, Scope, Send, send
 from seaweedq.api.names import MAX_NUMBER
 from seaweedq.api.problems import Insides, Problem, problem, unexpected
@@ -32,6 +43,7 @@ ACK = "/v1/topics/{topic}/subscriptions/{subscription}/ack"
 PATH_PARAMETERS = {
     "topic": (NAME_SCHEMA, "flights"),
     "subscription": (NAME_SCHEMA, "billing"),
+    "upload": (NAME_SCHEMA, "20260131-0-5f2b8a6c"),
     "segment": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 0),
 }
 
@@ -125,7 +137,7 @@ def _fastapi(broker: Broker, insides: Insides) -> FastAPI:
     )
     app.state.broker = broker
     _declare_hot(app, broker)
-    for part in (topics, segment_map, segments, reshape, subscriptions, cluster):
+    for part in (topics, imports, segment_map, segments, reshape, subscriptions, cluster):
         app.include_router(part.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -90,6 +90,7 @@ class Broker(Parts):
         self._spawn(self.loads.run(), "loads")
         self._spawn(self._upkeep.tick_often(self._dirty, self.journal), "ticks")
         self._spawn(self._upkeep.checkpoint_often(), "checkpoints")
+        self._spawn(self.imports.look_often(), "imports")
 
     async def _lead(self) -> None:
         """Stand for election. Who leads at once also does the first round before it serves."""
@@ -108,7 +109,7 @@ class Broker(Parts):
         self._begin_count()
         try:
             async with asyncio.timeout(self._left_s()):
-                await asyncio.gather(self._handover.leave(), self._drain.hand_over())
+                await asyncio.gather(self._handover.leave(), self._drain.hand_over(), self.imports.part())
         except (TimeoutError, SeaweedqError) as error:
             logger.warning(
                 "not everything could be handed over; the others recover it: %s", str(error) or "out of time"
@@ -136,6 +137,7 @@ class Broker(Parts):
         self._begin_count()
         if self.ready:
             self.dispatcher.closing = True
+            self.imports.begin_part()
         for topic in filter(None, map(self.catalog.find, self.catalog.names())):
             topic.signal.wake()
 
@@ -158,6 +160,7 @@ class Broker(Parts):
 
     async def _put_away(self) -> bool:
         """Bring everything into files and cursors: whether the journal is empty of use now."""
+        await self.imports.part()
         self.commit.close()
         await self.commit.quiet()
         flushes = [self.flusher.flush(segment) for segment in self._dirty]
@@ -169,6 +172,7 @@ class Broker(Parts):
     async def _leave(self, clean: bool) -> None:
         if self._working:
             self._readables.close()
+            await self.imports.stop()
             await asyncio.gather(self.reshaper.stop(), self._roller.stop())
         for task in self._tasks:
             task.cancel()
@@ -209,6 +213,7 @@ class Broker(Parts):
                 return  # and its folder may be another one's now
             await self.admin.begin_delete(topic)
             await self.everywhere.close(topic, lambda: self.close_topic(topic))
+            await self.imports.remove_topic(topic)
             await self.uploads.remove_topic(topic)
             await self.admin.finish_delete(topic)
 
@@ -228,6 +233,7 @@ class Broker(Parts):
             segment.close(reason)
         if self.ready:
             self.dispatcher.forget(topic)
+            self.imports.forget(topic)
             self.succession.forget(topic)
             self._slots.forget(topic)
         topic.signal.wake()

@@ -26,6 +26,7 @@ import uvicorn
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from seaweedq.api import import_child
 from seaweedq.api.app import Application
 from seaweedq.api.protocol import BoundedProtocol
 from seaweedq.broker.broker import Broker
@@ -179,7 +180,14 @@ async def _life(settings: Settings) -> bool:
     store = open_store(settings, ids)
     coordination = open_coordination(settings, clock)
     broker = Broker(
-        settings, store, coordination, clock, ids, settings.advertise_url.rstrip("/") or url, cluster_secret(settings)
+        settings,
+        store,
+        coordination,
+        clock,
+        ids,
+        settings.advertise_url.rstrip("/") or url,
+        cluster_secret(settings),
+        import_child.COMMAND,
     )
     told = asyncio.Event()
     try:

@@ -1,0 +1,88 @@
+"""The file of an import as an open descriptor, which a reader can be given: it needs no way to the store.
+
+A store of files hands out its own file, which never changes. What comes from elsewhere is copied to a file without a
+name in the data folder, a few pieces at a time, and must have the size and digest that were claimed: on S3 whoever has
+a URL may put other bytes there until it expires.
+"""
+
+import asyncio
+import hashlib
+import io
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from seaweedq.errors import InvalidImport, StoreUnavailable
+from seaweedq.storage.interface import ObjectStore
+
+PIECE_BYTES = 4 * 1024 * 1024
+PIECES = 4  # in flight
+SPARE_BYTES = 1024 * 1024 * 1024  # of the disk, which a copy leaves alone
+
+
+async def opened(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:
+    """A descriptor of the object, to be closed by the caller. Raises StoreUnavailable, also where the disk has no room
+    for a copy, and InvalidImport where it is not there any more, or is another one."""
+    try:
+        own = await asyncio.to_thread(_own, store, name, size)
+        return own if own is not None else await _copied(store, name, size, sha256, folder)
+    except FileNotFoundError:
+        raise InvalidImport("the uploaded file is not in the store any more", reason="gone") from None
+
+
+def _own(store: ObjectStore, name: str, size: int) -> int | None:
+    with store.open(name) as handle:
+        try:
+            descriptor = os.dup(handle.fileno())
+        except (io.UnsupportedOperation, AttributeError, OSError):
+            return None
+    if os.fstat(descriptor).st_size != size:
+        os.close(descriptor)
+        raise _other("its size")
+    return descriptor
+
+
+async def _copied(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:
+    free = shutil.disk_usage(folder).free
+    if free < size + SPARE_BYTES:
+        raise StoreUnavailable(f"an import needs {size} bytes of disk for a copy of its file; {free} are free")
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
+        if await _fill(store, name, size, copy.fileno()) != sha256:
+            raise _other("its SHA-256")
+        return os.dup(copy.fileno())
+
+
+async def _fill(store: ObjectStore, name: str, size: int, descriptor: int) -> str:
+    """Copy the object, several pieces at once: its digest."""
+    hashed, starts = hashlib.sha256(), list(range(0, size, PIECE_BYTES))
+    reads = [asyncio.create_task(_read(store, name, start, size)) for start in starts[:PIECES]]
+    try:
+        for at, start in enumerate(starts):
+            piece = await reads.pop(0)
+            if at + PIECES < len(starts):
+                reads.append(asyncio.create_task(_read(store, name, starts[at + PIECES], size)))
+            await asyncio.to_thread(_take, hashed, descriptor, piece, start)
+    finally:
+        for read in reads:
+            read.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+    return hashed.hexdigest()
+
+
+async def _read(store: ObjectStore, name: str, start: int, size: int) -> bytes:
+    end = min(start + PIECE_BYTES, size)
+    piece = await store.read(name, start, end)
+    if len(piece) != end - start:
+        raise _other("its size")
+    return piece
+
+
+def _take(hashed: "hashlib._Hash", descriptor: int, piece: bytes, start: int) -> None:
+    hashed.update(piece)
+    if os.pwrite(descriptor, piece, start) != len(piece):
+        raise StoreUnavailable("the disk took only a part of an import's file")
+
+
+def _other(what: str) -> InvalidImport:
+    return InvalidImport(f"the file in the store is not the one that was claimed: {what} differs", reason=what)

@@ -1,0 +1,148 @@
+"""The broker's side of an import's reader: a child process that is started, asked, and killed.
+
+What it says is bounded and validated like bytes from outside: the file may have got the better of it.
+"""
+
+import asyncio
+import fcntl
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq.broker.import_pipe import GO, Job, Told, read_head
+from seaweedq.broker.import_plan import BATCH_BYTES, BATCH_ROWS
+from seaweedq.errors import Damaged
+from seaweedq.segments.layout import Layout, mask_of
+
+T = TypeVar("T")
+MEMORY_BYTES = 1536 * 1024 * 1024
+STALLED_S = 120.0
+KEPT = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+SET = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+PIPE_BYTES = 1024 * 1024
+
+
+class ReaderDied(Exception):
+    """The child has ended, stood still, or said what nobody understands."""
+
+
+class Reader:
+    """One child. Its answers are read in a thread of its own, so that one that is slow takes none of the broker's."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", layout: Layout, limit_bytes: int) -> None:
+        self._process = process
+        self._layout = layout
+        self._limit_bytes = limit_bytes
+        self._threads = ThreadPoolExecutor(1, "import")
+
+    @staticmethod
+    async def start(command: Sequence[str], job: Job, layout: Layout) -> "Reader":
+        """Start it on a job, whose file's descriptor it inherits."""
+        process = await asyncio.to_thread(_started, command, job)
+        return Reader(process, layout, 2 * BATCH_BYTES + 4 * job.max_message_bytes)
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    async def told(self) -> Told:
+        """The next message that is none of rows. Raises ReaderDied."""
+        found, _ = await self._next()
+        return found
+
+    async def rows(self) -> tuple[Told, pa.RecordBatch | None]:
+        """The next message, and its rows. Raises ReaderDied."""
+        return await self._next()
+
+    async def go(self) -> None:
+        """Ask for the rows."""
+        with suppress(OSError):
+            assert self._process.stdin
+            self._process.stdin.write(GO)
+            self._process.stdin.flush()
+
+    async def close(self) -> None:
+        """End it, and wait until it is gone."""
+        self._process.kill()
+        await self._in_thread(self._reap)
+        self._threads.shutdown(wait=False)
+
+    def _reap(self) -> None:
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert pipe
+                pipe.close()
+
+    async def _next(self) -> tuple[Told, pa.RecordBatch | None]:
+        try:
+            async with asyncio.timeout(STALLED_S):
+                return await self._in_thread(self._read)
+        except TimeoutError:
+            raise ReaderDied(f"it has not read on for {STALLED_S:g} s") from None
+        except (EOFError, OSError):
+            self._process.kill()
+            status = await self._in_thread(self._process.wait)
+            raise ReaderDied(f"it ended by signal {-status}" if status < 0 else f"it ended with {status}") from None
+        except (Damaged, pa.ArrowException, ValueError) as error:
+            raise ReaderDied(f"its answer makes no sense: {str(error)[:200]}") from None
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _read(self) -> tuple[Told, pa.RecordBatch | None]:
+        told = read_head(self._exactly)
+        if told.kind != "rows":
+            return told, None
+        if not 0 < told.size <= self._limit_bytes or not 0 < told.rows <= BATCH_ROWS:
+            raise Damaged(f"a batch of {told.rows} rows in {told.size} bytes")
+        with pa.ipc.open_stream(self._exactly(told.size)) as reader:
+            rows = reader.read_next_batch()
+        rows.validate(full=True)
+        if rows.num_rows != told.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):
+            raise Damaged("a batch of other columns or rows than were said")
+        return told, rows
+
+    def _exactly(self, size: int) -> bytes:
+        assert self._process.stdout
+        descriptor, buffer = self._process.stdout.fileno(), pa.allocate_buffer(size)
+        left = memoryview(buffer)
+        while left:
+            count = os.readv(descriptor, [left])
+            if not count:
+                raise EOFError
+            left = left[count:]
+        return buffer if size > PIPE_BYTES else buffer.to_pybytes()  # type: ignore[no-any-return]
+
+
+def _started(command: Sequence[str], job: Job) -> "subprocess.Popen[bytes]":
+    environment = {name: value for name in KEPT if (value := os.environ.get(name)) is not None}
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        pass_fds=[job.file],
+        env={**environment, **SET},
+    )
+    assert process.stdin
+    assert process.stdout
+    _widen(process.stdout.fileno())
+    with suppress(BrokenPipeError):
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+    return process
+
+
+def _widen(pipe: int) -> None:
+    """Linux alone can; elsewhere a batch takes more reads."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

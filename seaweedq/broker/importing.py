@@ -1,0 +1,285 @@
+"""One import, step by step: the file is checked as a whole, then published batch by batch, then it is done.
+
+Order of writes: `checking` (by who asked), the check, `running`, then in turns batches and how many rows are durable,
+then `done`. A batch is repeated under its own sequences until all of it is durable, and none begins before: what is
+below `rows_done` is there, and of what is above it a repeat takes only what is not.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq.broker import import_plan as plan
+from seaweedq.broker.catalog import Catalog, Topic
+from seaweedq.broker.failpoints import reach
+from seaweedq.broker.import_file import opened
+from seaweedq.broker.import_pipe import Job, Told
+from seaweedq.broker.import_reader import MEMORY_BYTES, Reader, ReaderDied
+from seaweedq.broker.import_records import Held, ImportRecords, Where
+from seaweedq.broker.memory import Budget
+from seaweedq.broker.publish import Producer, Published, Publisher
+from seaweedq.coordination.records import ImportProblem, ImportRecord
+from seaweedq.errors import (
+    Damaged,
+    Fenced,
+    InvalidImport,
+    Overloaded,
+    SeaweedqError,
+    SequenceOutOfOrder,
+    TopicBeingDeleted,
+    TopicNotFound,
+    Unavailable,
+)
+from seaweedq.storage.interface import ObjectStore
+
+PAUSE_S, BUDGET_PAUSE_S = 0.5, 0.05
+DEATHS = 3
+Parting = asyncio.Event
+logger = logging.getLogger(__name__)
+
+
+class Lost(Exception):
+    """Somebody else works on the import, or its record is gone."""
+
+
+class Parted(Exception):
+    """The broker goes, and this import need not be waited for."""
+
+
+class Refused(Exception):
+    """The file is not taken."""
+
+    def __init__(self, problem: ImportProblem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+@dataclass
+class _Import:
+    """An import that runs here, and its record as this broker wrote it last; `now` is ahead of it by what is durable
+    and not written yet: `unsaved` batches."""
+
+    where: Where
+    held: Held
+    now: ImportRecord
+    parting: Parting
+    unsaved: int = 0
+
+
+class Importing:
+    """Runs imports on a broker's parts. `command` starts a reader; `folder` is where copies of files may go."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        records: ImportRecords,
+        publisher: Publisher,
+        store: ObjectStore,
+        budget: Budget,
+        command: Sequence[str],
+        folder: Path,
+    ) -> None:
+        self._catalog = catalog
+        self._records = records
+        self._publisher = publisher
+        self._store = store
+        self._budget = budget
+        self._command = command
+        self._folder = folder
+
+    async def run(self, where: Where, held: Held, parting: Parting) -> None:
+        """Work on an import until it is over, another one's, or the broker parts with it. Raises TopicNotFound."""
+        work = _Import(where, held, held.record, parting)
+        deaths = at = 0
+        try:
+            while not plan.is_over(work.now) and not parting.is_set():
+                try:
+                    await self._once(work)
+                except (Refused, InvalidImport, SequenceOutOfOrder) as error:
+                    await self._fail(work, _problem(error))
+                except ReaderDied as error:
+                    deaths = deaths + 1 if at == work.now.rows_done else 1
+                    at = work.now.rows_done
+                    logger.warning("the reader of import %s: %s", where.upload_id, error)
+                    if deaths >= DEATHS:
+                        refusal = InvalidImport(
+                            f"the file's reader broke off {deaths} times behind row {at}: {error}", reason=str(error)
+                        )
+                        await self._fail(work, _problem(refusal))
+                except (Unavailable, Fenced) as error:
+                    logger.warning("import %s waits: %s", where.upload_id, error)
+                    with suppress(Parted):
+                        await _pause(work, PAUSE_S)
+                except Parted:
+                    pass
+            if not plan.is_over(work.now):
+                with suppress(Parted):
+                    await self._let_go(work)
+        except Lost:
+            logger.info("the import of %s goes on elsewhere, or is gone", where.upload_id)
+
+    async def _once(self, work: _Import) -> None:
+        """From where it is to its end, with one reader; returns as well where the broker parts with it."""
+        record, topic = work.now, self._topic(work.where)
+        file = await opened(self._store, record.name, record.size, record.sha256, self._folder)
+        try:
+            job = Job(
+                record.format,
+                record.bare,
+                file,
+                record.size,
+                topic.record,
+                record.started_us,
+                record.max_message_bytes,
+                MEMORY_BYTES,
+                record.state == "checking",
+                record.rows_done,
+            )
+            reader = await Reader.start(self._command, job, topic.layout)
+        finally:
+            os.close(file)
+        try:
+            if record.state != "checking" or await self._check(work, reader):
+                await self._publish_all(work, reader)
+        finally:
+            await reader.close()
+
+    async def _check(self, work: _Import, reader: Reader) -> bool:
+        """Step 3 and 4. False: the broker parts with it."""
+        while (told := _sound(await reader.told())).kind == "seen":
+            if work.parting.is_set():
+                return False
+        if told.kind != "checked":
+            raise ReaderDied(f"it said {told.kind!r} instead of what it has checked")
+        reach("import.checked")
+        await self._save(work, plan.goes_to(work.now, "running", rows=told.rows))
+        reach("import.running")
+        await reader.go()
+        return True
+
+    async def _publish_all(self, work: _Import, reader: Reader) -> None:
+        """Steps 5 to 7: while a batch is published the next one comes from the reader, which makes one more."""
+        coming = asyncio.create_task(reader.rows())
+        try:
+            while (rows := _batch(await coming)) is not None:
+                coming = asyncio.create_task(reader.rows())
+                if work.parting.is_set():
+                    return
+                published = await self._publish(work, rows)
+                work.now = plan.progressed(work.now, rows.num_rows, published.placed)
+                work.unsaved += 1
+                reach("import.batch")
+                if work.unsaved >= plan.SAVED_EVERY:
+                    await self._save(work, work.now)
+                    reach("import.progress")
+        finally:
+            coming.cancel()
+            with suppress(asyncio.CancelledError, ReaderDied):
+                await coming
+        if work.now.rows_done != work.now.rows:
+            raise InvalidImport(
+                f"{work.now.rows} rows were checked, and {work.now.rows_done} came", reason="it has changed"
+            )
+        await self._save(work, plan.goes_to(work.now, "done", broker=None))
+        reach("import.done")
+
+    async def _publish(self, work: _Import, rows: pa.RecordBatch) -> Published:
+        """One batch, as often as it takes; each try knows what an earlier one has brought about."""
+        producer = Producer(plan.producer_of(work.where.upload_id), work.now.rows_done)
+        size = rows.nbytes
+        while True:
+            try:
+                self._budget.hold(size)
+            except Overloaded:
+                await _pause(work, BUDGET_PAUSE_S)
+                continue
+            try:
+                return await self._publisher.batch(self._topic(work.where), rows, producer)
+            except (Unavailable, Fenced, Damaged) as error:
+                logger.warning("rows %d and on of import %s: %s", producer.sequence, work.where.upload_id, error)
+                await self._look(work)
+                await _pause(work, PAUSE_S)
+            except SequenceOutOfOrder:
+                await self._look(work)
+                raise
+            finally:
+                self._budget.release(size)
+
+    async def _look(self, work: _Import) -> None:
+        """Raises Lost where the import is another one's by now, and whatever keeps it from being read."""
+        found = await self._records.read(work.where)
+        if found is None or found.revision != work.held.revision:
+            raise Lost
+
+    async def _save(self, work: _Import, record: ImportRecord) -> None:
+        """Write the record; while coordination is not there it waits. Raises Lost, Parted."""
+        while True:
+            try:
+                held = await self._records.write(work.where, work.held, record)
+                break
+            except Unavailable as error:
+                logger.warning("import %s waits: %s", work.where.upload_id, error)
+                await _pause(work, PAUSE_S)
+        if held is None:
+            raise Lost
+        work.held, work.now, work.unsaved = held, record, 0
+
+    async def _fail(self, work: _Import, problem: ImportProblem) -> None:
+        logger.info("the import of %s has failed: %s", work.where.upload_id, problem.detail)
+        await self._save(work, plan.failed(work.now, problem))
+
+    async def _let_go(self, work: _Import) -> None:
+        """What is durable is written, and nobody's name."""
+        await self._save(work, msgspec.structs.replace(work.now, broker=None))
+
+    def _topic(self, where: Where) -> Topic:
+        """The topic as it is now. Raises TopicNotFound."""
+        try:
+            topic = self._catalog.topic(where.topic)
+        except TopicBeingDeleted as error:
+            raise TopicNotFound(error.detail, topic=where.topic) from None
+        if topic.record.incarnation != where.incarnation:
+            raise TopicNotFound(f"topic {where.topic!r} is another one now", topic=where.topic)
+        return topic
+
+
+def _batch(said: tuple[Told, pa.RecordBatch | None]) -> pa.RecordBatch | None:
+    """The rows of a message; None at the end. Raises Refused, ReaderDied."""
+    told, rows = said
+    _check_refused(told)
+    if rows is None and told.kind != "ended":
+        raise ReaderDied(f"it said {told.kind!r} instead of rows")
+    return rows
+
+
+def _sound(told: Told) -> Told:
+    _check_refused(told)
+    return told
+
+
+def _check_refused(told: Told) -> None:
+    if told.kind == "refused":
+        raise Refused(told.problem or ImportProblem("invalid-import", "the file is not taken"))
+
+
+def _problem(error: Exception) -> ImportProblem:
+    if isinstance(error, Refused):
+        return error.problem
+    assert isinstance(error, SeaweedqError)
+    return ImportProblem(error.slug, error.detail, dict(error.fields))
+
+
+async def _pause(work: _Import, seconds: float) -> None:
+    """Wait before something is tried again. Raises Parted."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work.parting.wait()
+    if work.parting.is_set():
+        raise Parted
