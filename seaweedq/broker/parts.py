@@ -2,6 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -18,6 +19,9 @@ from seaweedq.broker.everywhere import Everywhere
 from seaweedq.broker.flush import Flusher
 from seaweedq.broker.forward import Outbound, Slots
 from seaweedq.broker.handover import Handover
+from seaweedq.broker.import_records import ImportRecords
+from seaweedq.broker.importing import Importing
+from seaweedq.broker.imports import Claims, Imports
 from seaweedq.broker.leader import Leader
 from seaweedq.broker.lender import Lender
 from seaweedq.broker.loads import Loads
@@ -69,6 +73,7 @@ class Parts(ABC):
         ids: Ids,
         url: str,
         secret: str = "",
+        import_reader: Sequence[str] = (),
     ) -> None:
         self.settings = settings
         self.store = Counted(store)
@@ -89,6 +94,7 @@ class Parts(ABC):
         self.lost = asyncio.Event()
         self.leader: Leader | None = None
         self._coordination = coordination
+        self._import_reader = import_reader
         self._ids = ids
         self._lock = FolderLock(settings.home)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -179,7 +185,24 @@ class Parts(ABC):
             timeout_s,
         )
         self.publisher = Publisher(self.ownership, taker, elsewhere, self._ids)
+        self.imports = self._make_imports()
         self.receiver = Receiver(self.catalog, self.ownership, taker)
+
+    def _make_imports(self) -> Imports:
+        settings = self.settings
+        records = ImportRecords(self.catalog, self._coordination, self.membership)
+        return Imports(
+            self.catalog,
+            records,
+            self.roster,
+            self.membership,
+            Claims(self.uploads.find, self.uploads.claim),
+            Importing(
+                self.catalog, records, self.publisher, self.store, self.budget, self._import_reader, settings.home
+            ),
+            self.clock,
+            settings.max_message_bytes,
+        )
 
     def _make_readers(self) -> None:
         """What reads, and dispatches."""
