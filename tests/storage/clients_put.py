@@ -1,0 +1,34 @@
+"""What a client does with a signed request, as told or otherwise."""
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+
+from seaweedq.storage.interface import PayloadStore, SignedRequest
+
+
+async def send(signed: SignedRequest, data: bytes | AsyncIterator[bytes] | None, **other: Any) -> httpx.Response:
+    """Send it, with another `url`, `method` or `headers` where they are given; a header of None is left out."""
+    changed: Mapping[str, str | None] = other.pop("headers", {})
+    headers = {name: value for name, value in {**signed.headers, **changed}.items() if value is not None}
+    request = {"url": signed.url, "method": signed.method, **other}
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return await client.request(**request, headers=headers, content=data)
+
+
+async def once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+async def bring(
+    store: PayloadStore, name: str, data: bytes, size: int | None = None, sha256: str | None = None
+) -> bool:
+    """Make a payload in the store's own way, announced as that large and with that digest; whether it was taken."""
+    size = len(data) if size is None else size
+    if not store.presigns:
+        return await store.receive(name, once(data), size, sha256) is not None
+    signed = await store.presign_put(name, 60, size, "text/plain", sha256)
+    answer = await send(signed, data, headers={"Content-Length": f"{len(data)}"})
+    assert answer.status_code in (200, 400, 403, 412), answer.text
+    return answer.status_code == 200
