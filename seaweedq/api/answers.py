@@ -19,15 +19,20 @@ from seaweedq.segments.layout import Format, Layout, offsets
 
 _QUOTE, _BACKSLASH = b'"\\'
 _FEW = 32
+NO_LINKS: Mapping[str, str] = {}
 
 Text = Any  # a string column, or one string for all rows
 
 
 def encode_messages(
-    pieces: Iterable[tuple[int, pa.RecordBatch]], segment: int, layout: Layout, attempts: Mapping[int, int] | None
+    pieces: Iterable[tuple[int, pa.RecordBatch]],
+    segment: int,
+    layout: Layout,
+    attempts: Mapping[int, int] | None,
+    links: Mapping[str, str] = NO_LINKS,
 ) -> bytes:
     """The JSON array of the messages of one segment; arguments as those of `message_texts`."""
-    return json_array([message_texts(first, rows, segment, layout, attempts) for first, rows in dense(pieces)])
+    return json_array([message_texts(first, rows, segment, layout, attempts, links) for first, rows in dense(pieces)])
 
 
 def dense(pieces: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -58,12 +63,17 @@ def json_array(columns: Sequence[pa.StringArray]) -> bytes:
 
 
 def message_texts(
-    first_offset: int, rows: pa.RecordBatch, segment: int, layout: Layout, attempts: Mapping[int, int] | None
+    first_offset: int,
+    rows: pa.RecordBatch,
+    segment: int,
+    layout: Layout,
+    attempts: Mapping[int, int] | None,
+    links: Mapping[str, str] = NO_LINKS,
 ) -> pa.StringArray:
     """One JSON object for each row.
 
     `rows` are of `layout.rows(mask)`, the first at `first_offset`. `attempts` are by offset, 1 where there is none;
-    None leaves `attempt` out.
+    None leaves `attempt` out. `links` are URLs of payloads by the URI of their reference.
     """
     numbers = offsets(first_offset, rows.num_rows)
     offset = numbers.cast(pa.string())
@@ -73,7 +83,20 @@ def message_texts(
     parts += [f',"segment":{segment},"offset":', offset]
     if attempts is not None:
         parts += [',"attempt":', _attempts(numbers, attempts)]
+    if "_reference" in rows.schema.names:
+        parts.append(_references(rows.column("_reference"), links))
     return _join([*parts, "}"])
+
+
+def _references(column: pa.Array, links: Mapping[str, str]) -> Text:
+    """`,"reference":{...}` where there is one, else nothing; `url` only where there is a link."""
+    return pa.array(["" if each is None else _reference(each, links) for each in column.to_pylist()], pa.string())
+
+
+def _reference(reference: dict[str, Any], links: Mapping[str, str]) -> str:
+    if url := links.get(reference["uri"]):
+        reference["url"] = url
+    return f',"reference":{msgspec.json.encode(reference).decode()}'
 
 
 def _join(parts: Sequence[Text]) -> pa.StringArray:
@@ -99,7 +122,8 @@ def _attempts(numbers: pa.Array, attempts: Mapping[int, int]) -> Text:
 
 def _value(rows: pa.RecordBatch, layout: Layout) -> Text:
     if layout.format is Format.JSON:
-        return rows.column("value")
+        column = rows.column("value")
+        return column.fill_null("null") if column.null_count else column
     if layout.format is Format.BYTES:
         return _base64(rows.column("value"))
     parts: list[Text] = []

@@ -22,6 +22,7 @@ JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/v
 SUPPORTED = (JSON, NDJSON, ARROW)
 
 _NEWLINE, _OPEN, _CLOSE = b"\n{}"
+_REFERENCE = b'"reference"'
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
@@ -65,7 +66,15 @@ def decode_single(body: bytes, intake: Intake) -> Single | None:
         refuse([(0, str(refused))])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    return None
+    return _one_reference(body, intake) if _REFERENCE in body else None
+
+
+def _one_reference(body: bytes, intake: Intake) -> Single | None:
+    """The one message of a body, if it has a payload; None where `decode_json` has to read it."""
+    try:
+        return envelopes.read(body, 0, intake)
+    except Refused:
+        return None
 
 
 def decode_json(body: bytes, intake: Intake) -> pa.RecordBatch:

@@ -68,11 +68,11 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
         with suppress(NotOwner, ChainDamaged):  # it is just being handed on, or its topic deleted
             found = await broker.dispatcher.look(topic, name, wanted.consumer, wanted.max_messages)
             if found:
-                return _given(broker, found)
+                return await _given(broker, topic, found)
 
     async def here(left_s: float) -> Answer:
         found = await broker.dispatcher.pull(topic, name, wanted.consumer, wanted.max_messages, left_s)
-        return _given(broker, found)
+        return await _given(broker, topic, found)
 
     def content(left_s: float) -> bytes:
         return msgspec.json.encode(msgspec.structs.replace(wanted, wait_s=left_s))
@@ -80,11 +80,12 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
     return await _while_there(receive, at_dispatcher(broker, scope, topic, name, here, content, wanted.wait_s))
 
 
-def _given(broker: Broker, found: Sequence[Delivered]) -> Answer:
+async def _given(broker: Broker, topic: Topic, found: Sequence[Delivered]) -> Answer:
+    links = await broker.payloads.links_of(topic, [rows for one in found for _, rows in one.pieces])
     if not broker.stopping:
         broker.check_ready()  # else another one may dispatch by now
     texts = [
-        message_texts(first, rows, one.segment.id, one.segment.layout, one.attempts)
+        message_texts(first, rows, one.segment.id, one.segment.layout, one.attempts, links)
         for one in found
         for first, rows in dense(one.pieces)
     ]

@@ -1,11 +1,12 @@
 """JSON messages: `{"key", "value", "headers", "timestamp", "expires_in_s"}`, as columns and one by one.
 
 `columns_of` takes all messages of a request at once and gives up (any of `GIVEN_UP`) where something is or may be
-wrong; `read` decides for one message and says why. What both take, they take to the same row.
+wrong; `read` decides for one message and says why. What both take, they take to the same row. A message with a
+`reference` in place of a value is taken by `read` alone: looking its upload up costs far more than that.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -69,6 +70,22 @@ class BytesEnvelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     expires_in_s: Expiry | None = None
 
 
+class UploadReference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A payload: the upload that has it."""
+
+    upload_id: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+(?!\n)$")]
+
+
+class ReferenceEnvelope(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of a json or bytes topic that has a payload in the store, and no value."""
+
+    reference: UploadReference
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp: Moment | None = None
+    expires_in_s: Expiry | None = None
+
+
 class Envelopes(msgspec.Struct, forbid_unknown_fields=True):
     """Several messages of a json or typed topic."""
 
@@ -81,12 +98,19 @@ class BytesEnvelopes(msgspec.Struct, forbid_unknown_fields=True):
     messages: Annotated[list[BytesEnvelope], msgspec.Meta(min_length=1)]
 
 
+class ReferenceEnvelopes(msgspec.Struct, forbid_unknown_fields=True):
+    """Several messages, each with a payload. One request may hold messages of both kinds."""
+
+    messages: Annotated[list[ReferenceEnvelope], msgspec.Meta(min_length=1)]
+
+
 Message = Envelope | BytesEnvelope
 
 _one = msgspec.json.Decoder(Envelope)
 _one_bytes = msgspec.json.Decoder(BytesEnvelope)
 _many = msgspec.json.Decoder(Envelopes)
 _many_bytes = msgspec.json.Decoder(BytesEnvelopes)
+_referenced = msgspec.json.Decoder(ReferenceEnvelope)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -145,8 +169,29 @@ def read(raw: Any, index: int, intake: Intake) -> Single:
     except UnicodeDecodeError:
         raise Refused(json_texts.NOT_UTF8) from None
     except msgspec.DecodeError as error:
-        raise Refused(_reason(raw, error)) from None
+        fields = _fields_of(raw)
+        if "reference" not in fields:
+            raise Refused(str(error)) from None
+        return _read_reference(raw, fields, index, intake)
     return check(message, index, intake)
+
+
+def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Intake) -> Single:
+    """A message that says `reference`. Raises Refused, MessageTooLarge."""
+    if bytes(fields["reference"]) == b"null":
+        return read(msgspec.json.encode({name: fields[name] for name in fields if name != "reference"}), index, intake)
+    if beside := fields.keys() & {"value", "value_base64"}:
+        raise Refused(f"reference: beside it there is {beside.pop()}; a message has the one or the other")
+    if intake.layout.format is Format.TYPED:
+        raise Refused("reference: a typed topic has columns and no payloads; json and bytes topics take references")
+    try:
+        message = _referenced.decode(raw)
+    except msgspec.DecodeError as error:
+        raise Refused(str(error)) from None
+    headers = message.headers or None
+    _check_beside(message.key, headers, index, intake)
+    timestamp_us, expires_us = _times(message, intake)
+    return Single(message.key, None, headers, timestamp_us, expires_us, message.reference.upload_id)
 
 
 def check(message: Message, index: int, intake: Intake) -> Single:
@@ -155,19 +200,29 @@ def check(message: Message, index: int, intake: Intake) -> Single:
     limit = intake.max_message_bytes
     if len(value) > limit:
         raise too_large("the value", len(value), limit, index)
+    _check_beside(key, headers, index, intake)
+    timestamp_us, expires_us = _times(message, intake)
+    key = check_value(value, key, intake)
+    return Single(key, value, headers, timestamp_us, expires_us)
+
+
+def _check_beside(key: str | None, headers: dict[str, str] | None, index: int, intake: Intake) -> None:
     beside = len(key.encode()) if key else 0
     if headers:
         beside += sum(len((name + text).encode()) for name, text in headers.items())
-    if beside > limit:
-        raise too_large("key and headers", beside, limit, index)
+    if beside > intake.max_message_bytes:
+        raise too_large("key and headers", beside, intake.max_message_bytes, index)
+
+
+def _times(message: Message | ReferenceEnvelope, intake: Intake) -> tuple[int, int | None]:
+    """`_timestamp` and `_expires`. Raises Refused."""
     timestamp_us, expires_us = intake.now_us, None
     if message.timestamp is not None:
         timestamp_us = (message.timestamp - EPOCH) // dt.timedelta(microseconds=1)
         check_time(timestamp_us, intake.now_us)
     if message.expires_in_s is not None:
         expires_us = intake.now_us + round(message.expires_in_s * 1e6)
-    key = check_value(value, key, intake)
-    return Single(key, value, headers, timestamp_us, expires_us)
+    return timestamp_us, expires_us
 
 
 def check_value(value: bytes, key: str | None, intake: Intake) -> str | None:
@@ -220,13 +275,12 @@ def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.Record
     return rows_of_singles(taken, intake.layout)
 
 
-def _reason(raw: Any, error: msgspec.DecodeError) -> str:
+def _fields_of(raw: Any) -> dict[str, Any]:
+    """The fields of a message that can not be taken as it is; none where it is no object."""
     try:
-        if "reference" in _fields.decode(raw):
-            return "publishing by reference is not supported yet"
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
-    return str(error)
+        return _fields.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
 
 
 def _check_sizes(key: pa.Array | None, headers: pa.Array | None, intake: Intake) -> None:

@@ -13,12 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.api import bodies
-from seaweedq.api.envelopes import BytesEnvelope, BytesEnvelopes, Envelope, Envelopes
+from seaweedq.api.envelopes import (
+    BytesEnvelope,
+    BytesEnvelopes,
+    Envelope,
+    Envelopes,
+    ReferenceEnvelope,
+    ReferenceEnvelopes,
+)
 from seaweedq.api.http import Answer, Receive, Scope, body, header, query
 from seaweedq.api.intake import Intake
 from seaweedq.api.names import check_name, whole_number
 from seaweedq.api.shell import NAME_SCHEMA, schema_ref
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.payloads import names_uploads
 from seaweedq.broker.pieces import Placed
 from seaweedq.broker.publish import Producer, Published
 from seaweedq.coordination.records import TopicConfig
@@ -47,10 +55,14 @@ class PublishAnswer(msgspec.Struct):
 
 
 _STREAM = {"schema": {"type": "string", "format": "binary"}}
+_KINDS = (Envelopes, Envelope, BytesEnvelopes, BytesEnvelope, ReferenceEnvelopes, ReferenceEnvelope)
 TAKES = {
     bodies.JSON: {
-        "schema": {"anyOf": [schema_ref(one) for one in (Envelopes, Envelope, BytesEnvelopes, BytesEnvelope)]},
-        "example": {"messages": [{"key": "UA", "value": {"carrier": "UA", "delay": 12}}]},
+        "schema": {"anyOf": [schema_ref(one) for one in _KINDS]},
+        "examples": {
+            "values": {"value": {"messages": [{"key": "UA", "value": {"carrier": "UA", "delay": 12}}]}},
+            "by reference": {"value": {"key": "UA", "reference": {"upload_id": "5f0c6a2e9d3b4c71"}}},
+        },
     },
     bodies.NDJSON: {
         "schema": {"type": "string", "description": "a message a line; with bare=true a value a line"},
@@ -98,7 +110,9 @@ async def publish(broker: Broker, scope: Scope, receive: Receive, name: str) -> 
         media = header(scope, b"content-type")
         topic = broker.catalog.find(name)
         if topic is None and broker.settings.auto_create_topics:
-            await _decode(media, content, _intake(broker, TopicConfig(), Layout.of(Format.JSON)), bare, key)
+            first = await _decode(media, content, _intake(broker, TopicConfig(), Layout.of(Format.JSON)), bare, key)
+            if names_uploads(first):
+                await broker.catalog.known(name)  # no topic, no uploads
             await broker.admin.create(name, TopicConfig())
         topic = await broker.catalog.known(name)
         intake = _intake(broker, topic.record.config, topic.layout)
@@ -106,8 +120,12 @@ async def publish(broker: Broker, scope: Scope, receive: Receive, name: str) -> 
             single = bodies.decode_single(content, intake)
             if single is not None:
                 broker.budget.check(0)
+                if single.reference is not None:
+                    single = await broker.payloads.resolve_single(topic, single)
                 return _single_answer(*await broker.publisher.single(topic, single, producer))
         rows = await _decode(media, content, intake, bare, key)
+        if names_uploads(rows):
+            rows = await broker.payloads.resolve(topic, rows)
         published = await broker.publisher.batch(topic, rows, producer)
     with_ids = bodies.media_type(media) != bodies.ARROW
     return Answer(

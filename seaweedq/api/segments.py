@@ -1,5 +1,6 @@
 """Fetch: messages of one segment from an offset on, as JSON or Arrow."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -34,8 +35,21 @@ EXAMPLE = {
 }
 
 
+class MessageReference(Struct):
+    """A payload in the store: `url` gets it without credentials, for a while; it is left out where there is none."""
+
+    uri: str
+    size: int
+    content_type: str
+    sha256: str
+    url: str | UnsetType = UNSET
+
+
 class Message(Struct, omit_defaults=True):
-    """A message as it is read. `value` for json and typed topics, `value_base64` for bytes topics."""
+    """A message as it is read. `value` for json and typed topics, `value_base64` for bytes topics.
+
+    With a `reference` the value is null.
+    """
 
     id: str
     key: str | None
@@ -44,7 +58,8 @@ class Message(Struct, omit_defaults=True):
     segment: int
     offset: int
     value: Any = None
-    value_base64: str | UnsetType = UNSET
+    value_base64: str | UnsetType | None = UNSET
+    reference: MessageReference | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
 
 
@@ -97,7 +112,13 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     async def here(left_s: float) -> Response:
         opened = await broker.ownership.opened(found, number)
         pieces = await _read(broker, opened, offset, limit, left_s)
-        return _answer(broker, found, opened, offset, pieces, accepts_arrow)
+        now_us = broker.clock.now_us()
+        alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
+        next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
+        if accepts_arrow:
+            return _arrow_answer(broker, found, opened, next_offset, alive)
+        links = await broker.payloads.links_of(found, [rows for _, rows in alive])
+        return _answer(broker, found, opened, next_offset, alive, links)
 
     return await at_owner(broker, request, found, number, wait_s, here)
 
@@ -116,24 +137,28 @@ async def _read(broker: Broker, segment: OpenSegment, offset: int, limit: int, w
             await segment.signal.wait(left_s)
 
 
-def _answer(
-    broker: Broker, topic: Topic, segment: OpenSegment, offset: int, pieces: Pieces, accepts_arrow: bool
-) -> Response:
-    next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
-    now_us = broker.clock.now_us()
-    alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
+def _arrow_answer(broker: Broker, topic: Topic, segment: OpenSegment, next_offset: int, alive: Pieces) -> Response:
     record, _ = broker.catalog.segment(topic, segment.id)
-    successors = record.successors if record.state == "sealed" else ()
-    if accepts_arrow:
-        headers = {"Next-Offset": str(next_offset)}
-        if record.state == "sealed":
-            headers |= {"Sealed": "true", "Successors": ",".join(map(str, successors))}
-        return Response(arrow_stream(segment, alive), media_type=ARROW, headers=headers)
+    headers = {"Next-Offset": str(next_offset)}
+    if record.state == "sealed":
+        headers |= {"Sealed": "true", "Successors": ",".join(map(str, record.successors))}
+    return Response(arrow_stream(segment, alive), media_type=ARROW, headers=headers)
+
+
+def _answer(
+    broker: Broker,
+    topic: Topic,
+    segment: OpenSegment,
+    next_offset: int,
+    alive: Pieces,
+    links: Mapping[str, str],
+) -> Response:
+    record, _ = broker.catalog.segment(topic, segment.id)
     content = b'{"messages":%b,"next_offset":%d,"sealed":%b,"successors":%b}' % (
-        encode_messages(alive, segment.id, segment.layout, None),
+        encode_messages(alive, segment.id, segment.layout, None, links),
         next_offset,
         b"true" if record.state == "sealed" else b"false",
-        msgspec.json.encode(successors),
+        msgspec.json.encode(record.successors if record.state == "sealed" else ()),
     )
     return Response(content, media_type="application/json")
 

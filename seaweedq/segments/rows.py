@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.segments.layout import HEADERS, TIMESTAMP, Format, Layout
+from seaweedq.segments.layout import HEADERS, REFERENCE, TIMESTAMP, Format, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,24 @@ class Single:
     headers: dict[str, str] | None
     timestamp_us: int
     expires_us: int | None
-    reference: "Reference | str | None" = None
+    reference: Reference | str | None = None
 
 
 def rows_of_singles(singles: Sequence[Single], layout: Layout) -> pa.RecordBatch:
     """The rows of at least one message of a json or bytes topic, in order."""
     assert layout.format is not Format.TYPED
-    values = binaries([single.value for single in singles], layout.values.field(0).type)
-    return rows_with_values(singles, [values], layout)
+    kind = layout.values.field(0).type
+    references = [single.reference for single in singles]
+    if not any_there(references):
+        return rows_with_values(singles, [binaries([single.value for single in singles], kind)], layout)
+    values = pa.array([single.value for single in singles], pa.binary()).cast(kind)
+    return rows_with_values(singles, [values], layout, references_column(references))
 
 
-def rows_with_values(singles: Sequence[Single], values: Sequence[pa.Array], layout: Layout) -> pa.RecordBatch:
-    """As `rows_of_singles`, with the value columns already built."""
+def rows_with_values(
+    singles: Sequence[Single], values: Sequence[pa.Array], layout: Layout, references: pa.Array | None = None
+) -> pa.RecordBatch:
+    """As `rows_of_singles`, with the value columns already built, and the references if there are any."""
     return assemble(
         layout,
         microseconds(np.fromiter([single.timestamp_us for single in singles], np.int64, len(singles))),
@@ -55,6 +61,7 @@ def rows_with_values(singles: Sequence[Single], values: Sequence[pa.Array], layo
         headers_column([single.headers for single in singles]),
         optional([single.expires_us for single in singles], TIMESTAMP),
         values,
+        references,
     )
 
 
@@ -65,11 +72,12 @@ def assemble(
     headers: pa.Array | None,
     expires: pa.Array | None,
     values: Sequence[pa.Array],
+    reference: pa.Array | None = None,
 ) -> pa.RecordBatch:
     """A record batch of `layout.rows(mask)`: optional columns only where some value is not null."""
     count = len(timestamp)
     columns, mask = [timestamp], 0
-    for bit, column in enumerate((key, headers, expires)):
+    for bit, column in enumerate((key, headers, expires, reference)):
         if column is not None and column.null_count < count:
             columns.append(column)
             mask |= 1 << bit
@@ -98,6 +106,24 @@ def headers_column(headers: list[dict[str, str] | None]) -> pa.Array | None:
     if not any_there(headers):
         return None
     return pa.array([list(each.items()) if each else None for each in headers], HEADERS)
+
+
+def references_column(references: Sequence[Reference | str | None]) -> pa.Array:
+    """The `_reference` column; of an upload that was not looked up yet `uri` is its id, and nothing else is there."""
+    return pa.array([_fields(each) for each in references], REFERENCE)
+
+
+def _fields(reference: Reference | str | None) -> dict[str, Any] | None:
+    if reference is None:
+        return None
+    if isinstance(reference, str):
+        return {"uri": reference}
+    return {
+        "uri": reference.uri,
+        "size": reference.size,
+        "content_type": reference.content_type,
+        "sha256": reference.sha256,
+    }
 
 
 def header_sizes(headers: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
