@@ -8,6 +8,7 @@ publishes and who removes can not both succeed, whichever broker they are on, an
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 
@@ -146,24 +147,20 @@ class Uploads:
             return []
 
     async def complete(self, topic: Topic, upload: str) -> UploadRecord:
-        """Make the object of an upload's parts; nothing where it is there. Raises UploadNotFound, UploadExpired,
-        UploadIncomplete."""
+        """See that an upload's bytes are there, and are those that were announced; parts become the object first.
+        What is found is kept: a publish need not look again. Repeatable.
+
+        Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
+        """
         record, _ = await self.find(topic, upload)
-        if record.state == "published" or await self._is_there(record):
+        if record.state == "published":
             return record
         self._check_time(upload, record)
-        if record.parts is None:
-            raise UploadIncomplete("the upload's bytes are not in the store", upload_id=upload)
-        found = await self.parts(topic, upload, record)
-        if missing := plan.missing_parts(record, found):
-            detail = f"{len(missing)} of {plan.part_count(record)} parts are missing, or not of their size"
-            raise UploadIncomplete(detail, upload_id=upload, missing=missing[: plan.NAMED])
-        try:
-            await self._store.end_parts(record.name, record.parts, found)
-        except FileNotFoundError:
-            raise not_found(topic, upload) from None
-        reach("upload.joined")
-        await self._drop_if_removed(topic, upload)
+        if record.parts is not None and not await self._is_there(record):
+            await self._join(topic, upload, record, record.parts)
+        digest = await self._check.digest(upload, record)
+        record = await self._note(topic, upload, digest)
+        check_digest(upload, record, digest)
         return record
 
     async def abort(self, topic: Topic, upload: str) -> None:
@@ -188,7 +185,9 @@ class Uploads:
         self._check_time(upload, record)
         if record.state == "open":
             digest = await self._check.digest(upload, record)
-            await self._check_digest(topic, upload, record, digest)
+            if record.sha256 not in (None, digest):  # noted too: objects do not change, and nobody reads it again
+                await self._note(topic, upload, digest)
+            check_digest(upload, record, digest)
             self._check_time(upload, record)
             reach("claim.checked")
             publish = partial(_published, topic, upload, digest)
@@ -224,13 +223,14 @@ class Uploads:
             await self._drop_if_removed(topic, upload)
             raise
 
-    async def _check_digest(self, topic: Topic, upload: str, record: UploadRecord, digest: str) -> None:
-        """One that is wrong is noted as well, so that nobody reads it through once more: objects do not change."""
-        try:
-            check_digest(upload, record, digest)
-        except UploadMismatch:
-            await self._note(topic, upload, digest)
-            raise
+    async def _join(self, topic: Topic, upload: str, record: UploadRecord, parts: str) -> None:
+        found = await self.parts(topic, upload, record)
+        if missing := plan.missing_parts(record, found):
+            detail = f"{len(missing)} of {plan.part_count(record)} parts are missing, or not of their size"
+            raise UploadIncomplete(detail, upload_id=upload, missing=missing[: plan.NAMED])
+        with suppress(FileNotFoundError):  # they went meanwhile: into the object, or with the upload
+            await self._store.end_parts(record.name, parts, found)
+        reach("upload.joined")
 
     async def _drop_if_removed(self, topic: Topic, upload: str) -> None:
         record, _ = await self._records.look(topic, upload)
