@@ -28,17 +28,21 @@ from seaweedq.api import (
     segments,
     subscriptions,
     topics,
+    upload_content,
+    uploads,
 )
 from seaweedq.api.http import Answer, ClientGone, Receive, Scope, Send, send
 from seaweedq.api.names import MAX_NUMBER
 from seaweedq.api.problems import Insides, Problem, problem, unexpected
 from seaweedq.api.shell import NAME_SCHEMA, described, schemas
+from seaweedq.api.upload_content import Body
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
 
 MESSAGES = "/v1/topics/{topic}/messages"
 PULL = "/v1/topics/{topic}/subscriptions/{subscription}/pull"
 ACK = "/v1/topics/{topic}/subscriptions/{subscription}/ack"
+CONTENT = uploads.ONE + "/content"
 
 PATH_PARAMETERS = {
     "topic": (NAME_SCHEMA, "flights"),
@@ -84,6 +88,10 @@ class Application:
             work = internal.answer(self._broker, scope, receive)
         elif scope["type"] == "http" and scope["method"] == "POST":
             work = self._hot(scope, receive)
+        elif scope["type"] == "http" and (streamed := self._streamed(scope, body := Body(scope, receive), out)):
+            if answer := await answered(streamed, self._insides):
+                await send(answer, out if await body.drained() else _last_answer(out))
+            return
         if work is None:
             with suppress(Exception):  # answered and logged; starlette raises it once more
                 await self.fastapi(scope, receive, out)
@@ -100,6 +108,13 @@ class Application:
                 return deliver.ack(self._broker, scope, receive, topic, name)
         return None
 
+    def _streamed(self, scope: Scope, body: Body, out: Send) -> Awaitable[Answer | None] | None:
+        """What takes or sends bytes as they come; None as an answer: it was sent."""
+        match scope["path"].split("/"):
+            case ["", "v1", "topics", topic, "uploads", upload, "content"]:
+                return upload_content.serve(self._broker, scope, body, out, topic, upload)
+        return None
+
 
 def _last_answer(out: Send) -> Send:
     """The last one on its connection, so that the client turns to another broker."""
@@ -112,7 +127,7 @@ def _last_answer(out: Send) -> Send:
     return closing
 
 
-async def answered(work: Work, insides: Insides) -> Answer | None:
+async def answered(work: Awaitable[Answer | None], insides: Insides) -> Answer | None:
     """The answer, or the problem that came of it; None where nobody is left to answer."""
     try:
         return await work
@@ -137,7 +152,7 @@ def _fastapi(broker: Broker, insides: Insides) -> FastAPI:
     )
     app.state.broker = broker
     _declare_hot(app, broker)
-    for part in (topics, imports, segment_map, segments, reshape, subscriptions, cluster):
+    for part in (topics, imports, segment_map, segments, reshape, subscriptions, uploads, cluster):
         app.include_router(part.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
@@ -169,6 +184,7 @@ def _declare_hot(app: FastAPI, broker: Broker) -> None:
         shows={"acked": 1, "unknown": ["0-18"]},
         required=True,
     )
+    _declare_content(app)
     publishes = described(
         publish.TAKES,
         {200: publish.PublishAnswer},
@@ -182,6 +198,20 @@ def _declare_hot(app: FastAPI, broker: Broker) -> None:
     )
     app.add_api_route(PULL, pull, methods=["POST"], tags=["subscriptions"], description=deliver.pull.__doc__, **pulls)
     app.add_api_route(ACK, ack, methods=["POST"], tags=["subscriptions"], description=deliver.ack.__doc__, **acks)
+
+
+def _declare_content(app: FastAPI) -> None:
+    async def content(request: Request) -> Response:
+        raise RouteNotFound("answered ahead of FastAPI")
+
+    octets = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    signed = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("expires", "token")]
+    for method, work, options in (
+        ("PUT", upload_content.put, described(octets, {201: upload_content.Received}, upload_content.PUT_REFUSES)),
+        ("GET", upload_content.get, described(None, {200: octets, 206: octets}, upload_content.GET_REFUSES)),
+    ):
+        options["openapi_extra"]["parameters"] = signed
+        app.add_api_route(CONTENT, content, methods=[method], tags=["uploads"], description=work.__doc__, **options)
 
 
 async def _through(work: Work) -> Response:
