@@ -30,6 +30,7 @@ from seaweedq.broker.memory import Budget
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.own_journal import OwnJournal
 from seaweedq.broker.ownership import Ownership
+from seaweedq.broker.payloads import Payloads
 from seaweedq.broker.peers import Peers
 from seaweedq.broker.planner import Planner
 from seaweedq.broker.publish import Publisher
@@ -231,6 +232,15 @@ class Parts(ABC):
             Cursors(self._coordination),
             self._readables,
             self.commit,
+            clock,
+            timeout_s,
+        )
+        self.payloads = Payloads(
+            cast(PayloadStore, self.store),
+            self.uploads.claim,
+            self.uploads.link,
+            self.settings.upload_url_s,
+            self._readables.every,
             clock,
             timeout_s,
         )

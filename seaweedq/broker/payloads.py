@@ -5,23 +5,24 @@ a payload is opened, and a link given, only below the topic's own `_payloads/{to
 """
 
 import asyncio
-import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seaweedq.broker import streaming, upload_plan
 from seaweedq.broker.catalog import Topic
-from seaweedq.broker.read import unexpired
+from seaweedq.broker.read import Pieces, unexpired
 from seaweedq.broker.readable import Readable
 from seaweedq.clock import Clock
 from seaweedq.errors import (
     BadRequest,
     InvalidMessages,
     InvalidRequest,
+    NotOwner,
     OffsetOutOfRange,
     PayloadNotFound,
     PayloadTooLarge,
@@ -35,14 +36,14 @@ from seaweedq.errors import (
 from seaweedq.segments.rows import Reference, Single, references_column
 from seaweedq.storage.interface import PayloadStore
 
-PIECE_BYTES = 4 * 1024 * 1024
+PIECE_BYTES = 1024 * 1024
 ROW_BYTES = 1024 * 1024
+PAUSE_S = 0.1
 CLAIMS = 32  # looked up at once
 MAX_CLAIMS = 10_000  # different uploads that one request may name
 MAX_ERRORS = 100
 KEPT = 20_000  # links, of half a kilobyte or so each
 REFUSALS = (UploadNotFound, UploadIncomplete, UploadMismatch, UploadExpired, UploadConflict, PayloadTooLarge)
-_NAME = re.compile(r"[0-9]{8}/[A-Za-z0-9_-]{1,64}")
 
 Claim = Callable[[Topic, str], Awaitable[Reference]]
 Link = Callable[[Topic, str], Awaitable[str]]
@@ -53,11 +54,18 @@ class Payloads:
     """The payloads of a broker's messages.
 
     `claim` gives the reference of an upload, `link` a URL of an object for `link_s` seconds, `segments` what can be
-    read of some segments.
+    read of some segments; one that moves is waited for `wait_s`.
     """
 
     def __init__(
-        self, store: PayloadStore, claim: Claim, link: Link, link_s: float, segments: Segments, clock: Clock
+        self,
+        store: PayloadStore,
+        claim: Claim,
+        link: Link,
+        link_s: float,
+        segments: Segments,
+        clock: Clock,
+        wait_s: float,
     ) -> None:
         self._store = store
         self._claim = claim
@@ -65,6 +73,7 @@ class Payloads:
         self._keep_s = link_s / 2  # a link that is given is good for at least as long again
         self._segments = segments
         self._clock = clock
+        self._wait_s = wait_s
         self._links: OrderedDict[str, tuple[str, float]] = OrderedDict()  # the URL, and until when it is given
 
     async def resolve_single(self, topic: Topic, message: Single) -> Single:
@@ -115,13 +124,14 @@ class Payloads:
     def name_of(self, topic: Topic, uri: str | None) -> str | None:
         """The name of the object that a reference of the topic names; None where it is not one of the topic's own.
 
-        The rest of the URI has to be what the broker draws for names, letter by letter: no dots, nothing encoded.
+        The rest of the URI has to be a name that brokers draw, of this life of the topic, letter by letter: there is
+        nothing to decode, and no dot to follow.
         """
-        return _name(self._folder(topic), topic.name, uri)
+        return _name(self._folder(topic), topic, uri)
 
     def _folder(self, topic: Topic) -> str:
         """The URI of the topic's payloads, up to the last slash."""
-        return self._store.uri(f"_payloads/{topic.name}/0")[:-1]
+        return self._store.uri(f"{upload_plan.folder(topic.name)}0")[:-1]
 
     async def links_of(self, topic: Topic, batches: Iterable[pa.RecordBatch]) -> dict[str, str]:
         """`links` for all references of some rows, which mostly have none."""
@@ -132,7 +142,7 @@ class Payloads:
         """URLs for readers, by the URI of the reference; none for what `name_of` does not know."""
         folder, links = self._folder(topic), {}
         for uri in uris:
-            if name := _name(folder, topic.name, uri):
+            if name := _name(folder, topic, uri):
                 with suppress(Unavailable):  # a message without its link says more than no message
                     links[uri] = await self._linked(topic, name)
         return links
@@ -169,11 +179,7 @@ class Payloads:
         return name, reference
 
     async def _reference(self, topic: Topic, segment: int, offset: int) -> Reference | None:
-        readable = (await self._segments(topic, [segment]))[segment]
-        try:
-            pieces = await readable.read(offset, 1, ROW_BYTES)
-        except OffsetOutOfRange:
-            pieces = []
+        pieces = await self._row(topic, segment, offset)
         alive = [row for first, rows in pieces for row in unexpired(first, rows, self._clock.now_us())]
         if not alive:
             detail = f"there is no message {segment}-{offset} in {topic.name!r}"
@@ -183,20 +189,31 @@ class Payloads:
         found = rows.column(at)[0].as_py() if at >= 0 else None
         return Reference(**found) if found else None
 
-    async def stream(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
-        """The bytes [start, end) of an object, in pieces of at most 4 MiB. Raises FileNotFoundError,
-        StoreUnavailable."""
-        while start < end:
-            piece = await self._store.read(name, start, min(end, start + PIECE_BYTES))
-            if not piece:
-                raise FileNotFoundError(name)
-            yield piece
-            start += len(piece)
+    async def _row(self, topic: Topic, segment: int, offset: int) -> Pieces:
+        """The row, wherever its segment is; none where there is none. Waits for a segment that moves."""
+        until_s = self._clock.monotonic_s() + self._wait_s
+        while True:
+            try:
+                readable = (await self._segments(topic, [segment]))[segment]
+                return await readable.read(offset, 1, ROW_BYTES)
+            except OffsetOutOfRange:
+                return []
+            except NotOwner:
+                if self._clock.monotonic_s() >= until_s:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    def pieces(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """The bytes [start, end) of an object, as `streaming.pieces`."""
+        return streaming.pieces(self._store, name, start, end, PIECE_BYTES)
 
 
-def _name(folder: str, topic: str, uri: str | None) -> str | None:
-    rest = uri[len(folder) :] if uri and uri.startswith(folder) else ""
-    return f"_payloads/{topic}/{rest}" if _NAME.fullmatch(rest) else None
+def _name(folder: str, topic: Topic, uri: str | None) -> str | None:
+    if not uri or not uri.startswith(folder):
+        return None
+    name = upload_plan.folder(topic.name) + uri[len(folder) :]
+    upload = upload_plan.id_of(topic.name, name)
+    return name if upload and upload_plan.incarnation_of(upload) == topic.record.incarnation else None
 
 
 def names_uploads(rows: pa.RecordBatch) -> bool:
