@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from seaweedq.client import Client, Message
-from seaweedq.client.producer import Receipt
+from seaweedq.client.receipts import Receipt
 
 # What a value holds beside its padding.
 _OVERHEAD = 40

@@ -1,9 +1,12 @@
 """The async client: names and signatures; what each call means stands in `calls`."""
 
+import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from weakref import WeakSet
 
 import httpx
@@ -11,14 +14,18 @@ import httpx
 from seaweedq.client import calls
 from seaweedq.client.async_producer import AsyncProducer
 from seaweedq.client.async_subscriber import AsyncAcker, messages
+from seaweedq.client.async_transport import AsyncTransport
 from seaweedq.client.batching import MIB, Limits
 from seaweedq.client.brokers import Brokers, parse_urls
 from seaweedq.client.delivering import Route
-from seaweedq.client.message import Message, Page
+from seaweedq.client.message import AsyncMessage, Make, Page
+from seaweedq.client.offload import Offload, type_of
 from seaweedq.client.pulling import Pulling
+from seaweedq.client.reading import payload
 from seaweedq.client.retry import Patience
-from seaweedq.client.transport import AsyncTransport
-from seaweedq.client.wire import Published
+from seaweedq.client.source import Progress, Source
+from seaweedq.client.uploading import ANY_BYTES, Uploading
+from seaweedq.client.wire import Published, WireMessage
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
 
 if TYPE_CHECKING:
@@ -87,16 +94,42 @@ class AsyncClient:
     async def publish(self, topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Published:
         """Publish messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request, once.
 
+        In place of `value`, `"reference": {"upload_id": ...}` names what was uploaded.
+
         An error that leaves the outcome open (ConnectionFailed) is the caller's to judge; a producer has no such cases.
         """
         return await self._run(calls.publish(topic, messages))
 
-    async def fetch(self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0) -> Page:
+    async def upload(
+        self,
+        topic: str,
+        what: str | os.PathLike[str] | bytes | BinaryIO,
+        content_type: str | None = None,
+        progress: Progress | None = None,
+        upload_id: str | None = None,
+    ) -> str:
+        """Upload a file (its path, or a binary file that can seek) or bytes; the id to publish it by.
+
+        `publish(topic, {"reference": {"upload_id": id}})` makes a message of it, until it expires. With `upload_id` an
+        upload that was begun goes on with what is missing; any other that fails or is interrupted is aborted. Raises
+        UploadMismatch, UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError.
+        """
+        source = await asyncio.to_thread(Source.of, what)
+        try:
+            kind = content_type or (type_of(Path(what)) if isinstance(what, str | os.PathLike) else ANY_BYTES)
+            upload = Uploading(topic, source, kind, self._patience(self._timeout_s), self._urls, progress)
+            return await self._run(upload.run(upload_id))
+        finally:
+            source.close()
+
+    async def fetch(
+        self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0
+    ) -> Page[AsyncMessage]:
         """Messages of a segment from `offset` on, at most `limit`; waits up to `wait_s` (30 at most) for a first one.
 
         Raises OffsetOutOfRange beyond the end.
         """
-        return await self._run(calls.fetch(topic, segment, offset, limit, wait_s))
+        return await self._run(calls.fetch(topic, segment, offset, limit, wait_s, self._message(topic)))
 
     def producer(
         self,
@@ -107,16 +140,20 @@ class AsyncClient:
         batch_bytes: int = 2 * MIB,
         max_buffer_bytes: int = 64 * MIB,
         max_request_bytes: int = 16 * MIB,
+        max_message_bytes: int = MIB,
         delivery_timeout_s: float = 120,
     ) -> AsyncProducer:
         """A producer of a topic: batches, bounded memory, retries that double nothing. Use it in an `async with`.
 
         Where the topic's segments have several owners, it sends to each what is its own, to all at a time.
-        The limits are explained at `batching.Limits`. Messages that no broker takes within
-        `delivery_timeout_s` of `send` fail.
+        The limits are explained at `batching.Limits`. Values over `max_message_bytes` (the broker's setting of that
+        name; a smaller one is learned from it) are uploaded and published by reference. Messages that no broker takes
+        within `delivery_timeout_s` of `send` fail.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
-        route = Route(topic, self._patience(delivery_timeout_s), self._ids.nonce, self._urls)
+        patience = self._patience(delivery_timeout_s)
+        offload = Offload(topic, patience, self._urls, max_message_bytes)
+        route = Route(topic, patience, self._ids.nonce, self._urls, offload)
         producer = AsyncProducer(route, limits, self._run, self._forget)
         self._producers.add(producer)
         return producer
@@ -129,7 +166,7 @@ class AsyncClient:
         idle_timeout_s: float | None = None,
         max_messages: int = 500,
         ack_deadline_s: float = 30,
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncIterator[AsyncMessage]:
         """The messages of a subscription, created as the iteration begins unless it is there.
 
         Ends after `idle_timeout_s` without any. Breaking off early leaves the last acks to `close`.
@@ -142,7 +179,7 @@ class AsyncClient:
         )
         acker = AsyncAcker(lambda ids: self._run(pulling.ack(ids)))
         self._ackers.add(acker)
-        return messages(pulling, start, ack_deadline_s, self._run, acker)
+        return messages(pulling, start, ack_deadline_s, self._run, acker, self._message(topic))
 
     async def subscription(self, topic: str, name: str) -> dict[str, Any]:
         """A subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
@@ -192,6 +229,12 @@ class AsyncClient:
 
     def _forget(self, producer: AsyncProducer) -> None:
         self._producers.discard(producer)
+
+    def _message(self, topic: str) -> Make[AsyncMessage]:
+        def pieces(wire: WireMessage) -> AsyncIterator[bytes]:
+            return self._transport.pieces(payload(topic, wire, self._patience(self._timeout_s)))
+
+        return lambda wire, ack: AsyncMessage(wire, pieces, ack)
 
     def _patience(self, total_s: float) -> Patience:
         return Patience(total_s, self._clock.monotonic_s, random.random)

@@ -1,6 +1,7 @@
 """The async producer: a task that lets go what `send` gathers, each batch in a task of its own."""
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Generator
 from datetime import datetime
 from types import TracebackType
@@ -10,7 +11,10 @@ from seaweedq.client.batching import Batch, Limits
 from seaweedq.client.delivering import Outcome, Route
 from seaweedq.client.effects import Steps
 from seaweedq.client.lookout import Lookout
-from seaweedq.client.partition import Partition, Stream
+from seaweedq.client.offload import Sent, file_job
+from seaweedq.client.partition import Held, Partition, Stream
+from seaweedq.client.source import Progress
+from seaweedq.client.uploads import MOST_UPLOADS
 from seaweedq.client.wire import Published, envelope
 from seaweedq.errors import ClientError, SeaweedqError
 
@@ -99,6 +103,7 @@ class AsyncProducer:
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._flights: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(MOST_UPLOADS)
 
     async def send(
         self,
@@ -114,6 +119,9 @@ class AsyncProducer:
         and ValueError for what is no message, and the error of an earlier batch: then this message is not taken.
         """
         line = envelope(value, key, headers, timestamp, expires_in_s)
+        offload = self._route.offload
+        if offload and offload.is_large(line):
+            return await self._hold(key, line, offload.line(line))
         await self._wait_for_room(len(line))
         delivery, index = self._partition.add_line(key, line, self._now_s())
         # The task wakes for a batch's first message and for its last: in between it knows all there is.
@@ -121,6 +129,48 @@ class AsyncProducer:
             self._start()
             await asyncio.sleep(0)  # a caller that never waits would keep the task from its turn
         return AsyncReceipt(delivery, index)
+
+    async def send_file(
+        self,
+        path: str | os.PathLike[str],
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        content_type: str | None = None,
+        progress: Progress | None = None,
+        timestamp: datetime | str | None = None,
+        expires_in_s: float | None = None,
+    ) -> AsyncReceipt:
+        """Take a file as a message: it is uploaded in the background, and published by reference.
+
+        Messages that come after it wait for it, so that all stay in order; the file must not change until then.
+        `content_type` is by default what the name's suffix stands for; `progress(bytes, of these)` hears how much was
+        sent, from any thread. Raises OSError at once where the file cannot be read, else as `send` does. The receipt
+        raises UploadMismatch, UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
+        """
+        arguments = (path, key, headers, content_type, progress, timestamp, expires_in_s)
+        job = await asyncio.to_thread(file_job, *arguments)
+        assert self._route.offload is not None
+        return await self._hold(key, b"", self._route.offload.file(job))
+
+    async def _hold(self, key: str | None, line: bytes, steps: Steps[Sent]) -> AsyncReceipt:
+        await self._wait_for_room(len(line))
+        held = self._partition.hold(key, line, self._now_s())
+        task = asyncio.create_task(self._upload(held, steps), name=f"upload-{self._route.topic}")
+        self._flights.add(task)
+        task.add_done_callback(self._flights.discard)
+        self._start()
+        return AsyncReceipt(held.batch.delivery, 0)
+
+    async def _upload(self, held: Held[AsyncDelivery], steps: Steps[Sent]) -> None:
+        sent: Sent | Exception = ClientError("the upload was cancelled")
+        try:
+            async with self._slots:
+                sent = await self._run(steps)
+        except Exception as error:  # whoever sends learns of it
+            sent = error
+        finally:
+            held.release(sent, self._now_s())
+            self._wake.set()
 
     async def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[AsyncDelivery]:
         """Publish a table's columns, in requests of at most half of `max_request_bytes`; a delivery for each.

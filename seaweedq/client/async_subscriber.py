@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 from seaweedq.client.effects import Steps
-from seaweedq.client.message import Message
+from seaweedq.client.message import AsyncMessage, Make
 from seaweedq.client.pulling import ACK_BATCH, ACK_LINGER_S, Pulling
 
 
@@ -63,13 +63,14 @@ async def messages(
     ack_deadline_s: float,
     run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]],
     acker: AsyncAcker,
-) -> AsyncIterator[Message]:
+    message: Make[AsyncMessage],
+) -> AsyncIterator[AsyncMessage]:
     """The messages of a subscription; ending it sends the acks and waits for them."""
     try:
         await run(pulling.ensure(start, ack_deadline_s))
         while (wires := await run(pulling.pull())) is not None:
             for wire in wires:
-                yield Message(wire, acker.ack)
+                yield message(wire, acker.ack)
             acker.hurry()
     finally:
         await acker.flush()

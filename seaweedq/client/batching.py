@@ -6,6 +6,7 @@ Batches leave in order, one at a time. A batch takes its sequence as it leaves, 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Generic, TypeVar
 
 from seaweedq.client.effects import ARROW, NDJSON
@@ -39,7 +40,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Batch(Generic[D]):
-    """Messages that go in one request. `delivery` is the shell's: what waits for the outcome."""
+    """Messages that go in one request. `delivery` is the shell's: what waits for the outcome.
+
+    One that is `held` keeps a place: what it has to say comes later, and all behind it wait. By then it may have
+    failed, with `error`. `upload_id` is what it names.
+    """
 
     content_type: str
     delivery: D
@@ -49,6 +54,9 @@ class Batch(Generic[D]):
     count: int = 0
     sequence: int = -1
     head: bytes = b""
+    held: bool = False
+    upload_id: str | None = None
+    error: Exception | None = None
 
     def content(self, lines: list[bytes]) -> bytes:
         """The body of a request with these lines; of Arrow streams that were joined it is one stream."""
@@ -71,6 +79,7 @@ class Batcher(Generic[D]):
         self._open: Batch[D] | None = None
         self._in_flight: Batch[D] | None = None
         self._next_sequence = 0
+        self._released_s = -inf
         self.accepted = self.settled = 0
 
     def add_line(self, line: bytes, now_s: float) -> tuple[D, int]:
@@ -112,6 +121,19 @@ class Batcher(Generic[D]):
         limits = self._limits
         return batch.size + size <= limits.batch_bytes and batch.count + count <= limits.batch_messages
 
+    def hold(self, size: int, now_s: float) -> Batch[D]:
+        """Keep a place for a message of which `size` bytes are here: a batch of its own, to be released."""
+        self.close_open()
+        self.accepted += 1
+        batch = Batch(NDJSON, self._new_delivery(), now_s, [], size, 1, held=True)
+        self._closed.append(batch)
+        return batch
+
+    def release(self, batch: Batch[D], now_s: float) -> None:
+        """A batch that was held may leave when it is its turn. Patience with it, and with what waited, begins now."""
+        batch.held = False
+        self._released_s = now_s
+
     def close_open(self) -> None:
         """Let the open batch go without waiting for more."""
         if self._open is not None:
@@ -123,7 +145,7 @@ class Batcher(Generic[D]):
         if self._in_flight is not None:
             return None
         if self._closed:
-            return 0.0
+            return None if self._closed[0].held else 0.0
         if self._open is None:
             return None
         return max(0.0, self._open.opened_s + self._limits.linger_ms / 1000 - now_s)
@@ -133,6 +155,7 @@ class Batcher(Generic[D]):
         if not self._closed:
             self.close_open()
         batch = self._in_flight = self._closed.popleft()
+        batch.opened_s = max(batch.opened_s, self._released_s)
         batch.sequence = self._next_sequence
         self._next_sequence += batch.count
         return batch

@@ -10,9 +10,9 @@ from urllib.parse import quote
 import msgspec
 
 from seaweedq.client.effects import JSON, NDJSON, Request, Steps
-from seaweedq.client.message import Page
+from seaweedq.client.message import M, Make, Page
 from seaweedq.client.problems import check
-from seaweedq.client.wire import Published, decode_page, decode_published, encode, envelope
+from seaweedq.client.wire import Published, decode_page, decode_published, encode, envelope, reference_envelope
 
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
 # Longest wait that a broker grants.
@@ -68,19 +68,31 @@ def segments(topic: str) -> Steps[list[dict[str, Any]]]:
 def publish(topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Steps[Published]:
     """Publish a message, or several, in one request."""
     if isinstance(messages, Mapping):
-        request = publish_request(topic, JSON, envelope(**_known(messages)))
+        request = publish_request(topic, JSON, _line(messages))
     else:
-        request = publish_request(topic, NDJSON, b"\n".join(envelope(**_known(message)) for message in messages))
+        request = publish_request(topic, NDJSON, b"\n".join(map(_line, messages)))
     reply = check((yield request))
     return decode_published(reply.body)
 
 
-def _known(message: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = message.keys() - {"value", "key", "headers", "timestamp", "expires_in_s"}
-    if unknown or "value" not in message:
+def _line(message: Mapping[str, Any]) -> bytes:
+    what = "reference" if "reference" in message else "value"
+    unknown = message.keys() - {what, "key", "headers", "timestamp", "expires_in_s"}
+    if unknown or what not in message:
         reason = f"unknown fields {sorted(unknown)}" if unknown else "no value"
-        raise ValueError(f"a message has {reason}; it is {{value, key?, headers?, timestamp?, expires_in_s?}}")
-    return dict(message)
+        raise ValueError(
+            f"a message has {reason}; it is {{value or reference, key?, headers?, timestamp?, expires_in_s?}}"
+        )
+    if what == "value":
+        return envelope(**message)
+    more = {name: field for name, field in message.items() if name != what}
+    return reference_envelope(_upload_id(message[what]), **more)
+
+
+def _upload_id(reference: Any) -> str:
+    if not isinstance(reference, Mapping) or reference.keys() != {"upload_id"}:
+        raise ValueError('a reference is {"upload_id": ...}')
+    return str(reference["upload_id"])
 
 
 def publish_request(topic: str, content_type: str, content: bytes, headers: Mapping[str, str] | None = None) -> Request:
@@ -97,7 +109,7 @@ def fetch_request(topic: str, segment: int, offset: int, limit: int, wait_s: flo
     return Request("GET", path, params, headers={"Accept": accept}, wait_s=wait_s)
 
 
-def fetch(topic: str, segment: int, offset: int, limit: int, wait_s: float) -> Steps[Page]:
+def fetch(topic: str, segment: int, offset: int, limit: int, wait_s: float, message: Make[M]) -> Steps[Page[M]]:
     """Messages of a segment from an offset on."""
     reply = check((yield fetch_request(topic, segment, offset, limit, wait_s)))
-    return Page(decode_page(reply.body))
+    return Page(decode_page(reply.body), message)

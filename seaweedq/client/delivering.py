@@ -8,11 +8,13 @@ from typing import Any
 from seaweedq.client.batching import Batch
 from seaweedq.client.calls import publish_request
 from seaweedq.client.effects import NDJSON, Steps
+from seaweedq.client.offload import Offload
 from seaweedq.client.partition import Stream
 from seaweedq.client.retry import Patience
 from seaweedq.client.segment_map import KeyRule, SegmentMap, fetch_map, fetch_rule
+from seaweedq.client.uploading import abort
 from seaweedq.client.wire import Published, decode_published
-from seaweedq.errors import InvalidMessages
+from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class Route:
     patience: Patience
     new_id: Callable[[], str]
     given: tuple[str, ...] = ()
+    offload: Offload | None = None
 
     def look(self, needs_rule: Callable[[SegmentMap], bool]) -> Steps[tuple[SegmentMap, KeyRule | None]]:
         """The segment map, and where it is needed the rule for keys."""
@@ -60,14 +63,31 @@ class Route:
         """Publish a batch until it is taken: every attempt carries the same id and sequence, so that none doubles.
 
         Where the broker names all messages that are not valid, it took none, and the others go again without them.
+        Where it names one that is too large, those that are go again by reference.
         """
+        if batch.error:
+            raise batch.error
         try:
-            return (yield from self._publish(stream, batch, batch.lines))
+            try:
+                return (yield from self._publish_valid(stream, batch, batch.lines))
+            except MessageTooLarge as error:
+                if batch.content_type != NDJSON or self.offload is None:
+                    raise
+                lines = yield from self.offload.again(batch.lines, error)
+            return (yield from self._publish_valid(stream, batch, lines))
+        except SeaweedqError:
+            if batch.upload_id:  # a broker keeps it if the message is there after all
+                yield from abort(self.topic, batch.upload_id)
+            raise
+
+    def _publish_valid(self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes]) -> Steps[Outcome]:
+        try:
+            return (yield from self._publish(stream, batch, lines))
         except InvalidMessages as error:
             rejected = _rejected(error)
             if batch.content_type != NDJSON or len(rejected) in (0, batch.count):
                 raise
-            valid = [line for index, line in enumerate(batch.lines) if index not in rejected]
+            valid = [line for index, line in enumerate(lines) if index not in rejected]
             return replace((yield from self._publish(stream, batch, valid)), error=error, rejected=rejected)
 
     def _publish(self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes]) -> Steps[Outcome]:

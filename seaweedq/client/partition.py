@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from seaweedq.client.batching import Batch, Batcher, Limits
+from seaweedq.client.offload import Sent
 from seaweedq.client.segment_map import KeyRule, SegmentMap
 from seaweedq.segments.keyrange import KEY_SPACE
 
@@ -65,6 +66,22 @@ class Stream(Generic[D]):
     def _may_go(self) -> bool:
         self._after = tuple(stream for stream in self._after if not stream.idle)
         return not self._after
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Generic[D]):
+    """A place among a stream's batches."""
+
+    batcher: Batcher[D]
+    batch: Batch[D]
+
+    def release(self, sent: Sent | Exception, now_s: float) -> None:
+        """The payload is uploaded, so that the message may go; or it is not, and never will."""
+        if isinstance(sent, Sent):
+            self.batch.lines, self.batch.upload_id = [sent.line], sent.upload_id
+        else:
+            self.batch.error = sent
+        self.batcher.release(self.batch, now_s)
 
 
 @dataclass(frozen=True)
@@ -118,6 +135,12 @@ class Partition(Generic[D]):
         """Add a message as a line of JSON: the delivery of its batch, and its place in it."""
         self.pending_bytes += len(line) + 1
         return self.routing.of_line(key, line).batcher.add_line(line, now_s)
+
+    def hold(self, key: str | None, line: bytes, now_s: float) -> Held[D]:
+        """Keep a place for a message whose payload is being uploaded; `line` is all that is held of it."""
+        self.pending_bytes += len(line) + 1
+        batcher = self.routing.of_line(key, line).batcher
+        return Held(batcher, batcher.hold(len(line) + 1, now_s))
 
     def add_pieces(self, pieces: Sequence[Piece[D]], now_s: float) -> list[D]:
         """Add what the present `routing` has cut: the delivery of each piece, which others may share."""

@@ -1,5 +1,6 @@
 """The sync producer: threads that send what `send` gathers."""
 
+import os
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -10,8 +11,12 @@ from seaweedq.client.batching import Batch, Limits
 from seaweedq.client.delivering import Outcome, Route
 from seaweedq.client.effects import Steps
 from seaweedq.client.lookout import Lookout
-from seaweedq.client.partition import Partition, Stream
-from seaweedq.client.wire import Published, envelope
+from seaweedq.client.offload import Sent, file_job
+from seaweedq.client.partition import Held, Partition, Stream
+from seaweedq.client.receipts import Delivery, Receipt
+from seaweedq.client.source import Progress
+from seaweedq.client.uploads import Uploads
+from seaweedq.client.wire import envelope
 from seaweedq.errors import ClientError, SeaweedqError
 
 if TYPE_CHECKING:
@@ -20,64 +25,6 @@ if TYPE_CHECKING:
 
 # So many requests a producer has in flight at most, however many owners there are.
 _MOST_THREADS = 32
-
-
-class Delivery:
-    """What becomes of one request of a producer."""
-
-    __slots__ = ("_done", "_outcome")
-
-    def __init__(self) -> None:
-        self._done = threading.Event()
-        self._outcome = Outcome()
-
-    def settle(self, outcome: Outcome) -> None:
-        """State the outcome."""
-        self._outcome = outcome
-        self._done.set()
-
-    def outcome(self, timeout_s: float | None = None) -> Outcome:
-        """The outcome, once it is known; waits at most `timeout_s`, then raises TimeoutError."""
-        if not self._done.wait(timeout_s):
-            raise TimeoutError(f"no outcome within {timeout_s} s")
-        return self._outcome
-
-    def done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._done.is_set()
-
-    def exception(self, timeout_s: float | None = None) -> Exception | None:
-        """The error, if all or some of it failed; waits at most `timeout_s`, then raises TimeoutError."""
-        return self.outcome(timeout_s).error
-
-    def result(self, timeout_s: float | None = None) -> Published:
-        """What the broker answered; raises the delivery's error, or TimeoutError after `timeout_s`."""
-        outcome = self.outcome(timeout_s)
-        if outcome.error:
-            raise outcome.error
-        assert outcome.published is not None
-        return outcome.published
-
-
-class Receipt:
-    """What becomes of one message: like a future whose result is the message's id."""
-
-    __slots__ = ("_delivery", "_index")
-
-    def __init__(self, delivery: Delivery, index: int) -> None:
-        self._delivery, self._index = delivery, index
-
-    def done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._delivery.done()
-
-    def exception(self, timeout_s: float | None = None) -> Exception | None:
-        """The error, if it failed; waits at most `timeout_s`, then raises TimeoutError."""
-        return self._delivery.outcome(timeout_s).error_of(self._index)
-
-    def result(self, timeout_s: float | None = None) -> str:
-        """The id `{segment}-{offset}`; raises the message's error, or TimeoutError after `timeout_s`."""
-        return self._delivery.outcome(timeout_s).id_of(self._index)
 
 
 class Producer:
@@ -92,7 +39,7 @@ class Producer:
         self,
         route: Route,
         limits: Limits,
-        run: Callable[[Steps[Any]], Any],
+        run: Callable[..., Any],
         on_close: Callable[["Producer"], None],
     ) -> None:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
@@ -106,6 +53,7 @@ class Producer:
         self._closing = False
         self._acknowledged = 0
         self._threads: list[threading.Thread] = []
+        self._uploads = Uploads(run, self._uploaded)
         self._grow()
 
     def send(
@@ -122,6 +70,9 @@ class Producer:
         and ValueError for what is no message, and the error of an earlier batch: then this message is not taken.
         """
         line = envelope(value, key, headers, timestamp, expires_in_s)
+        offload = self._route.offload
+        if offload and offload.is_large(line):
+            return self._hold(key, line, offload.line(line))
         with self._changed:
             self._wait_for_room(len(line))
             delivery, index = self._partition.add_line(key, line, self._now_s())
@@ -129,6 +80,39 @@ class Producer:
             if index in (0, self._limits.batch_messages - 1):
                 self._work.notify()
         return Receipt(delivery, index)
+
+    def send_file(
+        self,
+        path: str | os.PathLike[str],
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        content_type: str | None = None,
+        progress: Progress | None = None,
+        timestamp: datetime | str | None = None,
+        expires_in_s: float | None = None,
+    ) -> Receipt:
+        """Take a file as a message: it is uploaded in the background, and published by reference.
+
+        Messages that come after it wait for it, so that all stay in order; the file must not change until then.
+        `content_type` is by default what the name's suffix stands for; `progress(bytes, of these)` hears how much was
+        sent, from any thread. Raises OSError at once where the file cannot be read, else as `send` does. The receipt
+        raises UploadMismatch, UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
+        """
+        job = file_job(path, key, headers, content_type, progress, timestamp, expires_in_s)
+        assert self._route.offload is not None
+        return self._hold(key, b"", self._route.offload.file(job))
+
+    def _hold(self, key: str | None, line: bytes, steps: Steps[Sent]) -> Receipt:
+        with self._changed:
+            self._wait_for_room(len(line))
+            held = self._partition.hold(key, line, self._now_s())
+            self._uploads.add(held, steps)
+        return Receipt(held.batch.delivery, 0)
+
+    def _uploaded(self, held: Held[Delivery], sent: Sent | Exception) -> None:
+        with self._work:
+            held.release(sent, self._now_s())
+            self._work.notify()
 
     def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[Delivery]:
         """Publish a table's columns, in requests of at most half of `max_request_bytes`; a delivery for each.
@@ -198,6 +182,7 @@ class Producer:
             self._closing = True
             self._work.notify()
             self._changed.notify_all()
+        self._uploads.leave()
         self._on_close(self)
 
     def _wait_for_room(self, size: int) -> None:

@@ -30,6 +30,10 @@ class Patience:
     random: Callable[[], float]
     backoff: Backoff = Backoff()
 
+    def pause_s(self, attempt: int) -> float:
+        """Seconds to wait after failed attempt number `attempt` (from 0)."""
+        return self.backoff.pause_s(attempt, self.random())
+
     def send(self, request: Request, since_s: float | None = None) -> Steps[Reply]:
         """Send until a broker takes it; patience counts from `since_s` (monotonic), by default from now.
 
@@ -51,7 +55,7 @@ class Patience:
                 if reply.status not in TRANSIENT:
                     return check(reply)
                 failure, wait_s = error_of(reply), retry_after_s(reply)
-            wait_s = max(wait_s, self.backoff.pause_s(attempt, self.random()))
+            wait_s = max(wait_s, self.pause_s(attempt))
             if self.monotonic_s() + wait_s > deadline:
                 raise failure
             yield Pause(wait_s)

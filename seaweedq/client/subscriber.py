@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from seaweedq.client.effects import Steps
-from seaweedq.client.message import Message
+from seaweedq.client.message import Make, Message
 from seaweedq.client.pulling import ACK_BATCH, ACK_LINGER_S, Pulling
 
 # So long the thread waits for more acks before it ends; the next ack starts another.
@@ -79,12 +79,14 @@ class Acker:
             return ids
 
 
-def messages(pulling: Pulling, run: Callable[[Steps[Any]], Any], acker: Acker) -> Iterator[Message]:
+def messages(
+    pulling: Pulling, run: Callable[[Steps[Any]], Any], acker: Acker, message: Make[Message]
+) -> Iterator[Message]:
     """The messages of a subscription; ending it sends the acks and waits for them."""
     try:
         while (wires := run(pulling.pull())) is not None:
             for wire in wires:
-                yield Message(wire, acker.ack)
+                yield message(wire, acker.ack)
             acker.hurry()
     finally:
         acker.flush()

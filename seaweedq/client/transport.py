@@ -1,22 +1,39 @@
-"""The shells' I/O: httpx carries the core's requests, over HTTP/1.1 with kept connections."""
+"""The sync shell's I/O: httpx carries the core's requests, over HTTP/1.1 with kept connections."""
 
-import asyncio
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import httpx
 
 from seaweedq.client.brokers import Brokers
-from seaweedq.client.effects import Attempt, Effect, Pause, Reply, Request, Steps, Work
+from seaweedq.client.effects import Attempt, Effect, Pause, Piece, Reply, Request, Signed, Steps, Take, Together, Work
+from seaweedq.client.http_parts import LIMITS, READ_BYTES, build, failed, is_ours, is_secure, reply_of
+from seaweedq.client.source import Slice
+from seaweedq.client.stopping import Stop
 from seaweedq.errors import ConnectionFailed
 
 T = TypeVar("T")
-# Shorter than servers keep idle connections (uvicorn: 5 s), so that none is used just as it is closed.
-_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3)
-# A broker that takes longer is as good as gone, and there are others.
-_CONNECT_S = 5.0
-_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class _Stream:
+    """The body of an answer, as it comes."""
+
+    def __init__(self, url: str, response: httpx.Response) -> None:
+        self._url, self._response = url, response
+        self._chunks = response.iter_raw(READ_BYTES)
+
+    def take(self) -> bytes:
+        """The next bytes, none at the end. Raises ConnectionFailed."""
+        try:
+            return next(self._chunks, b"")
+        except httpx.RequestError as error:
+            raise failed(self._url, error) from error
+
+    def close(self) -> None:
+        """Give the connection back, or close it where something is left."""
+        self._response.close()
 
 
 class SyncTransport:
@@ -29,13 +46,15 @@ class SyncTransport:
         headers: Mapping[str, str] | None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._brokers, self._timeout_s = brokers, timeout_s
-        self._http = httpx.Client(headers=headers, limits=_LIMITS, verify=_secure(brokers), transport=transport)
+        self._brokers, self._timeout_s, self._mock = brokers, timeout_s, transport
+        self._http = httpx.Client(headers=headers, limits=LIMITS, verify=is_secure(brokers), transport=transport)
+        self._store_http: httpx.Client | None = None
+        self._lock = threading.Lock()
 
-    def run(self, steps: Steps[T]) -> T:
-        """What the steps return, or the error that they raise."""
+    def run(self, steps: Steps[T], stop: Stop | None = None) -> T:
+        """What the steps return, or the error that they raise. Once `stop` is set, Stopped is thrown into them."""
         answer: Any = None
-        failure: ConnectionFailed | None = None
+        failure: BaseException | None = None
         while True:
             try:
                 effect = steps.throw(failure) if failure else steps.send(answer)
@@ -44,96 +63,136 @@ class SyncTransport:
                 return result
             answer, failure = None, None
             try:
-                answer = self._perform(effect)
-            except ConnectionFailed as error:
+                if stop is not None and stop.is_set():
+                    stopped, stop = stop, None  # what they do about it is not stopped
+                    stopped.check()
+                answer = self._perform(effect, stop)
+            except BaseException as error:  # the steps may have something to tidy up
                 failure = error
 
-    def _perform(self, effect: Effect) -> Any:
-        if isinstance(effect, Request):
-            return self.run(self._brokers.send(effect))
-        if isinstance(effect, Work):
-            return effect.run()
-        if isinstance(effect, Pause):
-            return time.sleep(effect.seconds)
+    def pieces(self, steps: Steps[None]) -> Iterator[bytes]:
+        """What the steps have for whoever reads. Ending it gives connections back."""
+        answer: Any = None
+        failure: ConnectionFailed | None = None
+        stream: _Stream | None = None
         try:
-            response = self._http.request(**_arguments(effect, self._timeout_s))
+            while True:
+                try:
+                    effect = steps.throw(failure) if failure else steps.send(answer)
+                except StopIteration:
+                    return
+                answer, failure = None, None
+                if isinstance(effect, Piece):
+                    yield effect.data
+                    continue
+                try:
+                    answer = self._perform(effect)
+                except ConnectionFailed as error:
+                    failure = error
+                if isinstance(answer, Reply) and answer.stream:
+                    stream = _instead(stream, answer.stream)
+        finally:
+            _instead(stream, None)
+
+    def _perform(self, effect: Effect, stop: Stop | None = None) -> Any:
+        match effect:
+            case Request():
+                return self.run(self._brokers.send(effect), stop)
+            case Attempt() | Signed():
+                return self._send(effect, stop)
+            case Take():
+                return effect.stream.take()
+            case Work():
+                return effect.run()
+            case Pause():
+                return stop.pause(effect.seconds) if stop else time.sleep(effect.seconds)
+            case Together():
+                return self._together(effect, stop)
+        raise TypeError(f"nobody reads this {type(effect).__name__}")
+
+    def _send(self, effect: Attempt | Signed, stop: Stop | None) -> Reply:
+        request = effect.request if isinstance(effect, Attempt) else effect
+        http = self._http_for(effect)
+        chunks = _chunks(request.content, stop) if isinstance(request.content, Slice) else None
+        made = build(http, effect, chunks, self._timeout_s)
+        try:
+            response = http.send(made, stream=request.streamed)
+            if not request.streamed:
+                return reply_of(effect.url, response)
+            if response.is_success:
+                return reply_of(effect.url, response, _Stream(effect.url, response))
+            try:
+                response.read()
+            finally:
+                response.close()
         except httpx.RequestError as error:
-            raise _failed(effect.url, error) from error
-        return _reply(effect.url, response)
+            raise failed(effect.url, error) from error
+        return reply_of(effect.url, response)
+
+    def _http_for(self, effect: Attempt | Signed) -> httpx.Client:
+        """What the user's brokers get beside requests is nothing for stores."""
+        if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
+            return self._http
+        with self._lock:
+            self._store_http = self._store_http or httpx.Client(limits=LIMITS, transport=self._mock)
+        return self._store_http
+
+    def _together(self, effect: Together, stop: Stop | None) -> None:
+        todo, lock, inner = iter(effect.steps), threading.Lock(), Stop(stop)
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                while not inner.is_set():
+                    with lock:
+                        steps = next(todo, None)
+                    if steps is None:
+                        return
+                    self.run(steps, inner)
+            except BaseException as error:
+                errors.append(error)
+                inner.set()
+
+        threads = [threading.Thread(target=work, name="together", daemon=True) for _ in range(effect.most - 1)]
+        started = [thread for thread in threads if _start(thread)]
+        try:
+            work()
+            for thread in started:
+                thread.join()
+        except BaseException:
+            inner.set()
+            for thread in started:
+                thread.join()
+            raise
+        if errors:
+            raise errors[0]
+        if stop is not None:
+            stop.check()
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+        if self._store_http is not None:
+            self._store_http.close()
 
 
-class AsyncTransport:
-    """Drives the core's steps on the running event loop."""
-
-    def __init__(
-        self,
-        brokers: Brokers,
-        timeout_s: float,
-        headers: Mapping[str, str] | None,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self._brokers, self._timeout_s = brokers, timeout_s
-        self._http = httpx.AsyncClient(headers=headers, limits=_LIMITS, verify=_secure(brokers), transport=transport)
-
-    async def run(self, steps: Steps[T]) -> T:
-        """What the steps return, or the error that they raise."""
-        answer: Any = None
-        failure: ConnectionFailed | None = None
-        while True:
-            try:
-                effect = steps.throw(failure) if failure else steps.send(answer)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            answer, failure = None, None
-            try:
-                answer = await self._perform(effect)
-            except ConnectionFailed as error:
-                failure = error
-
-    async def _perform(self, effect: Effect) -> Any:
-        if isinstance(effect, Request):
-            return await self.run(self._brokers.send(effect))
-        if isinstance(effect, Work):
-            return await asyncio.to_thread(effect.run)
-        if isinstance(effect, Pause):
-            return await asyncio.sleep(effect.seconds)
-        try:
-            response = await self._http.request(**_arguments(effect, self._timeout_s))
-        except httpx.RequestError as error:
-            raise _failed(effect.url, error) from error
-        return _reply(effect.url, response)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
+def _chunks(body: Slice, stop: Stop | None) -> Iterator[bytes]:
+    for chunk in body.chunks():
+        if stop is not None:
+            stop.check()
+        yield chunk
 
 
-def _secure(brokers: Brokers) -> bool:
-    # Loading certificates takes longer than a request, and plain HTTP has no use for them.
-    return brokers.urls[0].startswith("https:")
+def _instead(old: _Stream | None, new: _Stream | None) -> _Stream | None:
+    if old is not None:
+        old.close()
+    return new
 
 
-def _arguments(attempt: Attempt, timeout_s: float) -> dict[str, Any]:
-    request = attempt.request
-    return {
-        "method": request.method,
-        "url": attempt.url + request.path,
-        "params": dict(request.params) or None,
-        "headers": dict(request.headers),
-        "content": request.content or None,
-        "timeout": httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S), read=timeout_s + request.wait_s),
-    }
-
-
-def _reply(url: str, response: httpx.Response) -> Reply:
-    return Reply(response.status_code, response.headers, response.content, url)
-
-
-def _failed(url: str, error: httpx.RequestError) -> ConnectionFailed:
-    reason = str(error) or type(error).__name__
-    return ConnectionFailed(f"no answer from {url}: {reason}", url=url, sent=not isinstance(error, _UNSENT))
+def _start(thread: threading.Thread) -> bool:
+    # While a program exits, no thread can start: then whoever asked does it all.
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True

@@ -7,19 +7,35 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 
+class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A payload in the store: its URI there, size in bytes, SHA-256 in hex, content type.
+
+    `url` gets it without credentials for a short while, and is left out of what is printed; None where there is none.
+    """
+
+    uri: str
+    size: int
+    sha256: str
+    content_type: str = "application/octet-stream"
+    url: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Reference(uri={self.uri!r}, size={self.size}, sha256={self.sha256!r})"
+
+
 class WireMessage(msgspec.Struct, gc=False, kw_only=True):
     """A message as a broker gives it; the value stays the JSON text that it came as."""
 
     id: str
     key: str | None = None
     value: msgspec.Raw | UnsetType = UNSET
-    value_base64: str | UnsetType = UNSET
+    value_base64: str | UnsetType | None = UNSET
     headers: dict[str, str] | None = None
     timestamp: datetime
     segment: int
     offset: int
     attempt: int | UnsetType = UNSET
-    reference: dict[str, Any] | UnsetType | None = UNSET
+    reference: Reference | UnsetType | None = UNSET
 
 
 class PageAnswer(msgspec.Struct):
@@ -81,6 +97,22 @@ class BytesEnvelope(msgspec.Struct, omit_defaults=True):
     expires_in_s: float | None = None
 
 
+class UploadId(msgspec.Struct):
+    """Names an upload."""
+
+    upload_id: str
+
+
+class ReferenceEnvelope(msgspec.Struct, omit_defaults=True):
+    """A message to be published whose payload was uploaded."""
+
+    reference: UploadId
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp: datetime | str | None = None
+    expires_in_s: float | None = None
+
+
 decode_page = msgspec.json.Decoder(PageAnswer).decode
 decode_pull = msgspec.json.Decoder(PullAnswer).decode
 decode_published = msgspec.json.Decoder(Published).decode
@@ -100,10 +132,26 @@ def envelope(
     `value` is anything that JSON has (NaN becomes null), a msgspec.Raw with JSON text, or bytes for a `bytes` topic.
     Raises TypeError for what JSON does not have, ValueError for a `timestamp` without time zone.
     """
-    if isinstance(timestamp, datetime) and timestamp.tzinfo is None:
-        raise ValueError(f"timestamp {timestamp.isoformat()} has no time zone")
+    _check(timestamp)
     if isinstance(value, bytes | bytearray | memoryview):
         return encode(BytesEnvelope(bytes(value), key, headers, timestamp, expires_in_s))
     line = encode(Envelope(value, key, headers, timestamp, expires_in_s))
     # Line breaks can only come from a Raw value, where they are white space between tokens.
     return line.replace(b"\n", b" ") if isinstance(value, msgspec.Raw) else line
+
+
+def reference_envelope(
+    upload_id: str,
+    key: str | None = None,
+    headers: dict[str, str] | None = None,
+    timestamp: datetime | str | None = None,
+    expires_in_s: float | None = None,
+) -> bytes:
+    """A message that names an upload, as one line of JSON. Raises as `envelope` does."""
+    _check(timestamp)
+    return encode(ReferenceEnvelope(UploadId(upload_id), key, headers, timestamp, expires_in_s))
+
+
+def _check(timestamp: datetime | str | None) -> None:
+    if isinstance(timestamp, datetime) and timestamp.tzinfo is None:
+        raise ValueError(f"timestamp {timestamp.isoformat()} has no time zone")
