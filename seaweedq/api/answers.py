@@ -90,13 +90,23 @@ def message_texts(
 
 def _references(column: pa.Array, links: Mapping[str, str]) -> Text:
     """`,"reference":{...}` where there is one, else nothing; `url` only where there is a link."""
-    return pa.array(["" if each is None else _reference(each, links) for each in column.to_pylist()], pa.string())
-
-
-def _reference(reference: dict[str, Any], links: Mapping[str, str]) -> str:
-    if url := links.get(reference["uri"]):
-        reference["url"] = url
-    return f',"reference":{msgspec.json.encode(reference).decode()}'
+    uri, size, content_type, sha256 = column.flatten()
+    urls = [links.get(each) for each in uri.to_pylist()]
+    text = _join(
+        [
+            ',"reference":{"uri":',
+            *_quoted(uri),
+            ',"size":',
+            size.cast(pa.string()).fill_null("null"),
+            ',"content_type":',
+            *_quoted(content_type),
+            ',"sha256":',
+            *_quoted(sha256),
+            pa.array([f',"url":{msgspec.json.encode(url).decode()}' if url else "" for url in urls], pa.string()),
+            "}",
+        ]
+    )
+    return pc.if_else(column.is_valid(), text, "") if column.null_count else text
 
 
 def _join(parts: Sequence[Text]) -> pa.StringArray:

@@ -239,7 +239,6 @@ class Parts(ABC):
             cast(PayloadStore, self.store),
             self.uploads.claim,
             self.uploads.link,
-            self.settings.upload_url_s,
             self._readables.every,
             clock,
             timeout_s,

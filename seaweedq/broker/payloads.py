@@ -5,7 +5,6 @@ a payload is opened, and a link given, only below the topic's own `_payloads/{to
 """
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -42,7 +41,7 @@ PAUSE_S = 0.1
 CLAIMS = 32  # looked up at once
 MAX_CLAIMS = 10_000  # different uploads that one request may name
 MAX_ERRORS = 100
-KEPT = 20_000  # links, of half a kilobyte or so each
+YIELD = 200  # links, which take 10 to 20 us each, between turns for the rest of the loop
 REFUSALS = (UploadNotFound, UploadIncomplete, UploadMismatch, UploadExpired, UploadConflict, PayloadTooLarge)
 
 Claim = Callable[[Topic, str], Awaitable[Reference]]
@@ -53,8 +52,8 @@ Segments = Callable[[Topic, Sequence[int]], Awaitable[Mapping[int, Readable]]]
 class Payloads:
     """The payloads of a broker's messages.
 
-    `claim` gives the reference of an upload, `link` a URL of an object for `link_s` seconds, `segments` what can be
-    read of some segments; one that moves is waited for `wait_s`.
+    `claim` gives the reference of an upload, `link` a short-lived URL of an object, `segments` what can be read of some
+    segments; one that moves is waited for `wait_s`.
     """
 
     def __init__(
@@ -62,7 +61,6 @@ class Payloads:
         store: PayloadStore,
         claim: Claim,
         link: Link,
-        link_s: float,
         segments: Segments,
         clock: Clock,
         wait_s: float,
@@ -70,11 +68,9 @@ class Payloads:
         self._store = store
         self._claim = claim
         self._link = link
-        self._keep_s = link_s / 2  # a link that is given is good for at least as long again
         self._segments = segments
         self._clock = clock
         self._wait_s = wait_s
-        self._links: OrderedDict[str, tuple[str, float]] = OrderedDict()  # the URL, and until when it is given
 
     async def resolve_single(self, topic: Topic, message: Single) -> Single:
         """The message with the reference of the upload that it names. Raises what `claim` does."""
@@ -141,23 +137,13 @@ class Payloads:
     async def links(self, topic: Topic, uris: Iterable[str]) -> dict[str, str]:
         """URLs for readers, by the URI of the reference; none for what `name_of` does not know."""
         folder, links = self._folder(topic), {}
-        for uri in uris:
+        for number, uri in enumerate(uris):
             if name := _name(folder, topic, uri):
                 with suppress(Unavailable):  # a message without its link says more than no message
-                    links[uri] = await self._linked(topic, name)
+                    links[uri] = await self._link(topic, name)
+            if number % YIELD == YIELD - 1:
+                await asyncio.sleep(0)
         return links
-
-    async def _linked(self, topic: Topic, name: str) -> str:
-        now_s = self._clock.monotonic_s()
-        kept = self._links.get(name)
-        if kept and kept[1] > now_s:
-            return kept[0]
-        url = await self._link(topic, name)
-        self._links[name] = url, now_s + self._keep_s
-        self._links.move_to_end(name)
-        if len(self._links) > KEPT:
-            self._links.popitem(last=False)
-        return url
 
     async def find(self, topic: Topic, segment: int, offset: int) -> tuple[str, Reference]:
         """The payload of a message: its object's name, and the reference. Raises PayloadNotFound, Unavailable."""

@@ -2,7 +2,8 @@
 
 Signing asks nobody. A signature covers the method, the key, the time and every header of the `SignedRequest`; so the
 store itself refuses another size or content type, and other bytes where their SHA-256 is stated. A put carries
-`If-None-Match: *`: whoever still has its URL cannot overwrite what was published since, and gets 412.
+`If-None-Match: *`: whoever still has its URL cannot overwrite what was published since, and gets 412. Nor can a put be
+made into a copy of what its sender may not read: see `no_copies`.
 
 No store is trusted with this alone: moto checks neither signatures nor times nor digests, and others may not know one
 of the headers. So size and digest are looked at once more before a payload is published.
@@ -17,7 +18,8 @@ from typing import Any
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.interface import Part, SignedRequest
 from seaweedq.storage.names import check_name
-from seaweedq.storage.s3_requests import Bucket
+from seaweedq.storage.s3_links import Example
+from seaweedq.storage.s3_requests import Bucket, no_copies
 
 MAX_EXPIRES_S = 7 * 24 * 3600  # the most that S3 allows
 PARTS_PAGE = 1000  # the most that S3 lists at once
@@ -32,6 +34,8 @@ class S3Payloads:
     def __init__(self, bucket: Bucket, root: str) -> None:
         self._bucket = bucket
         self._root = root
+        self._example: Example | None = None  # of a presigned get for so many seconds, followed until then
+        self._example_for, self._until_s = 0, 0.0
 
     def uri(self, name: str) -> str:
         """As PayloadStore: s3://bucket/key, with nothing escaped, which is how Spark and fsspec read it."""
@@ -58,17 +62,28 @@ class S3Payloads:
         if sha256 is not None:
             stated["ChecksumSHA256"] = base64.b64encode(bytes.fromhex(sha256)).decode()
             headers["x-amz-checksum-sha256"] = stated["ChecksumSHA256"]
-        return SignedRequest(await self._sign("put_object", name, expires_s, **stated), "PUT", headers)
+        url = await self._sign("put_object", name, expires_s, **stated)
+        return SignedRequest(url, "PUT", {**headers, **no_copies(url)})
 
     async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
-        """As PayloadStore. Raises ValueError unless 1 <= expires_s <= MAX_EXPIRES_S."""
-        return SignedRequest(await self._sign("get_object", name, expires_s), "GET", {})
+        """As PayloadStore; it may hold for a twentieth less, since many follow one example. Raises ValueError unless
+        1 <= expires_s <= MAX_EXPIRES_S."""
+        now_s = asyncio.get_running_loop().time()
+        if expires_s != self._example_for or now_s >= self._until_s:
+            url = await self._sign("get_object", name, expires_s)
+            self._example = Example.of(url, self._key(name), await self._bucket.secret())
+            self._example_for, self._until_s = expires_s, now_s + expires_s / 20
+        elif self._example:
+            url = self._example.url(self._key(name))
+        else:
+            url = await self._sign("get_object", name, expires_s)
+        return SignedRequest(url, "GET", {})
 
     async def presign_part(self, name: str, parts: str, number: int, expires_s: int, size: int) -> SignedRequest:
         """As PayloadStore; a part may be put again. Raises ValueError unless 1 <= expires_s <= MAX_EXPIRES_S."""
         stated = {"UploadId": parts, "PartNumber": number, "ContentLength": size}
         url = await self._sign("upload_part", name, expires_s, **stated)
-        return SignedRequest(url, "PUT", {"Content-Length": f"{size}"})
+        return SignedRequest(url, "PUT", {"Content-Length": f"{size}", **no_copies(url)})
 
     async def begin_parts(self, name: str, content_type: str) -> str:
         """As PayloadStore. Where the answer was lost the store keeps an upload without parts, that nobody knows."""

@@ -8,9 +8,11 @@ One `Bucket` belongs to one event loop, that of its first request.
 
 import asyncio
 import base64
+import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 from botocore.exceptions import BotoCoreError, ClientError
@@ -26,6 +28,9 @@ SLOWEST_BYTES_PER_S = 1024 * 1024  # an upload below this rate is given up
 PIECE_BYTES = 256 * 1024
 THREAD_BYTES = 1024 * 1024  # a checksum over more is made in a thread
 TRIES = 2  # of what may be sent again
+_NO_COPY = "x-amz-copy-source-if-match"
+_NO_COPIES = {_NO_COPY: '"no-copies"'}
+_AWS = re.compile(r"\.amazonaws\.com(\.cn)?$")
 # s3fs makes OSErrors of the store's answers; the others are those of a request that got none, or not all of it.
 FAILURES = (OSError, BotoCoreError, ResponseParserError, aiohttp.ClientError)
 
@@ -159,13 +164,25 @@ class Bucket:
         return [each["Key"] for each in page.get("Contents", ())], bool(page["IsTruncated"])
 
     async def presign(self, method: str, key: str, expires_s: int, **parameters: Any) -> str:
-        """A URL that allows one kind of request without credentials; never to be logged. Asks nobody."""
+        """A URL that allows one kind of request without credentials; never to be logged. Asks nobody.
+
+        A put may need headers beyond those of the parameters: see `no_copies`.
+        """
         try:
             await self._connect()
+            client = await self._files.set_session()
+            for operation in ("PutObject", "UploadPart"):
+                client.meta.events.register(f"before-sign.s3.{operation}", _bar_copies, unique_id="seaweedq")
             url: str = await self._files._url(f"{self.name}/{key}", expires_s, method, **parameters)
         except FAILURES as error:
             raise self._unavailable(f"presign {key}", error) from error
         return url
+
+    async def secret(self) -> str:
+        """The secret access key that signs."""
+        await self._connect()
+        found = await (await self._files.set_session())._request_signer._credentials.get_frozen_credentials()
+        return str(found.secret_key)
 
     async def close(self) -> None:
         """Close the connections; what comes after makes new ones."""
@@ -209,6 +226,21 @@ class Bucket:
         detail = f"the store answers {status} {code}" if status else "the store gives no whole answer"
         inside = f"{self._where}, {what}: {error}" if f"{error}" else f"{self._where}, {what}: {type(error).__name__}"
         return StoreUnavailable(detail, inside=inside, code=code)
+
+
+def no_copies(url: str) -> dict[str, str]:
+    """The headers that a presigned put must be sent with so that it cannot be made into a copy."""
+    return _NO_COPIES if _NO_COPY in url.partition("X-Amz-SignedHeaders=")[2] else {}
+
+
+def _bar_copies(request: Any, **_: Any) -> None:
+    """Sign a condition that no object meets, and that concerns copies alone.
+
+    MinIO (and others) let whoever has a presigned put add `x-amz-copy-source`, unsigned: it then copies any object that
+    the broker may read. AWS refuses headers that are not signed, and may refuse this one in a put.
+    """
+    if request.context.get("is_presign_request") and not _AWS.search(urlsplit(request.url).hostname or ""):
+        request.headers.update(_NO_COPIES)
 
 
 class _Beyond(Exception):
