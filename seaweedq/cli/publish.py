@@ -1,4 +1,4 @@
-"""`seaweedq publish`: records of a file, or of stdin, into a topic."""
+"""`seaweedq publish`: records of a file, or of stdin, into a topic; or whole files."""
 
 import sys
 import time
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """Examples: seaweedq publish events events.ndjson ·
 seaweedq publish flights flights.csv --key-field carrier ·
-echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope"""
+echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope ·
+seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 
 
 def publish(
@@ -35,12 +36,33 @@ def publish(
     envelope: Annotated[
         bool, typer.Option("--envelope", help="Each NDJSON line is a whole message: key, value, headers, timestamp.")
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, max=100_000, help="Most messages in one request.")] = 10_000,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Most messages in one request; 10,000 by default.")
+    ] = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--file", exists=True, dir_okay=False, help="A whole file as one message, of any size; again."),
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The key of the messages of --file.")] = None,
+    content_type: Annotated[
+        str | None, typer.Option(help="Media type of each --file; by default as its suffix says.")
+    ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish the records of FILE, each exactly once: NDJSON (a value a line), CSV or Parquet."""
+    """Publish the records of FILE, each exactly once: NDJSON (a value a line), CSV or Parquet.
+
+    With --file instead, each file as a whole: its bytes go to the store, and the message names them.
+    """
     from seaweedq.cli.records import InputFormat, format_of, records
 
+    if files:
+        of_records = {"FILE": file, "--input-format": input_format, "--key-field": key_field, "--batch": batch}
+        _refuse({**of_records, "--envelope": envelope or None}, "it is for records, and --file sends whole files")
+        from seaweedq.cli.publish_files import publish_files
+
+        publish_files(topic, files, key, content_type, url)
+        return
+    _refuse({"--key": key, "--content-type": content_type}, "it is for --file; records have --key-field, or --envelope")
     path = None if file is None or str(file) == "-" else file
     if input_format is not None and input_format not in list(InputFormat):
         raise typer.BadParameter(f"{input_format!r} is none of {', '.join(InputFormat)}", param_hint="--input-format")
@@ -51,7 +73,7 @@ def publish(
     with ExitStack() as stack:
         source: BinaryIO = stack.enter_context(path.open("rb")) if path else sys.stdin.buffer
         client = stack.enter_context(connect(url))
-        producer = stack.enter_context(client.producer(topic, batch_messages=batch))
+        producer = stack.enter_context(client.producer(topic, batch_messages=batch or 10_000))
         found = records(source, format)
         try:
             for arguments in _progress(stack, _arguments(found, envelope, key_field)):
@@ -63,6 +85,12 @@ def publish(
         count = producer.acknowledged
     took_s = time.monotonic() - started_s
     say(f"published {count:,} messages to {topic} in {took_s:.1f} s ({count / max(took_s, 1e-9):,.0f}/s)")
+
+
+def _refuse(options: dict[str, Any], reason: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise typer.BadParameter(reason, param_hint=name)
 
 
 def _arguments(found: Iterator[Any], envelope: bool, key_field: str | None) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,8 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -16,10 +18,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earliest ·
 seaweedq pull events -s tail --follow | jq .value ·
-seaweedq pull events -s look --max 3 --no-ack"""
+seaweedq pull events -s look --max 3 --no-ack ·
+seaweedq pull films -s mine --start earliest --payloads films"""
 T = TypeVar("T")
 _IDLE_S = 1.0
 _HEARTBEAT_S = 0.2
+# For a subscription that is created to download what may be large: so long until a message comes again.
+_DOWNLOAD_S = 3600.0
 
 
 def pull(
@@ -29,21 +34,49 @@ def pull(
     max: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
     no_ack: Annotated[bool, typer.Option("--no-ack", help="Leave them unacked: they come again.")] = False,
     start: Annotated[str, typer.Option(help="Where a new subscription begins: earliest or latest.")] = "latest",
+    payloads: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Download payloads to this folder, each as SEGMENT-OFFSET.bin."),
+    ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print a subscription's messages, one JSON object a line, and ack them. Ends after a second without any."""
-    with connect(url) as client:
-        batch = min(max or 500, 500)
-        messages = client.subscribe(topic, subscription, start, None if follow else _IDLE_S, max_messages=batch)
-        with Interrupts() as interrupts:
-            _print_all(interrupts.until_stopped(messages), max, ack=not no_ack)
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(url))
+        batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
+        idle_s = None if follow else _IDLE_S
+        messages = client.subscribe(topic, subscription, start, idle_s, max_messages=batch, ack_deadline_s=deadline_s)
+        lines = _lines(messages) if payloads is None else _downloaded(messages, payloads, stack)
+        interrupts = stack.enter_context(Interrupts())
+        _print_all(interrupts.until_stopped(lines), max, ack=not no_ack)
 
 
-def _print_all(messages: Iterator["Message"], most: int | None, ack: bool) -> None:
+def _lines(messages: Iterator["Message"]) -> Iterator[tuple["Message", bytes]]:
+    return ((message, message.json) for message in messages)
+
+
+def _downloaded(messages: Iterator["Message"], folder: Path, stack: ExitStack) -> Iterator[tuple["Message", bytes]]:
+    """The same, each once its payload is there; nothing that a publisher chose is in the file's name."""
+    import msgspec
+
+    from seaweedq.cli.publish_files import show, transfer_bar
+
+    folder.mkdir(parents=True, exist_ok=True)
+    bar = transfer_bar(stack)
+    for message in messages:
+        line = message.json
+        if message.reference:
+            path = folder / f"{message.segment}-{message.offset}.bin"
+            message.download(path, show(bar, path.name))
+            line = line[:-1] + b',"payload":' + msgspec.json.encode(str(path)) + b"}"
+        yield message, line
+
+
+def _print_all(messages: Iterator[tuple["Message", bytes]], most: int | None, ack: bool) -> None:
     out = sys.stdout.buffer
     try:
-        for number, message in enumerate(messages, 1):
-            out.write(message.json + b"\n")
+        for number, (message, line) in enumerate(messages, 1):
+            out.write(line + b"\n")
             out.flush()
             if ack:
                 message.ack()

@@ -8,7 +8,7 @@ import httpx
 
 from seaweedq.client.brokers import Brokers
 from seaweedq.client.effects import Attempt, Effect, Pause, Piece, Reply, Request, Signed, Steps, Take, Together, Work
-from seaweedq.client.http_parts import LIMITS, READ_BYTES, build, failed, is_ours, is_secure, reply_of
+from seaweedq.client.http_parts import LIMITS, build, failed, is_ours, is_secure, reply_of
 from seaweedq.client.source import Slice
 from seaweedq.errors import ConnectionFailed
 
@@ -20,7 +20,7 @@ class _Stream:
 
     def __init__(self, url: str, response: httpx.Response) -> None:
         self._url, self._response = url, response
-        self._chunks = response.aiter_raw(READ_BYTES)
+        self._chunks = response.aiter_raw()
 
     async def take(self) -> bytes:
         """The next bytes, none at the end. Raises ConnectionFailed."""

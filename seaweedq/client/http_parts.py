@@ -7,12 +7,11 @@ import httpx
 from seaweedq.client.brokers import Brokers
 from seaweedq.client.effects import Attempt, Reply, Request, Signed
 from seaweedq.client.signed import bare
-from seaweedq.client.source import CHUNK_BYTES, Slice
+from seaweedq.client.source import Slice
 from seaweedq.errors import ClientError, ConnectionFailed
 
 # Shorter than servers keep idle connections (uvicorn: 5 s), so that none is used just as it is closed.
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3)
-READ_BYTES = CHUNK_BYTES
 # A broker that takes longer is as good as gone, and there are others.
 _CONNECT_S = 5.0
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seaweedq.client.calls import MAX_WAIT_S, call, subscription_path
+from seaweedq.client.calls import MAX_WAIT_S, subscription_path
 from seaweedq.client.effects import JSON, Request, Steps
 from seaweedq.client.retry import Patience
 from seaweedq.client.wire import Acked, WireMessage, decode_acked, decode_pull, encode
@@ -27,11 +27,11 @@ class Pulling:
     patience: Patience
 
     def ensure(self, start: str | Mapping[str, Any], ack_deadline_s: float) -> Steps[None]:
-        """Create the subscription; one that is there already is used as it is."""
+        """Create the subscription; one that is there already is used as it is. A repeat finds its own."""
         body = {"mode": "ordered", "start": start, "ack_deadline_s": ack_deadline_s}
         path = subscription_path(self.topic, self.subscription)
         try:
-            yield from call("PUT", path, body)
+            yield from self.patience.send(Request("PUT", path, {}, encode(body), {"Content-Type": JSON}))
         except SubscriptionConflict:
             return
 

@@ -9,9 +9,9 @@ import httpx
 
 from seaweedq.client.brokers import Brokers
 from seaweedq.client.effects import Attempt, Effect, Pause, Piece, Reply, Request, Signed, Steps, Take, Together, Work
-from seaweedq.client.http_parts import LIMITS, READ_BYTES, build, failed, is_ours, is_secure, reply_of
+from seaweedq.client.http_parts import LIMITS, build, failed, is_ours, is_secure, reply_of
 from seaweedq.client.source import Slice
-from seaweedq.client.stopping import Stop
+from seaweedq.client.stopping import Stop, Stopped
 from seaweedq.errors import ConnectionFailed
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ class _Stream:
 
     def __init__(self, url: str, response: httpx.Response) -> None:
         self._url, self._response = url, response
-        self._chunks = response.iter_raw(READ_BYTES)
+        self._chunks = response.iter_raw()
 
     def take(self) -> bytes:
         """The next bytes, none at the end. Raises ConnectionFailed."""
@@ -63,12 +63,13 @@ class SyncTransport:
                 return result
             answer, failure = None, None
             try:
-                if stop is not None and stop.is_set():
-                    stopped, stop = stop, None  # what they do about it is not stopped
-                    stopped.check()
+                if stop is not None:
+                    stop.check()
                 answer = self._perform(effect, stop)
             except BaseException as error:  # the steps may have something to tidy up
                 failure = error
+                if isinstance(error, Stopped):
+                    stop = None  # what they do about it is not stopped
 
     def pieces(self, steps: Steps[None]) -> Iterator[bytes]:
         """What the steps have for whoever reads. Ending it gives connections back."""
