@@ -128,6 +128,8 @@ async def get(broker: Broker, scope: Scope, body: Body, out: Send, topic: str, u
     try:
         stall_s = broker.settings.request_timeout_s
         return await send_object(scope, body, out, size, upload, "application/octet-stream", read, stall_s)
+    except FileNotFoundError:  # its topic went meanwhile
+        raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
     finally:
         broker.budget.release(2 * PIECE_BYTES)
 
