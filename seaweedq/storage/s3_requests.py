@@ -172,7 +172,7 @@ class Bucket:
             await self._connect()
             client = await self._files.set_session()
             for operation in ("PutObject", "UploadPart"):
-                client.meta.events.register(f"before-sign.s3.{operation}", _bar_copies, unique_id="seaweedq")
+                client.meta.events.register(f"before-sign.s3.{operation}", _bar_copies, unique_id=operation)
             url: str = await self._files._url(f"{self.name}/{key}", expires_s, method, **parameters)
         except FAILURES as error:
             raise self._unavailable(f"presign {key}", error) from error
@@ -240,7 +240,7 @@ def _bar_copies(request: Any, **_: Any) -> None:
     the broker may read. AWS refuses headers that are not signed, and may refuse this one in a put.
     """
     if request.context.get("is_presign_request") and not _AWS.search(urlsplit(request.url).hostname or ""):
-        request.headers.update(_NO_COPIES)
+        request.headers[_NO_COPY] = _NO_COPIES[_NO_COPY]
 
 
 class _Beyond(Exception):

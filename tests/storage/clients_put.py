@@ -17,6 +17,11 @@ async def send(signed: SignedRequest, data: bytes | AsyncIterator[bytes] | None,
         return await client.request(**request, headers=headers, content=data)
 
 
+async def status(signed: SignedRequest, data: bytes | AsyncIterator[bytes] | None = b"12345", **other: Any) -> int:
+    """What the store answers."""
+    return (await send(signed, data, **other)).status_code
+
+
 async def once(data: bytes) -> AsyncIterator[bytes]:
     yield data
 

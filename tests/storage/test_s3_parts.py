@@ -1,0 +1,150 @@
+"""Uploads to S3 in parts: resumed, ended, aborted, and what is lost on the way."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from clients_put import once, send, status
+from s3_service import S3Service
+from store_proxy import answers, proxy_of, reset_after, reset_before
+
+from seaweedq.errors import StoreUnavailable
+from seaweedq.storage import s3_payloads
+from seaweedq.storage.endpoints import Endpoints
+from seaweedq.storage.interface import Part
+from seaweedq.storage.s3 import S3Store
+
+NAME = "_payloads/t/20260102/1"
+MIB = 1024 * 1024
+PART = 5 * MIB  # the least that may be followed by another
+DATA = b"12345"
+
+
+@pytest.fixture
+async def store(s3: S3Service) -> AsyncIterator[S3Store]:
+    store = S3Store(f"s3://{s3.bucket()}/below")
+    yield store
+    await store.close()
+
+
+async def put_parts(store: S3Store, parts: str, *contents: bytes, first: int = 1) -> None:
+    for number, content in enumerate(contents, first):
+        assert await status(await store.presign_part(NAME, parts, number, 60, len(content)), content) == 200
+
+
+async def test_an_upload_in_parts_is_resumed_and_ended(store: S3Store) -> None:
+    parts = await store.begin_parts(NAME, "image/png")
+    assert await store.list_parts(NAME, parts) == []
+    await put_parts(store, parts, b"c" * 7, first=3)
+    await put_parts(store, parts, b"a" * PART, b"x" * PART)
+    await put_parts(store, parts, b"b" * PART, first=2)  # once more
+    found = await store.list_parts(NAME, parts)
+    assert [(each.number, each.size) for each in found] == [(1, PART), (2, PART), (3, 7)]
+    assert await store.list("") == []
+    await store.end_parts(NAME, parts, found[::-1])
+    await store.end_parts(NAME, parts, found)
+    assert await store.read(NAME) == b"a" * PART + b"b" * PART + b"c" * 7
+    assert await store.digest(NAME) == (2 * PART + 7, None)
+    get = await send(await store.presign_get(NAME, 60), None, headers={"Range": "bytes=0-0"})
+    assert get.headers["content-type"] == "image/png"
+
+
+async def test_a_part_is_for_its_number_and_size_alone(store: S3Store, checks: None) -> None:
+    parts, others = await store.begin_parts(NAME, "a/b"), await store.begin_parts(NAME, "a/b")
+    put = await store.presign_part(NAME, parts, 1, 60, 5)
+    assert await status(put, b"123456", headers={"Content-Length": "6"}) == 403
+    assert await status(put, url=put.url.replace("partNumber=1", "partNumber=2")) == 403
+    assert await status(put, url=put.url.replace(parts, others)) == 403
+    assert await status(put, method="DELETE") in (400, 403)
+    assert await store.list_parts(NAME, parts) == await store.list_parts(NAME, others) == []
+
+
+async def test_many_parts_are_listed_page_by_page(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_payloads, "PARTS_PAGE", 2)
+    parts = await store.begin_parts(NAME, "a/b")
+    for count in range(1, 6):
+        await put_parts(store, parts, b"%d" % count, first=count)  # moto pages by place, not by number
+        assert [each.number for each in await store.list_parts(NAME, parts)] == [*range(1, count + 1)]
+
+
+async def test_an_aborted_upload_is_gone(store: S3Store) -> None:
+    parts = await store.begin_parts(NAME, "a/b")
+    put = await store.presign_part(NAME, parts, 1, 60, 5)
+    assert await status(put) == 200
+    found = await store.list_parts(NAME, parts)
+    await store.abort_parts(NAME, parts)
+    await store.abort_parts(NAME, parts)
+    assert await status(put) in (404, 500)  # moto
+    with pytest.raises(FileNotFoundError):
+        await store.list_parts(NAME, parts)
+    with pytest.raises((FileNotFoundError, StoreUnavailable)):  # moto answers 500
+        await store.end_parts(NAME, parts, found)
+    assert await store.list("") == []
+
+
+async def test_an_end_replaces_nothing_and_leaves_no_parts(store: S3Store) -> None:
+    parts = await store.begin_parts(NAME, "a/b")
+    await put_parts(store, parts, DATA)
+    found = await store.list_parts(NAME, parts)
+    await store.create(NAME, b"first")
+    await store.end_parts(NAME, parts, found)
+    assert await store.read(NAME) == b"first"
+    with pytest.raises(FileNotFoundError):
+        await store.list_parts(NAME, parts)
+
+
+async def test_a_part_that_changed_since_it_was_listed_ends_nothing(store: S3Store) -> None:
+    parts = await store.begin_parts(NAME, "a/b")
+    await put_parts(store, parts, DATA)
+    with pytest.raises(StoreUnavailable, match="InvalidPart"):
+        await store.end_parts(NAME, parts, [Part(1, 5, '"0123456789abcdef0123456789abcdef"')])
+    await store.end_parts(NAME, parts, await store.list_parts(NAME, parts))
+    assert await store.read(NAME) == DATA
+
+
+async def test_an_end_whose_answer_is_lost_is_asked_again(s3: S3Service) -> None:
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.bucket()}", proxy.endpoint, "path")
+        for times in (1, 2):
+            parts = await store.begin_parts(NAME, "a/b")
+            await put_parts(store, parts, DATA)
+            found = await store.list_parts(NAME, parts)
+            proxy.inject(reset_after, times)
+            if times == 2:
+                with pytest.raises(StoreUnavailable):
+                    await store.end_parts(NAME, parts, found)
+            await store.end_parts(NAME, parts, found)
+            assert await store.read(NAME) == DATA
+            await store.delete(NAME)
+        await store.close()
+
+
+async def test_of_several_endpoints_the_next_is_asked(s3: S3Service) -> None:
+    async with proxy_of(s3.endpoint) as proxy:
+        bucket = s3.bucket()
+        both = Endpoints([S3Store(f"s3://{bucket}", each, "path") for each in (proxy.endpoint, s3.endpoint)])
+        assert both.presigns
+        assert both.uri(NAME) == f"s3://{bucket}/{NAME}"
+        assert (await both.presign_put(NAME, 60, 5, "a/b", None)).url.startswith(proxy.endpoint)
+        proxy.inject(reset_before)
+        parts = await both.begin_parts(NAME, "a/b")
+        put = await both.presign_part(NAME, parts, 1, 60, 5)
+        assert put.url.startswith(s3.endpoint)
+        assert await status(put) == 200
+        await both.end_parts(NAME, parts, await both.list_parts(NAME, parts))
+        assert await both.digest(NAME) == (5, None)
+        assert (await send(await both.presign_get(NAME, 60), None)).content == DATA
+        await both.abort_parts(NAME, parts)
+        with pytest.raises(NotImplementedError):
+            await both.receive(NAME, once(DATA), 5, None)
+        await both.close()
+
+
+@pytest.mark.parametrize("act", ["begin_parts", "list_parts", "end_parts", "abort_parts", "digest"])
+async def test_a_store_that_is_out_of_order_is_unavailable(s3: S3Service, act: str) -> None:
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.bucket()}", proxy.endpoint, "path")
+        proxy.inject(answers(503, "SlowDown"))
+        more = {"begin_parts": ("a/b",), "end_parts": ("upload", [Part(1, 5, "x")]), "digest": ()}
+        with pytest.raises(StoreUnavailable):
+            await getattr(store, act)(NAME, *more.get(act, ("upload",)))
+        await store.close()
