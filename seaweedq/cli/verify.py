@@ -78,6 +78,10 @@ def _print(audit: "Audit") -> int:
         table.add_row(str(chain.segment), f"{chain.entries:,}", offsets, f"{one.read:,}", *answers, findings)
     if audit.verdicts:
         Console().print(table)
+    if audit.payloads.named or audit.payloads.notes:
+        say(f"payloads: {len(audit.payloads.named):,} are named by messages")
+    for note in audit.payloads.notes:
+        say(note)
     for finding in audit.findings:
         say(f"{finding.where}: {finding.what}")
     return len(audit.findings)

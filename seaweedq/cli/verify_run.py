@@ -10,18 +10,28 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import msgspec
 import pyarrow as pa
 
 from seaweedq.cli.stores import OpenStore, open_store
+from seaweedq.cli.verify_payloads import PayloadAudit, payload_names
 from seaweedq.client.brokers import Brokers, parse_urls
-from seaweedq.client.calls import call, fetch_request, segments
+from seaweedq.client.calls import call, fetch_request, segments, topic_path
 from seaweedq.client.effects import ARROW, Reply, Request, Steps
 from seaweedq.client.problems import check
 from seaweedq.client.transport import SyncTransport
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.errors import ClientError, Damaged, OffsetOutOfRange, StoreUnavailable
+from seaweedq.errors import (
+    ClientError,
+    Damaged,
+    OffsetOutOfRange,
+    StoreUnavailable,
+    UploadConflict,
+    UploadExpired,
+    UploadNotFound,
+)
 from seaweedq.segments.agreement import disagreement, misplaced
 from seaweedq.segments.audit import Bounds, Finding, Listing, SegmentAudit
 from seaweedq.segments.chain import Chain
@@ -73,6 +83,16 @@ class Broker:
             yield start, after, pa.ipc.open_stream(reply.body).read_all()
             start = after
 
+    def knows_upload(self, upload: str) -> bool:
+        """Whether there is a record of that upload."""
+        try:
+            self._transport.run(call("GET", f"{topic_path(self._topic)}/uploads/{upload}"))
+        except UploadNotFound:
+            return False
+        except (UploadExpired, UploadConflict):
+            pass
+        return True
+
     def close(self) -> None:
         """Close the connections."""
         self._transport.close()
@@ -90,11 +110,13 @@ class Audit:
         self.verdicts: list[Verdict] = []
         self._topic, self._url, self._root, self._sample = topic, url, root, sample
         self._strays: list[Finding] = []
+        self.payloads = PayloadAudit(topic)
 
     @property
     def findings(self) -> list[Finding]:
         """Everything that is wrong, as far as it got."""
-        return [*self._strays, *(finding for verdict in self.verdicts for finding in verdict.chain.findings)]
+        chains = (finding for verdict in self.verdicts for finding in verdict.chain.findings)
+        return [*self._strays, *chains, *self.payloads.findings]
 
     def run(self) -> Iterator[tuple[int, int]]:
         """Look at one row group after another: (entries done, of how many). Raises what keeps it from looking."""
@@ -104,7 +126,7 @@ class Audit:
             expected, root = broker.store() if broker else (None, "")
             settings = Settings(store=self._root or root)
             store = open_store(settings, SystemIds())
-            cluster, names = asyncio.run(_look(store, self._topic))
+            cluster, names, self.payloads.listed = asyncio.run(_look(store, self._topic))
             if expected not in (None, cluster):
                 raise ClientError(f"the store is that of cluster {cluster}, the broker is of cluster {expected}")
             after = broker.bounds() if broker else {}
@@ -129,6 +151,7 @@ class Audit:
                 elif broker:
                     verdict.chain.finding("is in files, and the broker does not know of it")
             self._lineage(settings, after)
+            self._payloads(settings, broker)
             yield total, total
 
     def _lineage(self, settings: Settings, known: dict[int, Bounds]) -> None:
@@ -140,6 +163,13 @@ class Audit:
             if not asyncio.run(_is_sealed(open_store(settings, SystemIds()), self._topic, number)):
                 what = f"ends without a seal, and segment {later}, which came later, has files of its keys"
                 self._strays.append(Finding(segment_folder(self._topic, number), what))
+
+    def _payloads(self, settings: Settings, broker: Broker | None) -> None:
+        """What the rows name; what nothing names can be said only where all of them were read."""
+        asyncio.run(_sizes(open_store(settings, SystemIds()), self.payloads))
+        if self._sample == 1:
+            now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
+            self.payloads.unnamed(now, broker.knows_upload if broker else None)
 
     def _files(
         self, verdict: Verdict, names: Sequence[EntryName], store: ObjectStore, broker: Broker | None
@@ -154,6 +184,7 @@ class Audit:
                 for rows in verdict.chain.entry(name, file, at == len(names) - 1, self._wanted):
                     verdict.read += rows.num_rows
                     self.rows += rows.num_rows
+                    self.payloads.rows(verdict.chain.segment, rows)
                     if broker:
                         self._compare(verdict, rows, broker)
                     yield
@@ -183,6 +214,7 @@ class Audit:
                 if problem := misplaced(answer, low, high):
                     verdict.chain.finding(problem)
                 verdict.tail += answer.num_rows
+                self.payloads.rows(verdict.chain.segment, answer)
         except (Damaged, OffsetOutOfRange) as error:
             verdict.chain.finding(f"the broker cannot answer the tail from {start} on: {error.detail}")
 
@@ -201,15 +233,23 @@ async def _is_sealed(store: OpenStore, topic: str, segment: int) -> bool:
         await store.close()
 
 
-async def _look(store: OpenStore, topic: str) -> tuple[str, list[str]]:
-    """The store's cluster id, and all names below the topic's folder."""
+async def _sizes(store: OpenStore, payloads: PayloadAudit) -> None:
+    try:
+        await payloads.look(store)
+    finally:
+        await store.close()
+
+
+async def _look(store: OpenStore, topic: str) -> tuple[str, list[str], list[str]]:
+    """The store's cluster id, all names below the topic's folder, and those of its payloads."""
     try:
         cluster = msgspec.json.decode(await store.read(NAME), type=Identity).cluster
         names: list[str] = []
         while page := await store.list(f"topics/{topic}/", after=names[-1] if names else "", limit=PAGE_NAMES):
             names += page
+        payloads = await payload_names(store, topic)
     except FileNotFoundError:
         raise ClientError(f"there is no store: {NAME} is not there") from None
     finally:
         await store.close()
-    return cluster, names
+    return cluster, names, payloads
