@@ -166,6 +166,13 @@ class Settings(BaseSettings):
         description="How long behind its expiry an upload that nobody published stays. Longer than the brokers' clocks "
         "may differ.",
     )
+    import_batch_rows: int = Field(
+        131_072,
+        ge=1000,
+        le=262_144,
+        description="Rows of an uploaded file that an import publishes at a time, or as many as 16 MiB hold. Fewer take "
+        "less memory and longer. An import that has begun keeps its own.",
+    )
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,

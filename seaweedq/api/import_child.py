@@ -52,7 +52,7 @@ def _work(job: Job, asked: threading.Event) -> None:
     if job.check:
         _tell(Told("checked", rows=_checked(job, intake)))
         asked.wait()
-    cutter, row = Cutter(intake.layout), 0
+    cutter, row = Cutter(intake.layout, job.batch_rows), 0
     for rows in _rows(job, intake):
         end = row + rows.num_rows
         if end > job.first_row:

@@ -16,7 +16,7 @@ from seaweedq.api.arrow_bodies import check_schema, decode_batch
 from seaweedq.api.bodies import decode_ndjson
 from seaweedq.api.intake import Intake
 from seaweedq.api.ipc_bounds import stated_bytes
-from seaweedq.broker.import_plan import BATCH_BYTES, BATCH_ROWS
+from seaweedq.broker.import_plan import BATCH_BYTES
 from seaweedq.errors import (
     InvalidImport,
     InvalidMessages,
@@ -26,7 +26,7 @@ from seaweedq.errors import (
     UnreadableBody,
 )
 
-PIECE_ROWS = BATCH_ROWS
+PIECE_ROWS = 131_072
 PIECE_BYTES = 128 * 1024 * 1024  # of columns, once dictionaries and views are expanded
 MESSAGE_BYTES = 512 * 1024 * 1024  # of an Arrow message, decompressed
 LINES_BYTES = 8 * 1024 * 1024

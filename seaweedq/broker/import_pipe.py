@@ -34,6 +34,7 @@ class Job(msgspec.Struct, frozen=True):
     now_us: int
     max_message_bytes: int
     memory_bytes: int
+    batch_rows: int
     check: bool
     first_row: int
 

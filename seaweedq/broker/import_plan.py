@@ -16,7 +16,6 @@ from seaweedq.coordination.records import ImportedSegment, ImportProblem, Import
 from seaweedq.segments.layout import Layout, mask_of
 from seaweedq.segments.rows import header_sizes
 
-BATCH_ROWS = 131_072
 BATCH_BYTES = 16 * 1024 * 1024
 SAVED_EVERY = 4  # batches; below the requests of a producer that a part remembers
 KEPT_US = 24 * 3600 * 1_000_000  # behind the expiry of its upload
@@ -29,13 +28,14 @@ NEXT: dict[str, frozenset[str]] = {
 
 
 class Cutter:
-    """Cuts a stream of rows into batches: as many rows as fit in BATCH_ROWS and BATCH_BYTES, at least one.
+    """Cuts a stream of rows into batches: as many as fit in `batch_rows` and BATCH_BYTES, at least one.
 
     However the stream comes in pieces, and at whatever end of a batch it begins, the batches are the same.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, batch_rows: int) -> None:
         self._layout = layout
+        self._batch_rows = batch_rows
         self._held: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
@@ -46,7 +46,7 @@ class Cutter:
         while at < rows.num_rows:
             before = int(ends[at - 1]) if at else 0
             fit = int(np.searchsorted(ends, before + BATCH_BYTES - self._bytes, side="right")) - at
-            fit = min(fit, BATCH_ROWS - self._rows, rows.num_rows - at)
+            fit = min(fit, self._batch_rows - self._rows, rows.num_rows - at)
             if fit < 1 and self._rows:
                 yield from self.end()
                 continue

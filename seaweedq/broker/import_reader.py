@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.import_pipe import GO, Job, Told, read_head
-from seaweedq.broker.import_plan import BATCH_BYTES, BATCH_ROWS
+from seaweedq.broker.import_plan import BATCH_BYTES
 from seaweedq.errors import Damaged
 from seaweedq.segments.layout import Layout, mask_of
 
@@ -35,17 +35,18 @@ class ReaderDied(Exception):
 class Reader:
     """One child. Its answers are read in a thread of its own, so that one that is slow takes none of the broker's."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", layout: Layout, limit_bytes: int) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", layout: Layout, job: Job) -> None:
         self._process = process
         self._layout = layout
-        self._limit_bytes = limit_bytes
+        self._job = job
+        self._limit_bytes = 2 * BATCH_BYTES + 4 * job.max_message_bytes
         self._threads = ThreadPoolExecutor(1, "import")
 
     @staticmethod
     async def start(command: Sequence[str], job: Job, layout: Layout) -> "Reader":
         """Start it on a job, whose file's descriptor it inherits."""
         process = await asyncio.to_thread(_started, command, job)
-        return Reader(process, layout, 2 * BATCH_BYTES + 4 * job.max_message_bytes)
+        return Reader(process, layout, job)
 
     @property
     def pid(self) -> int:
@@ -101,7 +102,7 @@ class Reader:
         told = read_head(self._exactly)
         if told.kind != "rows":
             return told, None
-        if not 0 < told.size <= self._limit_bytes or not 0 < told.rows <= BATCH_ROWS:
+        if not 0 < told.size <= self._limit_bytes or not 0 < told.rows <= self._job.batch_rows:
             raise Damaged(f"a batch of {told.rows} rows in {told.size} bytes")
         with pa.ipc.open_stream(self._exactly(told.size)) as reader:
             rows = reader.read_next_batch()

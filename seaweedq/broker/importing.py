@@ -139,6 +139,7 @@ class Importing:
                 record.started_us,
                 record.max_message_bytes,
                 MEMORY_BYTES,
+                record.batch_rows,
                 record.state == "checking",
                 record.rows_done,
             )

@@ -23,6 +23,7 @@ from seaweedq.coordination.records import ImportRecord, UploadRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import NotReady, SeaweedqError, TopicBeingDeleted, TopicNotFound, UploadConflict, UploadNotFound
 from seaweedq.segments.rows import Reference
+from seaweedq.settings import Settings
 
 AT_ONCE = 2  # imports that run at a broker; each has a reader with up to MEMORY_BYTES
 LOOK_S, LOOK_AGAIN_S = 1.0, 60.0
@@ -52,7 +53,7 @@ class Imports:
         claims: Claims,
         importing: Importing,
         clock: Clock,
-        max_message_bytes: int,
+        settings: Settings,
     ) -> None:
         self._catalog = catalog
         self._records = records
@@ -61,7 +62,7 @@ class Imports:
         self._claims = claims
         self._importing = importing
         self._clock = clock
-        self._max_message_bytes = max_message_bytes
+        self._settings = settings
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._tasks: dict[Where, asyncio.Task[None]] = {}
         self._parting: Parting = asyncio.Event()
@@ -175,7 +176,8 @@ class Imports:
             reference.sha256,
             self._clock.now_us(),
             upload.expires_us,
-            self._max_message_bytes,
+            self._settings.max_message_bytes,
+            self._settings.import_batch_rows,
             self._membership.broker,
         )
         held = await self._records.create(topic, where, record)

@@ -231,7 +231,8 @@ class ImportProblem(msgspec.Struct, frozen=True):
 class ImportRecord(msgspec.Struct, frozen=True):
     """An import of the object `name` (`size` bytes, `sha256`), at which `broker` works; None: nobody.
 
-    `started_us` is the time of rows that have none, and with `max_message_bytes` makes them a function of the file.
+    `started_us` is the time of rows that have none; with `max_message_bytes` it makes rows a function of the file, and
+    `batch_rows` the batches.
     `rows` is known once the file was checked; the first `rows_done` are durable. docs/by-reference.md has the states.
     """
 
@@ -243,6 +244,7 @@ class ImportRecord(msgspec.Struct, frozen=True):
     started_us: int
     expires_us: int
     max_message_bytes: int
+    batch_rows: int
     broker: str | None
     state: Literal["checking", "running", "done", "failed"] = "checking"
     rows: int | None = None

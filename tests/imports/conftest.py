@@ -22,3 +22,17 @@ def importer(importing_broker: BrokerProcess) -> Iterator[Importer]:
     made = Importer(importing_broker.url, f"t{next(_numbers)}")
     yield made
     made.close()
+
+
+@pytest.fixture
+def importer_of() -> Iterator[Callable[[str], Importer]]:
+    """Makes one of the topic `t` at a broker's URL."""
+    made: list[Importer] = []
+
+    def make(url: str) -> Importer:
+        made.append(Importer(url))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
