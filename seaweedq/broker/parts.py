@@ -202,7 +202,7 @@ class Parts(ABC):
                 self.catalog, records, self.publisher, self.store, self.budget, self._import_reader, settings.home
             ),
             self.clock,
-            settings.max_message_bytes,
+            settings,
         )
 
     def _make_readers(self) -> None:
