@@ -29,7 +29,7 @@ OPTIONAL_FIELDS = (
     pa.field("_reference", REFERENCE),
 )
 PARTITION_COLUMN = "segment"
-SMALL_BYTES = 64 * 1024  # pieces that are smaller on average are copied into one
+SMALL_BYTES, SAMPLE = 64 * 1024, 32  # pieces that are smaller, on average of a sample, are copied into one
 
 
 class Format(StrEnum):
@@ -87,7 +87,8 @@ class Layout:
         if not pieces:
             return self.table.empty_table()
         rows = pa.concat_tables([pa.Table.from_batches([rows]) for _, rows in pieces], promote_options="default")
-        if rows.nbytes < SMALL_BYTES * len(pieces):
+        sample = pieces[:: len(pieces) // SAMPLE + 1]  # to ask all of them takes as long as to copy them
+        if sum(piece.nbytes for _, piece in sample) < SMALL_BYTES * len(sample):
             rows = rows.combine_chunks()
         present = set(rows.schema.names)
         columns = [offsets(pieces[0][0], rows.num_rows)]
