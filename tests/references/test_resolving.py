@@ -1,0 +1,163 @@
+"""References of a request are resolved before anything is taken: each upload once, few at a time, what is wrong by
+name."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pyarrow as pa
+import pytest
+
+from seaweedq.broker.catalog import Topic
+from seaweedq.broker.payloads import CLAIMS, MAX_CLAIMS, Payloads
+from seaweedq.clock import SystemClock
+from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.errors import (
+    BadRequest,
+    CoordinationUnavailable,
+    InvalidMessages,
+    InvalidRequest,
+    TopicBeingDeleted,
+    UploadExpired,
+    UploadIncomplete,
+    UploadMismatch,
+    UploadNotFound,
+)
+from seaweedq.segments.layout import Layout
+from seaweedq.segments.rows import Reference, Single, rows_of_singles
+
+TOPIC = Topic.of("t", TopicRecord(0, "active", TopicConfig(), 0), 1)
+REFUSALS = (UploadNotFound, UploadIncomplete, UploadMismatch, UploadExpired)
+
+
+class Uploads:
+    """Claims: those in `errors` raise, all take a turn of the loop."""
+
+    def __init__(self) -> None:
+        self.claimed: Counter[str] = Counter()
+        self.errors: dict[str, Exception] = {}
+        self.most = self._now = 0
+
+    async def claim(self, topic: Topic, upload: str) -> Reference:
+        self.claimed[upload] += 1
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0.001)
+        self._now -= 1
+        if error := self.errors.get(upload):
+            raise error
+        return Reference(f"s3://b/{upload}", 5, "text/plain", "ab")
+
+
+def rows_of(*uploads: str | None) -> pa.RecordBatch:
+    singles = [Single(f"k{n}", None if u else b"1", None, n, None, u) for n, u in enumerate(uploads)]
+    return rows_of_singles(singles, TOPIC.layout)
+
+
+def payloads(uploads: Uploads) -> Payloads:
+    return Payloads(None, uploads.claim, None, None, SystemClock(), 1)  # type: ignore[arg-type]
+
+
+def resolve(uploads: Uploads, rows: pa.RecordBatch) -> pa.RecordBatch:
+    return asyncio.run(payloads(uploads).resolve(TOPIC, rows))
+
+
+def test_each_upload_once_and_every_row() -> None:
+    uploads = Uploads()
+    rows = rows_of("a", None, "b", "a", "a")
+    found = resolve(uploads, rows)
+    found.validate(full=True)
+    assert found.schema.equals(Layout.rows(TOPIC.layout, 0b1001))
+    assert uploads.claimed == {"a": 1, "b": 1}
+    uris = [each and each["uri"] for each in found.column("_reference").to_pylist()]
+    assert uris == ["s3://b/a", None, "s3://b/b", "s3://b/a", "s3://b/a"]
+    assert found.column("_reference").to_pylist()[2] == {
+        "uri": "s3://b/b",
+        "size": 5,
+        "content_type": "text/plain",
+        "sha256": "ab",
+    }
+    assert found.drop_columns(["_reference"]).equals(rows.drop_columns(["_reference"]))
+
+
+def test_few_at_a_time() -> None:
+    uploads = Uploads()
+    resolve(uploads, rows_of(*map(str, range(5 * CLAIMS))))
+    assert uploads.most == CLAIMS
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+def test_one_message_gets_the_very_error(kind: type[BadRequest]) -> None:
+    uploads = Uploads()
+    uploads.errors["a"] = kind("no", upload_id="a")
+    with pytest.raises(kind):
+        resolve(uploads, rows_of("a"))
+    single = Single("k", None, None, 0, None, "a")
+    with pytest.raises(kind):
+        asyncio.run(payloads(uploads).resolve_single(TOPIC, single))
+
+
+def test_of_several_each_is_named() -> None:
+    uploads = Uploads()
+    uploads.errors = {f"bad{n}": kind(f"why {n}", upload_id="x") for n, kind in enumerate(REFUSALS)}
+    with pytest.raises(InvalidMessages) as caught:
+        resolve(uploads, rows_of("good", "bad0", None, "bad1", "bad2", "bad0", "bad3"))
+    errors = caught.value.fields["errors"]
+    assert [each["index"] for each in errors] == [1, 3, 4, 5, 6]
+    assert [each["reason"] for each in errors] == ["why 0", "why 1", "why 2", "why 0", "why 3"]
+    assert [each["type"].rpartition("/")[2] for each in errors[:3]] == [
+        "upload-not-found",
+        "upload-incomplete",
+        "upload-mismatch",
+    ]
+    assert caught.value.fields["invalid"] == 5
+
+
+def test_the_first_hundred_are_named() -> None:
+    uploads = Uploads()
+    uploads.errors["bad"] = UploadNotFound("no", upload_id="bad")
+    with pytest.raises(InvalidMessages) as caught:
+        resolve(uploads, rows_of(*["bad"] * 250))
+    assert len(caught.value.fields["errors"]) == 100
+    assert caught.value.fields["invalid"] == 250
+
+
+@pytest.mark.parametrize("kind", [CoordinationUnavailable, TopicBeingDeleted])
+def test_what_is_no_word_on_a_message_goes_first(kind: type[Exception]) -> None:
+    uploads = Uploads()
+    uploads.errors = {"a": UploadNotFound("no", upload_id="a"), "c": kind("later")}
+    with pytest.raises(kind):
+        resolve(uploads, rows_of("a", "b", "c"))
+
+
+def test_uploads_of_a_request_are_bounded() -> None:
+    uploads = Uploads()
+    with pytest.raises(InvalidRequest) as caught:
+        resolve(uploads, rows_of(*map(str, range(MAX_CLAIMS + 1))))
+    assert caught.value.fields["bound"] == MAX_CLAIMS
+    assert not uploads.claimed
+
+
+def test_whoever_gives_up_ends_the_claims() -> None:
+    uploads = Uploads()
+    begun = asyncio.Event()
+
+    async def never(topic: Topic, upload: str) -> Reference:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            uploads.claimed[upload] += 1
+        raise AssertionError
+
+    async def give_up(claim: Callable[[Topic, str], Awaitable[Reference]]) -> None:
+        work = asyncio.create_task(
+            Payloads(None, claim, None, None, SystemClock(), 1).resolve(TOPIC, rows_of("a", "b"))  # type: ignore[arg-type]
+        )
+        await begun.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    asyncio.run(give_up(never))
+    assert uploads.claimed == {"a": 1, "b": 1}
