@@ -52,8 +52,8 @@ class S3Store(S3Payloads):
             read_timeout_s=read_timeout_s,
             connections=connections,
         )
-        super().__init__(bucket(on_loop=True), f"{match['prefix'][1:]}/" if match["prefix"] else "")
-        self._readers = bucket(on_loop=False)
+        root = f"{match['prefix'][1:]}/" if match["prefix"] else ""
+        super().__init__(bucket(on_loop=True), bucket(on_loop=False), root)
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore. Raises UnfitStore where the store does not know the condition."""

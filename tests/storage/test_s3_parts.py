@@ -1,5 +1,6 @@
 """Uploads to S3 in parts: resumed, ended, aborted, and what is lost on the way."""
 
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,7 @@ from seaweedq.storage import s3_payloads
 from seaweedq.storage.endpoints import Endpoints
 from seaweedq.storage.interface import Part
 from seaweedq.storage.s3 import S3Store
+from seaweedq.storage.s3_requests import Bucket
 
 NAME = "_payloads/t/20260102/1"
 MIB = 1024 * 1024
@@ -64,6 +66,25 @@ async def test_many_parts_are_listed_page_by_page(store: S3Store, monkeypatch: p
     for count in range(1, 6):
         await put_parts(store, parts, b"%d" % count, first=count)  # moto pages by place, not by number
         assert [each.number for each in await store.list_parts(NAME, parts)] == [*range(1, count + 1)]
+
+
+async def test_the_loop_does_not_wait_for_the_xml_of_thousands_of_parts(
+    moto: S3Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, bool] = {}
+    real = Bucket.ask
+
+    async def ask(bucket: Bucket, method: str, key: str, **parameters: object) -> dict[str, object]:
+        asked[method] = threading.current_thread() is threading.main_thread()
+        return await real(bucket, method, key, **parameters)
+
+    monkeypatch.setattr(Bucket, "ask", ask)
+    store = S3Store(f"s3://{moto.bucket()}")
+    parts = await store.begin_parts(NAME, "a/b")
+    await put_parts(store, parts, DATA)
+    await store.end_parts(NAME, parts, await store.list_parts(NAME, parts))
+    assert asked == {"create_multipart_upload": True, "list_parts": False, "complete_multipart_upload": False}
+    await store.close()
 
 
 async def test_an_aborted_upload_is_gone(store: S3Store) -> None:
