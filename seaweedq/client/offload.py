@@ -109,14 +109,16 @@ class Offload:
         more = (job.key, job.headers, job.timestamp, job.expires_in_s)
         return Sent(reference_envelope(upload_id, *more), upload_id)
 
-    def line(self, line: bytes) -> Steps[Sent]:
+    def line(self, line: bytes, make: bool = False) -> Steps[Sent]:
         """Upload the value of a message. A typed topic takes no references: there the broker judges it as it is. So it
-        does where there is no topic: it may make one, and then names the limit."""
+        does where there is no topic, unless `make` says to make one: a broker that would have says so by a 413."""
         if self._rule is None:
             try:
                 facts: Mapping[str, Any] = yield from call("GET", topic_path(self._topic))
             except TopicNotFound:
-                return Sent(line, None)
+                if not make:
+                    return Sent(line, None)
+                facts = yield from call("PUT", topic_path(self._topic), {})
             self._rule = KeyRule(facts.get("key_field"), facts.get("format") == "typed")
         if self._rule.typed:
             return Sent(line, None)
@@ -137,7 +139,7 @@ class Offload:
             self.limit_bytes = min(self.limit_bytes, limit)
         found, changed = [], False
         for line in lines:
-            sent = (yield from self.line(line)) if self.is_large(line) else Sent(line, None)
+            sent = (yield from self.line(line, make=True)) if self.is_large(line) else Sent(line, None)
             changed = changed or sent.upload_id is not None
             found.append(sent.line)
         if not changed:
