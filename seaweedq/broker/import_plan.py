@@ -28,14 +28,15 @@ NEXT: dict[str, frozenset[str]] = {
 
 
 class Cutter:
-    """Cuts a stream of rows into batches: as many as fit in `batch_rows` and BATCH_BYTES, at least one.
+    """Cuts a stream of rows into batches: as many as fit in `batch_rows` and `batch_bytes`, at least one.
 
     However the stream comes in pieces, and at whatever end of a batch it begins, the batches are the same.
     """
 
-    def __init__(self, layout: Layout, batch_rows: int) -> None:
+    def __init__(self, layout: Layout, batch_rows: int, batch_bytes: int = BATCH_BYTES) -> None:
         self._layout = layout
         self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
         self._held: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
@@ -45,7 +46,7 @@ class Cutter:
         at = 0
         while at < rows.num_rows:
             before = int(ends[at - 1]) if at else 0
-            fit = int(np.searchsorted(ends, before + BATCH_BYTES - self._bytes, side="right")) - at
+            fit = int(np.searchsorted(ends, before + self._batch_bytes - self._bytes, side="right")) - at
             fit = min(fit, self._batch_rows - self._rows, rows.num_rows - at)
             if fit < 1 and self._rows:
                 yield from self.end()

@@ -1,0 +1,178 @@
+"""The child process that reads a file: the same rows from wherever it begins, bounds that hold, and lies of its own."""
+
+import os
+import sys
+import tempfile
+
+import pyarrow as pa
+import pytest
+from uploading_files import arrow, numbered, parquet
+
+from seaweedq.api import import_child
+from seaweedq.broker.import_pipe import Job
+from seaweedq.broker.import_reader import Reader, ReaderDied
+from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.segments.layout import Format, Layout
+
+TOPIC = TopicRecord(0, "active", TopicConfig(), 0)
+LAYOUT = Layout.of(Format.JSON)
+GIB = 1024**3
+
+
+class Given:
+    """A file in the hands of a reader."""
+
+    def __init__(self, data: bytes, format: str, **job) -> None:
+        self.data, self.format, self.job = data, format, job
+        self.command = import_child.COMMAND
+
+    async def __aenter__(self) -> Reader:
+        with tempfile.TemporaryFile() as file:
+            file.write(self.data)
+            file.flush()
+            stated = {
+                "bare": False,
+                "topic": TOPIC,
+                "now_us": 1000,
+                "max_message_bytes": 2**20,
+                "memory_bytes": 3 * GIB // 2,
+                "batch_rows": 1000,
+                "check": False,
+                "first_row": 0,
+                **self.job,
+            }
+            job = Job(format=self.format, file=file.fileno(), size=len(self.data), **stated)
+            self.reader = await Reader.start(self.command, job, LAYOUT)
+        return self.reader
+
+    async def __aexit__(self, *_) -> None:
+        await self.reader.close()
+
+
+async def batches(given: Given) -> list[pa.RecordBatch]:
+    found = []
+    async with given as reader:
+        while True:
+            told, rows = await reader.rows()
+            if rows is None:
+                assert told.kind == "ended", told
+                return found
+            found.append(rows)
+
+
+def lines(count: int) -> bytes:
+    return b"".join(b'{"key":"k%d","value":{"n":%d}}\n' % (n % 10, n) for n in range(count))
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow", "ndjson"])
+async def test_the_same_batches_from_wherever_it_begins(format):
+    count = 300_000 if format != "ndjson" else 20_000
+    data = {"parquet": lambda: parquet(numbered(count), row_group_size=70_001), "arrow": lambda: arrow(numbered(count))}
+    file = data[format]() if format in data else lines(count)
+    whole = await batches(Given(file, format, batch_rows=3000))
+    assert [rows.num_rows for rows in whole] == [3000] * (count // 3000) + ([count % 3000] if count % 3000 else [])
+    table = pa.Table.from_batches(whole)
+    assert table["_timestamp"].cast(pa.int64()).unique().to_pylist() == [1000]
+    assert table.select(["value", "_key"]).equals(numbered(count))
+    later = await batches(Given(file, format, batch_rows=3000, first_row=count // 6000 * 3000))
+    assert pa.Table.from_batches(later).equals(pa.Table.from_batches(whole[count // 6000 :]))
+
+
+async def test_rows_are_given_only_once_they_were_checked_and_asked_for():
+    async with Given(parquet(numbered(2500)), "parquet", check=True) as reader:
+        while (told := await reader.told()).kind == "seen":
+            assert 0 <= told.rows <= 2500
+        assert (told.kind, told.rows) == ("checked", 2500)
+        await reader.go()
+        told, rows = await reader.rows()
+        assert told.rows == rows.num_rows == 1000
+
+
+async def test_a_bound_on_memory_holds():
+    column = pa.array(['"' + "x" * (300 * 2**20) + '"'], pa.large_string())
+    file = parquet(pa.table({"value": column}), compression="zstd", write_statistics=False)
+    assert len(file) < 2**20
+    async with Given(file, "parquet", memory_bytes=300 * 2**20, check=True) as reader:
+        told = await reader.told()
+        assert told.kind == "refused"
+        assert "memory" in told.problem.detail or "malloc" in told.problem.detail
+
+
+async def test_what_stands_for_far_more_than_it_has_is_refused():
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), pa.array(['"' + "x" * 2**19 + '"']))
+    async with Given(parquet(pa.table({"value": column})), "parquet", check=True) as reader:
+        while (told := await reader.told()).kind == "seen":
+            pass
+        assert told.kind == "refused"
+        assert "stands for" in told.problem.detail
+
+
+async def test_one_that_is_killed_is_dead():
+    async with Given(parquet(numbered(100_000)), "parquet") as reader:
+        os.kill(reader.pid, 9)
+        with pytest.raises(ReaderDied, match="signal 9"):
+            await _to_the_end(reader)
+
+
+async def _to_the_end(reader: Reader) -> None:
+    while True:
+        await reader.rows()
+
+
+LIES = {
+    "nothing": "pass",
+    "noise": "out(b'\\xff' * 100)",
+    "a head without end": "out((2**31).to_bytes(4, 'little'))",
+    "no JSON": "out((4).to_bytes(4, 'little') + b'{{{{')",
+    "far too many bytes": "tell(Told('rows', rows=10, size=2**40))",
+    "bytes that are no batch": "tell(Told('rows', rows=10, size=100)); out(b'x' * 100)",
+    "more rows than it said": "send(pa.record_batch({'value': ['1', '2']}), 1)",
+    "other columns": "send(pa.record_batch({'value': ['1']}), 1)",
+}
+LIAR = """
+import sys, pyarrow as pa
+from seaweedq.broker.import_pipe import Told, head
+def out(data):
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+def tell(told): out(head(told))
+def send(batch, rows):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer: writer.write_batch(batch)
+    data = sink.getvalue().to_pybytes()
+    tell(Told('rows', rows=rows, size=len(data)))
+    out(data)
+"""
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_one_that_lies_is_dead(lie):
+    given = Given(b"", "parquet")
+    given.command = (sys.executable, "-c", LIAR + LIES[lie])
+    async with given as reader:
+        with pytest.raises(ReaderDied):
+            await reader.rows()
+
+
+async def test_it_has_no_files_sockets_or_secrets(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    looks = """
+import os, socket, sys, threading
+from seaweedq.api import import_child
+from seaweedq.broker.import_pipe import ImportProblem, Told
+def looked(job, asked):
+    found = ["secret"] if "AWS_SECRET_ACCESS_KEY" in os.environ else []
+    try:
+        kept = [socket.socket() for _ in range(20)]
+        found.append("sockets")
+    except OSError: pass
+    import_child._tell(Told("refused", problem=ImportProblem("x", ",".join(found))))
+import_child._work = looked
+import_child.main()
+"""
+    given = Given(b"x", "parquet")
+    given.command = (sys.executable, "-c", looks)
+    async with given as reader:
+        told = await reader.told()
+    assert told.kind == "refused"
+    assert told.problem.detail == ""
