@@ -63,6 +63,7 @@ async def payload(request: Request, topic: str, segment: str, offset: str) -> Re
     at = whole_number(offset, "offset", 0, MAX_NUMBER)
     if number < ID_BOUND and number not in broker.catalog.records(found):
         await broker.catalog.look(topic, number)  # it may have come to be a moment ago, at another broker
+    broker.catalog.segment(found, number)
     try:
         name, reference = await broker.payloads.find(found, number, at)
     except ChainDamaged:  # the topic may be going, and its files with it
