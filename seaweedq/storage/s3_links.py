@@ -7,7 +7,7 @@ as botocore signed it is none.
 
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -25,7 +25,7 @@ class Example:
     sorted_query: str
     moment: str
     scope: str
-    secret: bytes
+    secret: bytes = field(repr=False)
 
     @staticmethod
     def of(url: str, key: str, secret: str) -> "Example | None":
