@@ -15,7 +15,7 @@ NAMES = (
     "arrow", "ndjson", "singles", "latency", "pull", "memory", "restart", "topics", "bodies", "journal", "spark_read",
     "object_journal", "placement", "scaling_decisions", "cluster_batches", "failover", "failover_minio",
     "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart", "forwarding",
-    "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
+    "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
     "by_reference",
 )  # fmt: skip
 TOGETHER = {"splitting": [name for name in NAMES if name.startswith("split_")]}
