@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from seaweedq.errors import InvalidUpload, StoreUnavailable
 from seaweedq.storage.interface import PayloadStore
 from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
-from seaweedq.storage.spool import PIECE_BYTES
+from seaweedq.storage.spool import PIECE_BYTES, Spool
 
 NAME = "_payloads/t/20260102/1"
 DATA = np.random.default_rng(1).bytes(3 * PIECE_BYTES + 12_345)
@@ -173,6 +174,15 @@ async def test_cancelled_while_the_disk_is_slow_it_waits_for_nobody_who_cancels_
     assert await local.receive(NAME, stream(DATA), len(DATA), DIGEST) == DIGEST
     while left(local, tmp_path):
         await asyncio.sleep(0.01)
+
+
+async def test_a_thread_that_comes_late_makes_no_file(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        spool = Spool(str(tmp_path / "file"), threads)
+        await spool.discard()
+        with pytest.raises(StoreUnavailable, match="given up"):
+            await spool.fill(stream(DATA), len(DATA), None)
+    assert os.listdir(tmp_path) == []
 
 
 async def test_the_loop_turns_while_the_disk_is_slow(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
