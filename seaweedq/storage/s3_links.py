@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from urllib.parse import parse_qs, quote, urlsplit
 
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}  # which clients leave out of the Host header
 _ALGORITHM, _SIGNATURE = "AWS4-HMAC-SHA256", "&X-Amz-Signature="
 
 
@@ -42,7 +43,7 @@ class Example:
         _, _, scope = said.get("X-Amz-Credential", "").partition("/")
         example = Example(
             f"{parts.scheme}://{parts.netloc}",
-            parts.netloc,
+            parts.netloc.removesuffix(_DEFAULT_PORTS.get(parts.scheme, "")),
             parts.path.removesuffix(path),
             query,
             "&".join(sorted(query.split("&"))),
