@@ -22,6 +22,7 @@ from seaweedq.api import (
     deliver,
     imports,
     internal,
+    payloads,
     publish,
     reshape,
     segment_map,
@@ -49,6 +50,7 @@ PATH_PARAMETERS = {
     "subscription": (NAME_SCHEMA, "billing"),
     "upload": (NAME_SCHEMA, "20260131-0-5f2b8a6c"),
     "segment": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 0),
+    "offset": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 17),
 }
 
 Work = Awaitable[Answer]
@@ -152,7 +154,7 @@ def _fastapi(broker: Broker, insides: Insides) -> FastAPI:
     )
     app.state.broker = broker
     _declare_hot(app, broker)
-    for part in (topics, imports, segment_map, segments, reshape, subscriptions, uploads, cluster):
+    for part in (topics, imports, segment_map, segments, payloads, reshape, subscriptions, uploads, cluster):
         app.include_router(part.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
@@ -188,7 +190,7 @@ def _declare_hot(app: FastAPI, broker: Broker) -> None:
     publishes = described(
         publish.TAKES,
         {200: publish.PublishAnswer},
-        refuses,
+        (*refuses, 410),
         publish.PARAMETERS,
         shows={"count": 1, "segments": [{"segment": 0, "first_offset": 17, "count": 1}], "ids": ["0-17"]},
         required=True,

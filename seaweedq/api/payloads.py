@@ -25,7 +25,7 @@ _RANGE = {
     "schema": {"type": "string"},
     "example": "bytes=0-1023",
 }
-_SAYS = described(None, {200: _BYTES, 206: _BYTES}, (404, 416), parameters=[_RANGE])
+_SAYS = described(None, {200: _BYTES, 206: _BYTES}, (404, 409, 416), parameters=[_RANGE])
 
 
 class _Payload(Response):
@@ -54,7 +54,7 @@ class _Payload(Response):
 
 
 @router.get(PATH, **_SAYS)
-@router.head(PATH, **_SAYS)
+@router.head(PATH, include_in_schema=False)
 async def payload(request: Request, topic: str, segment: str, offset: str) -> Response:
     """The payload of a message that was published by reference, or a range of it. Any broker answers."""
     broker = broker_of(request)
