@@ -1,0 +1,143 @@
+"""Names, parts, tokens, and what the sweep does with every state at every time."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seaweedq.broker import signing, upload_plan
+from seaweedq.broker.upload_plan import Step, step
+from seaweedq.coordination.records import UploadRecord
+from seaweedq.errors import InvalidRequest, UploadConflict
+from seaweedq.settings import Settings
+from seaweedq.storage.interface import Part
+
+NONCE = "0123456789abcdef" * 2
+ID = f"20261121-7-{NONCE}"
+NOW_US = 1_795_276_800_000_000
+RECORD = UploadRecord("n", 1, "a/b", None, NOW_US, NOW_US)
+GRACE_S, DAY_S = 3600, 86_400
+MIB = 1024 * 1024
+
+
+def test_names():
+    assert upload_plan.upload_id(NOW_US, 7, NONCE) == ID
+    assert upload_plan.incarnation_of(ID) == 7
+    assert upload_plan.object_name("t", ID) == f"_payloads/t/20261121/{ID}"
+    assert upload_plan.id_of("t", f"_payloads/t/20261121/{ID}") == ID
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"_payloads/u/20261121/{ID}",
+        f"_payloads/t/20261122/{ID}",
+        f"_payloads/t/{ID}",
+        f"_payloads/t/20261121/x/{ID}",
+        f"_payloads/t/../t/20261121/{ID}",
+        f"_payloads/t/20261121/{ID}x",
+        f"_payloads/t/20261121/{ID}\n",
+        f"_payloads/t/20261121/20261121-07-{NONCE}",
+        "",
+    ],
+)
+def test_names_that_are_no_payload_of_the_topic(name):
+    assert upload_plan.id_of("t", name) is None
+
+
+@given(st.text(max_size=60))
+def test_no_id_leaves_its_folder(text):
+    if upload_plan.incarnation_of(text) is None:
+        with pytest.raises(ValueError, match="no upload"):
+            upload_plan.object_name("t", text)
+    else:
+        assert upload_plan.object_name("t", text).split("/")[:2] == ["_payloads", "t"]
+
+
+@pytest.mark.parametrize(
+    ("size", "multipart", "presigns", "parts"),
+    [
+        (64 * MIB, None, True, None),
+        (64 * MIB + 1, None, True, 16 * MIB),
+        (1, True, True, 16 * MIB),
+        (64 * MIB + 1, False, True, None),
+        (64 * MIB + 1, None, False, None),
+        (10**15, None, False, None),
+        (5 * 1024**4, None, True, 525 * MIB),
+    ],
+)
+def test_parts(size, multipart, presigns, parts):
+    assert upload_plan.part_bytes(size, multipart, presigns, Settings()) == parts
+
+
+@pytest.mark.parametrize(("size", "multipart", "presigns"), [(1, True, False), (5 * 1024**3 + 1, False, True)])
+def test_what_the_store_cannot(size, multipart, presigns):
+    with pytest.raises(InvalidRequest):
+        upload_plan.part_bytes(size, multipart, presigns, Settings())
+
+
+@given(st.integers(0, 5 * 1024**4), st.integers(5 * MIB, 5 * 1024**3))
+def test_parts_are_within_the_bounds_of_s3_and_make_the_whole(size, threshold):
+    each = upload_plan.part_bytes(size, True, True, Settings(multipart_bytes=threshold))
+    record = msgspec.structs.replace(RECORD, size=size, part_bytes=each)
+    count = upload_plan.part_count(record)
+    assert 1 <= count <= 10_000
+    assert 5 * MIB <= each <= 5 * 1024**3
+    last = upload_plan.part_size(record, count)
+    assert (count - 1) * each + last == size
+    assert last > 0 or size == 0
+
+
+def test_missing_parts():
+    record = msgspec.structs.replace(RECORD, size=25, part_bytes=10)
+    assert upload_plan.missing_parts(record, [Part(1, 10, ""), Part(2, 9, ""), Part(4, 5, "")]) == [2, 3]
+    assert upload_plan.missing_parts(record, [Part(1, 10, ""), Part(2, 10, ""), Part(3, 5, "")]) == []
+    for number in (0, 4, -1):
+        with pytest.raises(InvalidRequest):
+            upload_plan.part_size(record, number)
+    with pytest.raises(UploadConflict):
+        upload_plan.part_count(RECORD)
+
+
+@pytest.mark.parametrize(
+    ("state", "cleared", "late_s", "due"),
+    [
+        ("open", False, -1, Step.KEEP),
+        ("open", False, GRACE_S, Step.KEEP),
+        ("open", False, GRACE_S + 1, Step.REMOVE),
+        ("published", False, GRACE_S, Step.KEEP),
+        ("published", False, GRACE_S + 1, Step.FORGET),
+        ("removed", False, -1000, Step.CLEAR),
+        ("removed", True, -1000, Step.KEEP),
+        ("removed", True, DAY_S, Step.KEEP),
+        ("removed", False, DAY_S, Step.CLEAR),
+        ("removed", True, DAY_S + 1, Step.CLEAR_AND_FORGET),
+        ("removed", False, DAY_S + 1, Step.CLEAR_AND_FORGET),
+    ],
+)
+def test_what_the_sweep_does(state, cleared, late_s, due):
+    record = msgspec.structs.replace(RECORD, state=state, cleared=cleared)
+    assert step(record, NOW_US + late_s * 1_000_000, GRACE_S) == due
+
+
+def test_no_url_outlives_its_upload():
+    record = msgspec.structs.replace(RECORD, expires_us=NOW_US + 10_500_000)
+    assert upload_plan.url_seconds(record, NOW_US, Settings()) == 10
+    assert upload_plan.url_seconds(record, NOW_US - 10**12, Settings()) == 3600
+    assert upload_plan.url_seconds(record, NOW_US + 10**9, Settings()) == 0
+
+
+SAID = ("PUT", f"_payloads/t/20261121/{ID}", 5, 1000)
+
+
+def test_a_token_is_for_exactly_what_was_signed():
+    token = signing.sign(b"secret", *SAID)
+    assert signing.is_signed(b"secret", *SAID, token, 999.9)
+    assert not signing.is_signed(b"secret", *SAID, token, 1000)
+    assert not signing.is_signed(b"other", *SAID, token, 0)
+    assert not signing.is_signed(b"secret", *SAID, token.upper(), 0)
+    assert not signing.is_signed(b"secret", *SAID, "", 0)
+    for at, other in enumerate(("GET", f"_payloads/u/20261121/{ID}", 6, 1001)):
+        changed = [*SAID]
+        changed[at] = other
+        assert not signing.is_signed(b"secret", *changed, token, 0)
