@@ -31,7 +31,9 @@ spark.sparkContext.setLogLevel("OFF")
 frame = spark.read.parquet(folder)
 found = {"columns": with_payloads(frame).columns}
 rows = with_payloads(frame).select("segment", "_offset", "value", "payload", sha2("payload", 256).alias("sum"))
-found["rows"] = [[r.segment, r._offset, r.value, r.payload and r.payload.decode(), r.sum] for r in rows.collect()]
+found["rows"] = [
+    [r.segment, r._offset, r.value, None if r.payload is None else r.payload.decode(), r.sum] for r in rows.collect()
+]
 def fails(**options):
     try:
         with_payloads(frame, **options).select("payload").collect()
