@@ -14,11 +14,14 @@ from seaweedq.coordination.keys import (
     COUNTERS,
     CREATIONS,
     CURSORS,
+    IMPORTS,
     JOURNALS,
     LEADER,
     SEGMENTS,
     SUBSCRIPTIONS,
     TOPICS,
+    UPLOADS,
+    URL_SECRET,
     KeyKind,
 )
 from seaweedq.errors import Damaged
@@ -102,6 +105,41 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             delivered_to=COUNTS,
         ),
     ),
+    UPLOADS: (
+        [NAMES, NUMBERS, NAMES],
+        st.builds(
+            records.UploadRecord,
+            name=st.text(),
+            size=COUNTS,
+            content_type=st.text(),
+            sha256=st.none() | st.text(),
+            created_us=COUNTS,
+            expires_us=COUNTS,
+            state=st.sampled_from(["open", "published", "removed"]),
+        ),
+    ),
+    IMPORTS: (
+        [NAMES, NUMBERS, NAMES],
+        st.builds(
+            records.ImportRecord,
+            format=st.sampled_from(["parquet", "ndjson", "arrow"]),
+            bare=st.booleans(),
+            name=st.text(),
+            size=COUNTS,
+            sha256=st.text(),
+            started_us=COUNTS,
+            expires_us=COUNTS,
+            max_message_bytes=COUNTS,
+            batch_rows=COUNTS,
+            broker=st.none() | NAMES,
+            state=st.sampled_from(["checking", "running", "done", "failed"]),
+            rows=st.none() | COUNTS,
+            rows_done=COUNTS,
+            segments=st.lists(st.builds(records.ImportedSegment, COUNTS, COUNTS, COUNTS, COUNTS)).map(tuple),
+            problem=st.none() | st.builds(records.ImportProblem, st.text(), st.text(), JSON),
+        ),
+    ),
+    URL_SECRET: ([], st.builds(records.SecretRecord, secret=st.text())),
 }
 
 
