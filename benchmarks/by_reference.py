@@ -23,7 +23,7 @@ from benchmarks.result import Result
 from seaweedq import Client
 
 MIB = 1024 * 1024
-FILES, FILE_BYTES, VALUE_BYTES, ROUNDS = 4, 64 * MIB, MIB - 1024, 3
+FILES, FILE_BYTES, VALUE_BYTES, ROUNDS = 2, 256 * MIB, MIB - 1024, 3
 UPLOAD_BYTES = 512 * MIB
 INLINE, TOPIC = "inline", "payloads"
 

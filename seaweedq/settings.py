@@ -154,10 +154,11 @@ class Settings(BaseSettings):
         description="How long a URL to put or get a payload holds. Whoever has it needs nothing else.",
     )
     multipart_bytes: int = Field(
-        64 * MIB,
+        1024 * MIB,
         ge=5 * MIB,
         le=5 * 1024**3,
-        description="Uploads over this go to S3 in parts, which can be sent again and side by side.",
+        description="Uploads over this go to S3 in parts, which can be sent again and side by side. Of a whole put S3 "
+        "itself checks the digest; what came in parts a broker reads once, to check it.",
     )
     upload_grace_s: int = Field(
         3600,

@@ -57,11 +57,11 @@ def test_no_id_leaves_its_folder(text):
 @pytest.mark.parametrize(
     ("size", "multipart", "presigns", "parts"),
     [
-        (64 * MIB, None, True, None),
-        (64 * MIB + 1, None, True, 16 * MIB),
+        (1024 * MIB, None, True, None),
+        (1024 * MIB + 1, None, True, 16 * MIB),
         (1, True, True, 16 * MIB),
-        (64 * MIB + 1, False, True, None),
-        (64 * MIB + 1, None, False, None),
+        (1024 * MIB + 1, False, True, None),
+        (1024 * MIB + 1, None, False, None),
         (10**15, None, False, None),
         (5 * 1024**4, None, True, 525 * MIB),
     ],
