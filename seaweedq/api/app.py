@@ -208,12 +208,15 @@ def _declare_content(app: FastAPI) -> None:
 
     octets = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     signed = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("expires", "token")]
-    for method, work, options in (
-        ("PUT", upload_content.put, described(octets, {201: upload_content.Received}, upload_content.PUT_REFUSES)),
-        ("GET", upload_content.get, described(None, {200: octets, 206: octets}, upload_content.GET_REFUSES)),
+    shown = {"upload_id": uploads.SHOWN["upload_id"], "size": 73400320, "sha256": uploads.SHOWN["sha256"]}
+    puts = described(octets, {201: upload_content.Received}, upload_content.PUT_REFUSES, signed, shows=shown)
+    gets = described(None, {200: octets, 206: octets}, upload_content.GET_REFUSES, signed)
+    for method, status, work, options in (
+        ("PUT", 201, upload_content.put, puts),
+        ("GET", 200, upload_content.get, gets),
     ):
-        options["openapi_extra"]["parameters"] = signed
-        app.add_api_route(CONTENT, content, methods=[method], tags=["uploads"], description=work.__doc__, **options)
+        told = {"description": work.__doc__, "status_code": status, **options}
+        app.add_api_route(CONTENT, content, methods=[method], tags=["uploads"], **told)
 
 
 async def _through(work: Work) -> Response:

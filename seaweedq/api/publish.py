@@ -59,10 +59,7 @@ _KINDS = (Envelopes, Envelope, BytesEnvelopes, BytesEnvelope, ReferenceEnvelopes
 TAKES = {
     bodies.JSON: {
         "schema": {"anyOf": [schema_ref(one) for one in _KINDS]},
-        "examples": {
-            "values": {"value": {"messages": [{"key": "UA", "value": {"carrier": "UA", "delay": 12}}]}},
-            "by reference": {"value": {"key": "UA", "reference": {"upload_id": "5f0c6a2e9d3b4c71"}}},
-        },
+        "example": {"messages": [{"key": "UA", "value": {"carrier": "UA", "delay": 12}}]},
     },
     bodies.NDJSON: {
         "schema": {"type": "string", "description": "a message a line; with bare=true a value a line"},

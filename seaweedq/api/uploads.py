@@ -104,7 +104,7 @@ _ID = "20260131-0-9f86d081884c7d659a2feaa0c55ad015"
 _URL = f"http://127.0.0.1:8080/v1/topics/flights/uploads/{_ID}/content?expires=1769864400&token=4c7d"
 _HOW = {"url": _URL, "method": "PUT", "headers": {"content-type": "video/mp4"}}
 _SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-_SHOWN = {
+SHOWN = {
     "upload_id": _ID,
     "state": "open",
     "size": 73400320,
@@ -144,7 +144,7 @@ async def create_upload(request: Request, topic: str) -> Response:
     return json_answer(answer, 201)
 
 
-@router.get(ONE, **described(None, {200: UploadState}, (404, 409, 410), shows=_SHOWN))
+@router.get(ONE, **described(None, {200: UploadState}, (404, 409, 410), shows=SHOWN))
 async def show_upload(request: Request, topic: str, upload: str) -> Response:
     """An upload: its state, and how to go on with it."""
     broker, found = await _topic(request, topic)
@@ -172,7 +172,7 @@ async def sign_parts(request: Request, topic: str, upload: str) -> Response:
     return json_answer(PartsAnswer([PartUrl(number, s.url, s.method, s.headers) for number, s in signed]))
 
 
-@router.post(ONE + "/complete", **described(None, {200: UploadState}, (404, 409, 410), shows=_SHOWN))
+@router.post(ONE + "/complete", **described(None, {200: UploadState}, (404, 409, 410), shows=SHOWN))
 async def complete_upload(request: Request, topic: str, upload: str) -> Response:
     """See that all bytes are there, and are those that were announced; parts are put together first. A publish does
     that as well; afterwards it need not."""

@@ -22,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 TOPIC, SUBSCRIPTION = "/v1/topics/{topic}", "/v1/topics/{topic}/subscriptions/{subscription}"
+UPLOAD = f"{TOPIC}/uploads/{{upload}}"
 SURFACE = {
     ("GET", "/v1/topics"),
     ("PUT", TOPIC),
@@ -39,11 +40,23 @@ SURFACE = {
     ("DELETE", SUBSCRIPTION),
     ("POST", f"{SUBSCRIPTION}/pull"),
     ("POST", f"{SUBSCRIPTION}/ack"),
+    ("GET", f"{TOPIC}/segments/{{segment}}/messages/{{offset}}/payload"),
+    ("POST", f"{TOPIC}/uploads"),
+    ("GET", UPLOAD),
+    ("DELETE", UPLOAD),
+    ("POST", f"{UPLOAD}/parts"),
+    ("POST", f"{UPLOAD}/complete"),
+    ("PUT", f"{UPLOAD}/content"),
+    ("GET", f"{UPLOAD}/content"),
+    ("POST", f"{TOPIC}/imports"),
+    ("GET", f"{TOPIC}/imports/{{upload}}"),
     ("GET", "/v1/cluster"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("GET", "/metrics"),
 }
+# A local store takes no parts; a token stands in a URL, and in no description.
+NEVER_VALID = {f"POST {UPLOAD}/parts", f"PUT {UPLOAD}/content", f"GET {UPLOAD}/content"}
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 20
 
@@ -101,7 +114,32 @@ def test_the_documentation_needs_no_other_host(http: httpx.Client) -> None:
         assert http.get(part).status_code == 200, part
 
 
-def prepare(http: httpx.Client) -> dict[str, Any]:
+def uploaded(http: httpx.Client, content: bytes | None = None) -> dict[str, Any]:
+    """An upload, with its bytes if they are given."""
+    size = 5 if content is None else len(content)
+    made: dict[str, Any] = http.post("/v1/topics/flights/uploads", json={"size": size}).json()
+    if content is not None:
+        assert http.request(made["method"], made["url"], content=content, headers=made["headers"]).status_code == 201
+    return made
+
+
+def payload(http: httpx.Client, segment: int) -> int:
+    """The offset of a message with a payload in that segment."""
+    reference = {"upload_id": uploaded(http, b"12345")["upload_id"]}
+    messages = [{"key": f"k{n}", "reference": reference} for n in range(100)]
+    ids = http.post("/v1/topics/flights/messages", json={"messages": messages}).json()["ids"]
+    return next(int(each.partition("-")[2]) for each in ids if each.startswith(f"{segment}-"))
+
+
+def imported(http: httpx.Client) -> str:
+    """An upload whose rows are messages."""
+    upload = str(uploaded(http, b'{"value":1}\n')["upload_id"])
+    asked = {"upload_id": upload, "format": "ndjson"}
+    assert http.post("/v1/topics/flights/imports", json=asked).status_code == 200
+    return upload
+
+
+def prepare(http: httpx.Client, operation: str) -> dict[str, Any]:
     """The topic and the subscription that the examples speak of, with a few messages: path parameters to reach them."""
     http.put("/v1/topics/flights", json={})
     http.put("/v1/topics/flights/subscriptions/billing", json={"start": "earliest"})
@@ -110,7 +148,14 @@ def prepare(http: httpx.Client) -> dict[str, Any]:
     if len(open_ones) == 1:  # to be merged it needs a neighbour
         http.post(f"/v1/topics/flights/segments/{open_ones[0]}/split")
         open_ones = open_segments(http)
-    return {"topic": "flights", "subscription": "billing", "segment": open_ones[0], "neighbour": open_ones[1]}
+    return {
+        "topic": "flights",
+        "subscription": "billing",
+        "segment": open_ones[0],
+        "neighbour": open_ones[1],
+        "offset": payload(http, open_ones[0]) if operation.endswith("/payload") else 0,
+        "upload": imported(http) if "/imports" in operation else uploaded(http, b"12345")["upload_id"],
+    }
 
 
 def open_segments(http: httpx.Client) -> list[int]:
@@ -121,7 +166,12 @@ def open_segments(http: httpx.Client) -> list[int]:
 
 def body_of(operation: str, there: dict[str, Any]) -> Any:
     """The body where a description is not enough to name what is there."""
-    return {"merge": {"with": there["neighbour"]}, "move": {"to": "broker"}}.get(operation.rpartition("/")[2])
+    bodies = {
+        "merge": {"with": there["neighbour"]},
+        "move": {"to": "broker"},
+        "imports": {"upload_id": there["upload"], "format": "ndjson"},
+    }
+    return bodies.get(operation.rpartition("/")[2])
 
 
 def impatient(case: Case) -> Case:
@@ -169,11 +219,12 @@ def test_answers_are_as_documented_whatever_is_sent(http: httpx.Client, document
             operation = found.ok()
             seen: dict[GenerationMode, Counter[int]] = {}
             for mode in GenerationMode:
-                there = prepare(http)
+                there = prepare(http, operation.path)
                 body = body_of(operation.path, there) if mode is GenerationMode.POSITIVE else None
                 path = {name: value for name, value in there.items() if f"{{{name}}}" in operation.path}
                 seen[mode] = run(session, base, operation, mode, path, body)
                 seen[mode] += run(session, base, operation, mode, None, None)
             valid = seen[GenerationMode.POSITIVE]
-            assert any(200 <= status < 300 for status in valid), f"{operation.label}: nothing valid, {valid}"
+            found_valid = any(200 <= status < 300 for status in valid)
+            assert found_valid or operation.label in NEVER_VALID, f"{operation.label}: nothing valid, {valid}"
     assert http.get("/readyz").status_code == 200
