@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from seaweedq.client.receipts import Receipt
 
 
+# More bars than this, and those that are full go.
+_BARS = 8
+
+
 def publish_files(topic: str, files: Sequence[Path], key: str | None, content_type: str | None, url: str) -> None:
     """Publish each file, in this order; prints `id path` of each. What failed is told, and ends it with exit code 1:
     then those behind it may not have been sent. Raises what is no file's own error."""
@@ -73,8 +77,12 @@ def show(bar: "Bar | None", name: str) -> Callable[[int, int], None] | None:
     """What is to be told how far it is with that one."""
     if bar is None:
         return None
-    task = bar.add_task(name, total=None)
-    return lambda done, total: bar.update(task, completed=done, total=total)
+    task = bar.add_task(name, total=None, visible=False)
+
+    def told(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total, visible=done < total or len(bar.tasks) <= _BARS)
+
+    return told
 
 
 def _bar() -> "Bar":

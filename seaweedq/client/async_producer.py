@@ -16,7 +16,7 @@ from seaweedq.client.partition import Held, Partition, Stream
 from seaweedq.client.source import Progress
 from seaweedq.client.uploads import MOST_UPLOADS
 from seaweedq.client.wire import Published, envelope
-from seaweedq.errors import ClientError, SeaweedqError
+from seaweedq.errors import ClientError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -219,7 +219,7 @@ class AsyncProducer:
     ) -> None:
         try:
             await self.close()
-        except SeaweedqError as failed:
+        except Exception as failed:  # of a file also an OSError
             if error is None:
                 raise
             error.add_note(f"the producer failed too: {failed}")

@@ -17,7 +17,7 @@ from seaweedq.client.receipts import Delivery, Receipt
 from seaweedq.client.source import Progress
 from seaweedq.client.uploads import Uploads
 from seaweedq.client.wire import envelope
-from seaweedq.errors import ClientError, SeaweedqError
+from seaweedq.errors import ClientError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,7 +171,7 @@ class Producer:
             return self._abandon()
         try:
             self.close()
-        except SeaweedqError as failed:
+        except Exception as failed:  # of a file also an OSError
             if error is None:
                 raise
             error.add_note(f"the producer failed too: {failed}")

@@ -76,6 +76,26 @@ def test_a_file_that_fails_takes_none_of_the_others_with_it(store, payload_clien
     assert store.uploads["u0"]["state"] == "removed"
 
 
+def test_a_file_that_goes_before_its_turn_is_known_to_its_receipt_and_hides_no_error_of_the_user(
+    store, payload_client, tmp_path
+):
+    (tmp_path / "a").write_bytes(b"a")
+    store.faults["PUT", "u0"] = [lambda _: (tmp_path / "b").unlink()]
+    with pytest.raises(KeyError) as raised:
+        _send_and_stumble(payload_client, tmp_path)
+    assert "No such file" in raised.value.__notes__[0]
+    assert _cut_short(store) == [b"a"]
+
+
+def _send_and_stumble(client, folder):
+    (folder / "b").write_bytes(b"b")
+    with client.producer("t") as producer:
+        producer._uploads._threads.update(threading.Thread() for _ in range(3))  # one at a time
+        receipts = [producer.send_file(folder / name) for name in "ab"]
+        assert isinstance(receipts[1].exception(5), FileNotFoundError)
+        raise KeyError("mine")
+
+
 def test_an_upload_whose_message_is_refused_is_aborted(store, payload_client, tmp_path):
     (tmp_path / "a").write_bytes(b"a")
     store.faults["POST", "/messages"] = [lambda _: problem(404, "topic-not-found")]

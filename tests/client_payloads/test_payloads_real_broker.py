@@ -161,6 +161,23 @@ def test_a_broker_that_dies_amid_uploads_loses_doubles_and_mixes_up_nothing(brok
         assert len(found) == 24
 
 
+def test_a_reader_goes_on_where_it_was_when_its_broker_died(broker_process, tmp_path):
+    broker = broker_process()
+    path = tmp_path / "large"
+    data = os.urandom(MIB) * 64
+    path.write_bytes(data)
+    with Client(broker.url) as client:
+        client.create_topic("t")
+        with client.producer("t") as producer:
+            producer.send_file(path)
+        message = client.fetch("t", 0, 0).messages[0]
+        with message.open() as file:
+            first = file.read(MIB)
+            broker.kill()
+            broker.start()
+            assert first + file.read() == data
+
+
 async def test_the_async_client_does_the_same(real_broker, film, tmp_path):
     async with AsyncClient(real_broker.url) as client:
         await client.create_topic("async-films")

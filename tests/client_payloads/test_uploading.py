@@ -197,6 +197,7 @@ def test_a_brokers_own_url_is_tried_at_the_brokers_that_the_user_named(store):
     with Client("http://broker", transport=httpx.MockTransport(broker)) as client:
         assert client.upload("t", b"data") == "u0"
     assert store.objects["u0"] == b"data"
+    assert store.put_paths() == ["/v1/topics/t/uploads/u0/content"]
 
 
 async def test_the_async_client_uploads_the_same_way(store):
