@@ -10,7 +10,7 @@ import httpx
 import pytest
 from broker_process import BrokerProcess, free_port
 from load import until
-from uploading import digest, naming, publish, read, upload
+from referring import digest, naming, publish, read, upload
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker

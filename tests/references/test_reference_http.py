@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from broker_process import BrokerProcess
-from uploading import begin, digest, naming, publish, read, upload
+from referring import begin, digest, naming, publish, read, upload
 
 from seaweedq import Client
 

@@ -12,7 +12,7 @@ import fsspec
 import httpx
 import pytest
 from broker_process import BrokerProcess
-from uploading import naming, publish, read, upload
+from referring import naming, publish, read, upload
 
 from seaweedq.errors import ClientError
 from seaweedq.spark.payloads import Reader, windows

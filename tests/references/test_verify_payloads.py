@@ -10,7 +10,7 @@ import httpx
 import pyarrow as pa
 import pytest
 from broker_process import BrokerProcess
-from uploading import naming, publish, read, upload
+from referring import naming, publish, read, upload
 
 from seaweedq.cli.verify_payloads import NAMED, PayloadAudit
 from seaweedq.segments.layout import REFERENCE
