@@ -100,7 +100,7 @@ class Flusher:
             task = self._running.get(segment)
             if task is None:
                 task = self._running[segment] = asyncio.create_task(self._flush(segment))
-                task.add_done_callback(lambda _: self._running.pop(segment))
+                task.add_done_callback(lambda done: self._ended(segment, done))
             await asyncio.wait([task], timeout=patience_s)
             if task.cancelled():
                 segment.check_open()
@@ -126,6 +126,11 @@ class Flusher:
         for task in list(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    def _ended(self, segment: OpenSegment, task: asyncio.Task[None]) -> None:
+        del self._running[segment]
+        if not task.cancelled():
+            task.exception()  # whoever waits gets it; where nobody does any more, it is no news
 
     async def _flush(self, segment: OpenSegment) -> None:
         async with self._places if segment.seal is None else self._urgent:
