@@ -32,10 +32,11 @@ async def test_the_error_of_a_flush_that_was_forsaken_is_no_news() -> None:
         assert flusher.busy(segment)
         waiting.cancel()
         await asyncio.wait([waiting])
+        del waiting  # its frame knows the flush
     while flusher.busy(segment):
         await asyncio.sleep(0)
-    gc.collect()
     await asyncio.sleep(0)
+    gc.collect()
     assert strange == []
     with pytest.raises(NotOwner, match="moved"):
         await flusher.flush(segment)
