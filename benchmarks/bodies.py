@@ -11,8 +11,9 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.result import Result
-from seaweedq.api import answers, bodies, envelopes
+from seaweedq.api import answers, bodies
 from seaweedq.api.intake import Intake
+from seaweedq.api.messages import Envelope
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import rows_of_singles
 
@@ -51,7 +52,7 @@ def measure(folder: Path) -> Iterator[Result]:
     streams = {name: stream_of(each) for name, each in (("json", rows), ("bytes", raw_rows), ("typed", typed_rows))}
     unkeyed, bare = b"\n".join(b'{"value":%b}' % value for value in values), b"\n".join(values)
     singles = [bodies.decode_single(line, intake[Format.JSON]) for line in lines]
-    bare_lines = msgspec.json.Decoder(envelopes.Envelope)
+    bare_lines = msgspec.json.Decoder(Envelope)
 
     lines_us = best_us(lambda: bare_lines.decode_lines(body), count)
     read_us = best_us(lambda: pa.ipc.open_stream(streams["json"]).read_all(), count)

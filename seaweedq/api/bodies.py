@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.api import envelopes, json_texts
+from seaweedq.api import envelopes, json_texts, messages
 from seaweedq.api.arrow_bodies import decode_arrow
-from seaweedq.api.envelopes import Envelope
 from seaweedq.api.intake import Doubt, Intake, Refused, check_count, refuse, too_large
+from seaweedq.api.messages import Envelope
 from seaweedq.errors import InvalidRequest, UnreadableBody, UnsupportedContentType
 from seaweedq.segments.layout import Format
 from seaweedq.segments.rows import Single, binaries, rows_of_singles
@@ -61,7 +61,7 @@ def decode_single(body: bytes, intake: Intake) -> Single | None:
     if intake.layout.format is Format.TYPED:
         return None
     try:
-        return envelopes.check(envelopes.decode_one(body, intake.layout.format), 0, intake)
+        return envelopes.check(messages.decode_one(body, intake.layout.format), 0, intake)
     except Refused as refused:
         refuse([(0, str(refused))])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -83,7 +83,7 @@ def decode_json(body: bytes, intake: Intake) -> pa.RecordBatch:
     Raises UnreadableBody, InvalidRequest, InvalidMessages, MessageTooLarge.
     """
     try:
-        return envelopes.columns_of(envelopes.decode_many(body, intake.layout.format), intake)
+        return envelopes.columns_of(messages.decode_many(body, intake.layout.format), intake)
     except envelopes.GIVEN_UP:
         return envelopes.row_by_row(enumerate(_messages(body)), intake)
 
@@ -139,10 +139,10 @@ def _line_columns(body: bytes, intake: Intake) -> pa.RecordBatch:
     ends = np.flatnonzero(data == _NEWLINE)
     if len(ends) and not ((data[ends - 1] == _CLOSE).all() and (data[ends + 1] == _OPEN).all()):
         raise Doubt
-    messages = envelopes.decode_lines(body, intake.layout.format)
-    if len(messages) != len(ends) + 1:
+    found = messages.decode_lines(body, intake.layout.format)
+    if len(found) != len(ends) + 1:
         raise Doubt
-    return envelopes.columns_of(messages, intake)
+    return envelopes.columns_of(found, intake)
 
 
 def _bare_columns(body: bytes, intake: Intake) -> pa.RecordBatch:

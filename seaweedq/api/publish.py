@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.api import bodies
-from seaweedq.api.envelopes import (
+from seaweedq.api.http import Answer, Receive, Scope, body, header, query
+from seaweedq.api.intake import Intake
+from seaweedq.api.messages import (
     BytesEnvelope,
     BytesEnvelopes,
     Envelope,
@@ -21,8 +23,6 @@ from seaweedq.api.envelopes import (
     ReferenceEnvelope,
     ReferenceEnvelopes,
 )
-from seaweedq.api.http import Answer, Receive, Scope, body, header, query
-from seaweedq.api.intake import Intake
 from seaweedq.api.names import check_name, whole_number
 from seaweedq.api.shell import NAME_SCHEMA, schema_ref
 from seaweedq.broker.broker import Broker
