@@ -16,14 +16,16 @@ import pyarrow as pa
 
 from seaweedq.api.import_files import Error, check_expansion, outcomes, pieces
 from seaweedq.api.intake import MAX_ERRORS, Intake, refuse
-from seaweedq.broker.catalog import layout_of
 from seaweedq.broker.import_pipe import GO, Job, Told, head
 from seaweedq.broker.import_plan import Cutter
 from seaweedq.coordination.records import ImportProblem
 from seaweedq.errors import InvalidImport, SeaweedqError
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import decode_fields
 
 COMMAND = (sys.executable, "-P", "-m", "seaweedq.api.import_child")
 STDIN, STDOUT = 0, 1
+KEPT_BYTES = 512 * 1024 * 1024  # of rows that were checked
 SPARE_FILES = 4  # descriptors that may still be opened: the file under its name, and what Arrow opens beside it
 LINE_BYTES = 64 * 1024 * 1024  # of a job: a typed topic's columns are in it
 
@@ -48,12 +50,15 @@ def _refuse(error: SeaweedqError) -> None:
 
 
 def _work(job: Job, asked: threading.Event) -> None:
-    intake = Intake(layout_of(job.topic), job.topic.config.key_field, job.max_message_bytes, job.now_us)
+    layout = Layout.of(Format(job.topic_format), decode_fields(job.columns) if job.columns else None)
+    intake = Intake(layout, job.key_field, job.max_message_bytes, job.now_us)
+    kept: list[pa.RecordBatch] = []
     if job.check:
-        _tell(Told("checked", rows=_checked(job, intake)))
+        count, kept = _checked(job, intake)
+        _tell(Told("checked", rows=count))
         asked.wait()
-    cutter, row = Cutter(intake.layout, job.batch_rows), 0
-    for rows in _rows(job, intake):
+    cutter, row = Cutter(layout, job.batch_rows), 0
+    for rows in kept or _rows(job, intake):
         end = row + rows.num_rows
         if end > job.first_row:
             for batch in cutter.cut(rows.slice(max(0, job.first_row - row))):
@@ -64,15 +69,20 @@ def _work(job: Job, asked: threading.Event) -> None:
     _tell(Told("ended"))
 
 
-def _checked(job: Job, intake: Intake) -> int:
-    """How many rows there are, all of them valid. Raises InvalidMessages naming the first that are not, InvalidImport,
-    InvalidRequest."""
+def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
+    """How many rows there are, all of them valid; and the rows, if they are few enough to be kept: then they are not
+    read twice. Raises InvalidMessages naming the first that are not, InvalidImport, InvalidRequest."""
     errors: list[tuple[int, str]] = []
+    kept: list[pa.RecordBatch] | None = []
     count = decoded = 0
     for found in _found(job, intake):
         if isinstance(found, pa.RecordBatch):
             count, decoded = count + found.num_rows, decoded + found.nbytes
             check_expansion(decoded, job.size)
+            if kept is not None:
+                kept.append(found)
+            if decoded > KEPT_BYTES:
+                kept = None
         else:
             errors += [(int(error["index"]), str(error["reason"])) for error in found]
         if len(errors) >= MAX_ERRORS:
@@ -81,7 +91,7 @@ def _checked(job: Job, intake: Intake) -> int:
     refuse(errors[:MAX_ERRORS])
     if not count:
         raise InvalidImport("the file has no rows", format=job.format, reason="no rows")
-    return count
+    return count, kept or []
 
 
 def _found(job: Job, intake: Intake) -> Iterator[pa.RecordBatch | Sequence[Error]]:

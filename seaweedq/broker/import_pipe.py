@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from seaweedq.coordination.records import ImportProblem, TopicRecord
+from seaweedq.coordination.records import ImportProblem
 from seaweedq.errors import Damaged
 
 GO = b"g"
@@ -23,14 +23,17 @@ _LENGTH = struct.Struct("<I")
 class Job(msgspec.Struct, frozen=True):
     """What is to be read: the open descriptor `file`, of `size` bytes, rows from `first_row` on.
 
-    With `check` all rows are looked at first, and are given only on GO. `memory_bytes` is what the reader may take.
+    The topic's format, `columns` and `key_field` are those of its configuration. With `check` all rows are looked at
+    first, and are given only on GO. `memory_bytes` is what the reader may take.
     """
 
     format: Literal["parquet", "ndjson", "arrow"]
     bare: bool
     file: int
     size: int
-    topic: TopicRecord
+    columns: str | None
+    topic_format: Literal["json", "bytes", "typed"]
+    key_field: str | None
     now_us: int
     max_message_bytes: int
     memory_bytes: int

@@ -3,18 +3,23 @@
 docs/by-reference.md ("Imports") has the states, the order of writes, and why batches must be a function of the file.
 """
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.broker.pieces import Placed
 from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord
 from seaweedq.segments.layout import Layout, mask_of
 from seaweedq.segments.rows import header_sizes
+
+if TYPE_CHECKING:  # a reader loads this module, and none of what publishes
+    from seaweedq.broker.pieces import Placed
 
 BATCH_BYTES = 16 * 1024 * 1024
 SAVED_EVERY = 4  # batches; below the requests of a producer that a part remembers

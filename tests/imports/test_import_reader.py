@@ -11,10 +11,8 @@ from uploading_files import arrow, numbered, parquet
 from seaweedq.api import import_child
 from seaweedq.broker.import_pipe import Job
 from seaweedq.broker.import_reader import Reader, ReaderDied
-from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.segments.layout import Format, Layout
 
-TOPIC = TopicRecord(0, "active", TopicConfig(), 0)
 LAYOUT = Layout.of(Format.JSON)
 GIB = 1024**3
 
@@ -32,7 +30,9 @@ class Given:
             file.flush()
             stated = {
                 "bare": False,
-                "topic": TOPIC,
+                "columns": None,
+                "topic_format": "json",
+                "key_field": None,
                 "now_us": 1000,
                 "max_message_bytes": 2**20,
                 "memory_bytes": 3 * GIB // 2,
