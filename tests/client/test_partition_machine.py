@@ -1,5 +1,5 @@
 """A producer's streams against brokers whose segments move, split and merge, whose answers get lost, who take parts:
-every message is there once, and those of a key are in order."""
+every message is there once, and those of a key are in order. Some keep their place until what they name is uploaded."""
 
 from itertools import count
 
@@ -14,6 +14,7 @@ from seaweedq.client.batching import Limits
 from seaweedq.client.brokers import Brokers
 from seaweedq.client.delivering import Route
 from seaweedq.client.effects import Attempt, Pause, Reply, Request
+from seaweedq.client.offload import Sent
 from seaweedq.client.partition import Partition
 from seaweedq.client.retry import Patience
 from seaweedq.client.wire import envelope
@@ -70,7 +71,7 @@ class Machine(RuleBasedStateMachine):
         self.route = Route("t", Patience(1e9, lambda: self.now, lambda: 0.0), lambda: f"p{next(ids)}")
         self.limits = Limits(linger_ms=0, batch_messages=3)
         self.partition = Partition(self.limits, Delivery, self.route.new_id)
-        self.flights, self.sent, self.looks = [], [], []
+        self.flights, self.sent, self.looks, self.held = [], [], [], []
         self.values = count()
 
     @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=8))
@@ -87,10 +88,26 @@ class Machine(RuleBasedStateMachine):
         self.partition.add_pieces(self.partition.routing.cut(table, 4096), self.now)
         self.sent += zip(keys, values, strict=True)
 
+    @rule(key=st.sampled_from(KEYS))
+    def hold(self, key):
+        self.held.append((self.partition.hold(key, b"", self.now), key, next(self.values)))
+        self.sent.append(self.held[-1][1:])
+
+    @rule(n=st.integers(0, 20), fails=st.booleans())
+    def release(self, n, fails):
+        if self.held:
+            held, key, value = self.held.pop(n % len(self.held))
+            held.release(OSError() if fails else Sent(envelope(value, key), None), self.now)
+            if fails:
+                self.sent.remove((key, value))
+
     @rule()
     def let_go(self):
         while self.partition.ready_in_s(self.now) == 0:
             stream, batch = self.partition.take(self.now)
+            if batch.error:
+                self.partition.finish(stream, batch)
+                continue
             steps = self.route.deliver(stream, batch)
             self.flights.append((Flight(steps, self.brokers), stream, batch))
 
@@ -173,6 +190,8 @@ class Machine(RuleBasedStateMachine):
         assert len(keys) == len(set(keys))
 
     def teardown(self):
+        while self.held:
+            self.release(0, fails=False)
         self.partition.close_open()
         for _ in range(10_000):
             self.let_go()
