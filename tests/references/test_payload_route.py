@@ -168,6 +168,12 @@ def test_any_broker_answers(broker_process: Callable[..., BrokerProcess]) -> Non
         ids = publish(http, f"{urls[1]}/v1/topics/t", *(naming(made, key=f"k{n}") for n in range(40)))
         segments = {each.partition("-")[0] for each in ids}
         assert len(segments) == 4
+        for n in range(12):  # alone, with and without a producer, at its owner and at the other one
+            producer = {"Producer_Id": f"p{n}", "Producer_Sequence": "0"} if n % 3 else {}
+            (one,) = publish(http, f"{urls[n % 2]}/v1/topics/t", naming(made, key=f"k{n}"), **producer)
+            segment, _, offset = one.partition("-")
+            (message,) = read(http, path, int(segment), offset=offset, limit=1)
+            assert (message["key"], message["reference"]["sha256"]) == (f"k{n}", digest(CONTENT))
         for url in urls:
             for segment in segments:
                 answer = http.get(f"{url}/v1/topics/t/segments/{segment}/messages/0/payload")
