@@ -61,16 +61,17 @@ class UploadSweep:
         Counters are read before the topics: an incarnation that is in use is in the catalog, or not below its counter.
         """
         counters, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
-        below = {keys.COUNTERS.parse(e.key)[0]: keys.COUNTERS.decode(e.value).next for e in counters}
         under_way, _ = await read_all(self._coordination, keys.CREATIONS.prefix())
         busy = {keys.CREATIONS.parse(entry.key)[0] for entry in under_way}
         await self._catalog.load()
+        below = {keys.COUNTERS.parse(e.key)[0]: keys.COUNTERS.decode(e.value).next for e in counters}
+        dead = {topic: end for topic, end in below.items() if topic not in busy and self._catalog.find(topic) is None}
         gone, after = 0, ""
-        while names := await self._store.list(plan.FOLDER, after, 1):
+        while dead and (names := await self._store.list(plan.FOLDER, after, 1)):
             topic = names[0].removeprefix(plan.FOLDER).split("/")[0]
             after = plan.folder(topic) + "~"
-            if topic in below and topic not in busy and self._catalog.find(topic) is None:
-                gone += await clear_folder(self._store, topic, below[topic])
+            if topic in dead:
+                gone += await clear_folder(self._store, topic, dead[topic])
         return gone
 
     async def _one(self, entry: Entry) -> None:
