@@ -7,7 +7,7 @@ from seaweedq.broker.upload_plan import incarnation_of
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import UploadRecord
-from seaweedq.errors import UploadNotFound
+from seaweedq.errors import NotReady, UploadNotFound
 
 PAGE = 200  # records read at a time
 Found = tuple[UploadRecord, int]
@@ -31,8 +31,14 @@ class UploadRecords:
             self._catalog.check(topic)
 
     async def look(self, topic: Topic, upload: str) -> Found:
-        """One of this very topic, whatever its state, and its revision. Raises UploadNotFound."""
-        if incarnation_of(upload) != topic.record.incarnation:
+        """One of this very topic, whatever its state, and its revision. Raises UploadNotFound, and NotReady where it is
+        of a topic of that name that this broker has not heard of yet."""
+        incarnation = incarnation_of(upload)
+        if incarnation != topic.record.incarnation:
+            if incarnation is not None and incarnation > topic.record.incarnation:
+                await self._catalog.look(topic.name)
+                if self._catalog.find(topic.name) is not topic:
+                    raise NotReady(f"topic {topic.name!r} has changed a moment ago; try again")
             raise not_found(topic, upload)
         there = await self._coordination.get(key_of(topic, upload))
         if there is None:

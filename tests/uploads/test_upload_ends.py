@@ -13,6 +13,7 @@ from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import Counter, TopicConfig, TopicRecord
 from seaweedq.errors import (
     Forbidden,
+    NotReady,
     TooManyUploads,
     TopicBeingDeleted,
     UploadConflict,
@@ -71,6 +72,21 @@ async def test_no_upload_begins_behind_the_deletion_of_its_topic(world):
     with pytest.raises(TopicBeingDeleted):
         await world.uploads[0].create(topic, 1, "a/b", None, None)
     assert not (await world.coordination.range("uploads/")).entries
+
+
+async def test_an_upload_of_a_newer_topic_than_the_broker_knows_of(world):
+    """Its watch is behind: the request was right, and is so once more in a moment."""
+    topic = world.topic
+    newer = f"20300101-5-{'0' * 32}"
+    for work in (world.uploads[0].find, world.uploads[0].claim):
+        with pytest.raises(UploadNotFound):
+            await work(topic, newer)
+    record = TopicRecord(5, "active", TopicConfig(), world.clock.us)
+    await world.coordination.commit([], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(record))])
+    with pytest.raises(NotReady):
+        await world.uploads[0].claim(topic, newer)
+    with pytest.raises(UploadNotFound):
+        await world.uploads[0].claim(world.topic, newer)
 
 
 async def test_a_put_that_ends_behind_the_deletion_goes_a_day_later(world):
