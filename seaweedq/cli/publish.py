@@ -15,6 +15,8 @@ from seaweedq.errors import SeaweedqError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from seaweedq.cli.records import InputFormat
+
 EXAMPLES = """Examples: seaweedq publish events events.ndjson ·
 seaweedq publish flights flights.csv --key-field carrier ·
 echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope ·
@@ -53,7 +55,7 @@ def publish(
 
     With --file instead, each file as a whole: its bytes go to the store, and the message names them.
     """
-    from seaweedq.cli.records import InputFormat, format_of, records
+    from seaweedq.cli.records import InputFormat, format_of
 
     if files:
         of_records = {"FILE": file, "--input-format": input_format, "--key-field": key_field, "--batch": batch}
@@ -69,14 +71,22 @@ def publish(
     format = InputFormat(input_format) if input_format else format_of(path)
     if envelope and (format is not InputFormat.NDJSON or key_field):
         raise typer.BadParameter("it is for NDJSON, and the message states its key itself", param_hint="--envelope")
+    _publish_records(topic, path, format, (envelope, key_field), batch or 10_000, url)
+
+
+def _publish_records(
+    topic: str, path: Path | None, format: "InputFormat", how: tuple[bool, str | None], batch: int, url: str
+) -> None:
+    from seaweedq.cli.records import records
+
     started_s = time.monotonic()
     with ExitStack() as stack:
         source: BinaryIO = stack.enter_context(path.open("rb")) if path else sys.stdin.buffer
         client = stack.enter_context(connect(url))
-        producer = stack.enter_context(client.producer(topic, batch_messages=batch or 10_000))
+        producer = stack.enter_context(client.producer(topic, batch_messages=batch))
         found = records(source, format)
         try:
-            for arguments in _progress(stack, _arguments(found, envelope, key_field)):
+            for arguments in _progress(stack, _arguments(found, *how)):
                 producer.send(**arguments)
             producer.flush()
         except SeaweedqError:
