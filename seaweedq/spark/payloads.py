@@ -113,7 +113,7 @@ class Reader:
         there = files.size(found["path"])
         if there != size:
             raise ClientError(f"it has {there} bytes, not {size}")
-        data: bytes = files.cat_file(found["path"], 0, size) if size else b""
+        data: bytes = files.cat_file(found["path"], start=0, end=size) if size else b""
         if hashlib.sha256(data).hexdigest() != reference["sha256"]:
             raise ClientError("its SHA-256 is another than when it was published")
         return data

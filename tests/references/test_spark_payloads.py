@@ -13,6 +13,7 @@ import httpx
 import pytest
 from broker_process import BrokerProcess
 from referring import naming, publish, read, upload
+from s3_service import KEY, SECRET, S3Service
 
 from seaweedq.errors import ClientError
 from seaweedq.spark.payloads import Reader, windows
@@ -124,6 +125,18 @@ def test_a_store_that_does_not_answer_is_no_null(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(type(fsspec.filesystem("file")), "cat_file", refuse)
     with pytest.raises(TimeoutError):
         Reader(100, "null").read(good)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a"])
+def test_a_store_on_s3(moto_server: S3Service, scheme: str) -> None:
+    options: dict[str, Any] = {"key": KEY, "secret": SECRET, "endpoint_url": moto_server.endpoint}
+    path = f"{moto_server.bucket()}/q/_payloads/t/20261121/20261121-0-ab"
+    fsspec.filesystem("s3", **options).pipe_file(path, b"content")
+    found = {"uri": f"{scheme}://{path}", "size": 7, "sha256": hashlib.sha256(b"content").hexdigest()}
+    assert Reader(100, "raise", options=options).read(found) == b"content"
+    with pytest.raises(ClientError, match="not 6"):
+        Reader(100, "raise", options=options).read({**found, "size": 6})
+    assert Reader(100, "null", options=options).read({**found, "uri": f"{scheme}://{path}c"}) is None
 
 
 def test_windows_hold_so_many_bytes() -> None:
