@@ -94,8 +94,9 @@ class Importing:
         self._command = command
         self._folder = folder
 
-    async def run(self, where: Where, held: Held, parting: Parting) -> None:
-        """Work on an import until it is over, another one's, or the broker parts with it. Raises TopicNotFound."""
+    async def run(self, where: Where, held: Held, parting: Parting) -> bool:
+        """Work on an import until it is over (True), another one's, or the broker parts with it. Raises
+        TopicNotFound."""
         work = _Import(where, held, held.record, parting)
         deaths = at = 0
         try:
@@ -124,6 +125,8 @@ class Importing:
                     await self._let_go(work)
         except Lost:
             logger.info("the import of %s goes on elsewhere, or is gone", where.upload_id)
+            return False
+        return plan.is_over(work.now)
 
     async def _once(self, work: _Import) -> None:
         """From where it is to its end, with one reader; returns as well where the broker parts with it."""

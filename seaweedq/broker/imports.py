@@ -123,7 +123,8 @@ class Imports:
     async def look(self) -> None:
         """Adopt the imports that are this broker's to adopt, and drop the records that have outlived their use."""
         async for where, held in self._records.all():
-            if plan.adopter(where.upload_id, self._living()) != self._membership.broker:
+            mine = held.record.broker == self._membership.broker  # perhaps one that has broken off here
+            if not mine and plan.adopter(where.upload_id, self._living()) != self._membership.broker:
                 continue
             topic = self._catalog.find(where.topic)
             if topic is not None and topic.record.incarnation != where.incarnation:
@@ -205,7 +206,9 @@ class Imports:
     async def _work(self, where: Where, held: Held) -> None:
         try:
             async with self._turns:
-                await self._importing.run(where, held, self._parting)
+                if await self._importing.run(where, held, self._parting):
+                    return
+            self._seen = frozenset()  # look whether somebody has it now
         except (TopicNotFound, TopicBeingDeleted):
             logger.info("the import of %s ends: topic %s is gone", where.upload_id, where.topic)
         except Exception:
