@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from upload_world import BYTES, DAY_S, SHA256, World
+from upload_world import BYTES, DAY_S, SHA256, World, inline
 
 from seaweedq.broker import upload_plan
 
@@ -85,7 +85,3 @@ def test_what_is_published_stays_and_all_else_goes(presigns, multipart, data, sh
     small = patch.multiple(upload_plan, MIN_PART_BYTES=PART, PART_BYTES=PART, MIB=1)
     with small, patch.object(asyncio, "to_thread", inline):
         asyncio.run(run())
-
-
-async def inline(work: Callable[..., Any], *args: Any) -> Any:
-    return work(*args)
