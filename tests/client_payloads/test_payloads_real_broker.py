@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import subprocess
+import sys
 import threading
 from urllib.parse import urlsplit
 
@@ -159,6 +161,15 @@ def test_a_broker_that_dies_amid_uploads_loses_doubles_and_mixes_up_nothing(brok
         for number, message in enumerate(found[::2]):
             assert _read(message) == str(number).encode() * (MIB + 1)
         assert len(found) == 24
+
+
+def test_a_program_that_forgets_to_close_still_sends_its_file(real_broker, real_client, film):
+    real_client.create_topic("forgot-a-file")
+    program = (
+        "from seaweedq import Client; import sys; Client(sys.argv[1]).producer('forgot-a-file').send_file(sys.argv[2])"
+    )
+    subprocess.run([sys.executable, "-c", program, real_broker.url, film[0]], check=True, timeout=60)
+    assert _read(real_client.fetch("forgot-a-file", 0, 0).messages[0]) == film[1]
 
 
 def test_a_reader_goes_on_where_it_was_when_its_broker_died(broker_process, tmp_path):

@@ -150,6 +150,16 @@ def test_an_interrupted_upload_leaves_nothing_in_the_store(s3_broker, big):
             client.upload("interrupted", big[0], upload_id=ids[0])
 
 
+def test_a_program_that_forgets_to_close_still_sends_all_parts(s3_broker, big):
+    with Client(s3_broker[0].url) as client:
+        client.create_topic("forgot")
+        program = (
+            "from seaweedq import Client; import sys; Client(sys.argv[1]).producer('forgot').send_file(sys.argv[2])"
+        )
+        subprocess.run([sys.executable, "-c", program, s3_broker[0].url, str(big[0])], check=True, timeout=60)
+        assert _read(client.fetch("forgot", 0, 0).messages[0]) == big[1]
+
+
 async def test_the_async_client_in_parts(s3_broker, big, tmp_path):
     async with AsyncClient(s3_broker[0].url) as client:
         await client.create_topic("async-parts")
