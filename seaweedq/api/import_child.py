@@ -25,7 +25,7 @@ from seaweedq.segments.schema import decode_fields
 
 COMMAND = (sys.executable, "-P", "-m", "seaweedq.api.import_child")
 STDIN, STDOUT = 0, 1
-KEPT_BYTES = 512 * 1024 * 1024  # of rows that were checked
+KEPT_BYTES = 384 * 1024 * 1024  # of rows that were checked
 SPARE_FILES = 4  # descriptors that may still be opened: the file under its name, and what Arrow opens beside it
 LINE_BYTES = 64 * 1024 * 1024  # of a job: a typed topic's columns are in it
 

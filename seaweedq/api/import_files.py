@@ -28,7 +28,7 @@ from seaweedq.errors import (
 
 PIECE_ROWS = 131_072
 PIECE_BYTES = 128 * 1024 * 1024  # of columns, once dictionaries and views are expanded
-MESSAGE_BYTES = 512 * 1024 * 1024  # of an Arrow message, decompressed
+MESSAGE_BYTES = 384 * 1024 * 1024  # of an Arrow message, decompressed
 LINES_BYTES = 8 * 1024 * 1024
 LINE_BYTES = 16 * 1024 * 1024  # of the longest line, beside four times the largest message
 BUFFER_BYTES = 1024 * 1024

@@ -116,6 +116,8 @@ async def show_import(request: Request, topic: str, upload: str) -> Response:
 def error_of(problem: ImportProblem) -> SeaweedqError:
     """The error that ended an import, as it was."""
     kind = errors.by_slug().get(problem.slug, errors.InvalidImport)
+    if not issubclass(kind, errors.BadRequest):  # the reader's word, and the file may have made it say so
+        kind = errors.InvalidImport
     error: SeaweedqError = kind(problem.detail)
     error.fields.update(problem.fields)
     return error

@@ -41,6 +41,7 @@ from seaweedq.storage.interface import ObjectStore
 
 PAUSE_S, BUDGET_PAUSE_S = 0.5, 0.05
 DEATHS = 3
+DETAIL, FIELDS_BYTES = 2000, 65_536  # of a problem that coordination keeps
 Parting = asyncio.Event
 logger = logging.getLogger(__name__)
 
@@ -272,7 +273,9 @@ def _sound(told: Told) -> Told:
 
 def _check_refused(told: Told) -> None:
     if told.kind == "refused":
-        raise Refused(told.problem or ImportProblem("invalid-import", "the file is not taken"))
+        given = told.problem or ImportProblem("invalid-import", "the file is not taken")
+        fields = given.fields if len(msgspec.json.encode(given.fields)) <= FIELDS_BYTES else {}
+        raise Refused(ImportProblem(given.slug[:DETAIL], given.detail[:DETAIL], fields))
 
 
 def _problem(error: Exception) -> ImportProblem:
