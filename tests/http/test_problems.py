@@ -56,5 +56,5 @@ def test_a_defect_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> No
 
 def test_openapi_says_which_errors_a_status_stands_for() -> None:
     described = responses(413)[413]
-    assert described["description"] == "A message is too large; The request is too large"
+    assert described["description"] == "A message is too large; The payload is too large; The request is too large"
     assert list(described["content"]) == [CONTENT_TYPE]
