@@ -199,13 +199,15 @@ class World:
         refused for is no matter."""
         self.gate.shut = True
         tasks = [asyncio.create_task(_quietly(act)) for act in acts]
+        chosen = tasks[0]
         while not all(task.done() for task in tasks):
             for _ in range(SETTLE):
                 await asyncio.sleep(0)
             waiting = list(self.gate.waiting)
             if not waiting:
                 continue
-            chosen = waiting[choose(len(waiting))]
+            if chosen not in waiting or choose(4) == 0:  # mostly the same one for a while, so that others fall behind
+                chosen = waiting[choose(len(waiting))]
             if kills and choose(6) == 5:
                 kills -= 1
                 chosen.cancel()
