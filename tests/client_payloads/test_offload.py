@@ -80,18 +80,25 @@ def test_a_file_that_goes_before_its_turn_is_known_to_its_receipt_and_hides_no_e
     store, payload_client, tmp_path
 ):
     (tmp_path / "a").write_bytes(b"a")
-    store.faults["PUT", "u0"] = [lambda _: (tmp_path / "b").unlink()]
+    sent = threading.Event()
+
+    def unlink(_):
+        assert sent.wait(10)
+        (tmp_path / "b").unlink()
+
+    store.faults["PUT", "u0"] = [unlink]
     with pytest.raises(KeyError) as raised:
-        _send_and_stumble(payload_client, tmp_path)
+        _send_and_stumble(payload_client, tmp_path, sent)
     assert "No such file" in raised.value.__notes__[0]
     assert _cut_short(store) == [b"a"]
 
 
-def _send_and_stumble(client, folder):
+def _send_and_stumble(client, folder, sent):
     (folder / "b").write_bytes(b"b")
     with client.producer("t") as producer:
         producer._uploads._threads.update(threading.Thread() for _ in range(3))  # one at a time
         receipts = [producer.send_file(folder / name) for name in "ab"]
+        sent.set()
         assert isinstance(receipts[1].exception(5), FileNotFoundError)
         raise KeyError("mine")
 
