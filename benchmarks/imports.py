@@ -16,6 +16,7 @@ from benchmarks.result import Result
 from seaweedq.segments.keyhash import hash_rows
 
 ROUNDS, BATCHES, CONNECTIONS = 3, 400, 6
+REAPED_S = 1.0
 COUNT = BATCHES * messages.BATCH
 TOPIC = {"format": "bytes", "initial_segments": 4}
 
@@ -52,12 +53,12 @@ def measure(folder: Path) -> Iterator[Result]:
         name="imports, cpu",
         figure=cpu_s / COUNT * 1e6,
         unit="µs/msg",
-        note="user and system time of the broker and of the reader, flushes that fell due included",
+        note="user and system time of the broker and of the reader, all of it in Parquet",
     )
 
 
 def _imported(broker: server.Server, topic: str, file: Path) -> tuple[float, float]:
-    """Seconds from asking for the import to its end, and the broker's CPU seconds."""
+    """Seconds from asking for the import to its end, and the broker's CPU seconds until all is in Parquet."""
     with httpx.Client(base_url=f"http://127.0.0.1:{broker.port}", timeout=600, trust_env=False) as http:
         _good(http.put(f"/v1/topics/{topic}", json=TOPIC))
         upload = _good(http.post(f"/v1/topics/{topic}/uploads", json={"size": file.stat().st_size}))
@@ -69,9 +70,9 @@ def _imported(broker: server.Server, topic: str, file: Path) -> tuple[float, flo
         done = _good(http.post(f"/v1/topics/{topic}/imports?wait_s=300", json=asked))
         wall_s = time.perf_counter() - begun
         assert (done["state"], done["count"]) == ("done", COUNT), done
-        cpu_s = broker.cpu_s() - cpu_s
         http.post(f"/v1/topics/{topic}/flush")
-    return wall_s, cpu_s
+        time.sleep(REAPED_S)  # only then the reader's time counts as the broker's
+    return wall_s, broker.cpu_s() - cpu_s
 
 
 async def _published(opened: Connections, prepared: list[bytes]) -> float:
