@@ -1,6 +1,6 @@
 """As split_pause, at two brokers with object journals on S3 and etcd: on moto's server, and on MinIO where its binary
-is. A pause may be as long as on a local folder and two of the store's own puts. Both are taken at p99: the puts are bare
-ones that go on all the while.
+is. A pause may be as long as on a local folder and two of the store's own puts. Both are taken at p99: the puts are
+bare ones that go on all the while.
 """
 
 import asyncio

@@ -171,8 +171,8 @@ class Settings(BaseSettings):
         131_072,
         ge=1000,
         le=262_144,
-        description="Rows of an uploaded file that an import publishes at a time, or as many as 16 MiB hold. Fewer take "
-        "less memory and longer. An import that has begun keeps its own.",
+        description="Rows of an uploaded file that an import publishes at a time, or as many as 16 MiB hold. Fewer "
+        "take less memory and longer. An import that has begun keeps its own.",
     )
     memory_budget_bytes: int = Field(
         512 * MIB,

@@ -4,10 +4,7 @@ import io
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import aclosing
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self, cast
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from typing import Any, BinaryIO, Self, cast
 
 _BUFFER_BYTES = 256 * 1024
 
@@ -22,7 +19,7 @@ class _Raw(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: "WriteableBuffer") -> int:
+    def readinto(self, buffer: Any) -> int:
         if not self._piece:
             self._piece = memoryview(self._next())
         room = memoryview(buffer).cast("B")
