@@ -164,6 +164,8 @@ class UploadMismatch(BadRequest):
 class InvalidUpload(UploadMismatch):
     """A store's word for it: what came is of another size or digest; fields: field, value, bound."""
 
+    slug, title = "invalid-upload", "The bytes are not those that were announced"
+
 
 class UploadExpired(BadRequest):
     """Too late for this upload; fields: upload_id, expires_at."""

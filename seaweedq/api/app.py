@@ -113,7 +113,7 @@ class Application:
     def _streamed(self, scope: Scope, body: Body, out: Send) -> Awaitable[Answer | None] | None:
         """What takes or sends bytes as they come; None as an answer: it was sent."""
         match scope["path"].split("/"):
-            case ["", "v1", "topics", topic, "uploads", upload, "content"]:
+            case ["", "v1", "topics", topic, "uploads", upload, "content"] if scope["method"] in upload_content.METHODS:
                 return upload_content.serve(self._broker, scope, body, out, topic, upload)
         return None
 

@@ -123,7 +123,7 @@ def _casts(schema: pa.Schema, intake: Intake) -> "dict[str, _Cast]":
     for field in schema:
         name = field.name
         if name == "_reference":
-            raise _unfit(name, "publishing by reference is not supported yet")
+            raise _unfit(name, "references are published as JSON or NDJSON: the broker looks each upload up")
         if name not in wanted:
             raise _unfit(name, f"is not one of {', '.join(list(wanted)[:20])}")
         if name in casts:

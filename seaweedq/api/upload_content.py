@@ -19,7 +19,6 @@ from seaweedq.broker.upload_plan import incarnation_of, object_name
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.errors import (
     InvalidRequest,
-    MethodNotAllowed,
     PayloadNotFound,
     RequestTimeout,
     UploadMismatch,
@@ -83,13 +82,10 @@ class Body:
 
 
 async def serve(broker: Broker, scope: Scope, body: Body, out: Send, topic: str, upload: str) -> Answer | None:
-    """The answer to a request for an upload's content; None where it was sent already.
+    """The answer to a request, of one of METHODS, for an upload's content; None where it was sent already.
 
     Raises Forbidden and whatever stands against the rest.
     """
-    if scope["method"] not in METHODS:
-        allowed = list(METHODS)
-        raise MethodNotAllowed(f"{scope['method']} is not allowed here, only {', '.join(allowed)}", allowed=allowed)
     broker.check_ready()
     check_name(topic)
     if scope["method"] == "PUT":

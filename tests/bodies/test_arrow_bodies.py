@@ -91,7 +91,7 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
     ({"_key": ONE}, "'value' is missing"),
     ({"value": ONE, "x": ONE}, "'x' is not one of"),
     ({"value": ONE, "_offset": [1]}, "'_offset' is not one of"),
-    ({"value": ONE, "_reference": ONE}, "by reference is not supported yet"),
+    ({"value": ONE, "_reference": ONE}, "references are published as JSON or NDJSON"),
     ({"value": ONE, "_key": [1]}, "'_key' is int64"),
     ({"value": ONE, "_timestamp": pa.array([1], pa.timestamp("us"))}, "'_timestamp' is timestamp"),
     ({"value": ONE, "_timestamp": pa.array([2**62], pa.timestamp("s", "UTC"))}, "'_timestamp' does not fit"),
