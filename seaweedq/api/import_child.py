@@ -34,6 +34,7 @@ def main() -> None:
     """Read the job, then the file."""
     with open(STDIN, "rb", buffering=0, closefd=False) as stdin:
         job = msgspec.json.decode(_line(stdin.fileno()), type=Job)
+    job = msgspec.structs.replace(job, file=_lowest(job.file))
     asked = threading.Event()
     threading.Thread(target=_listen, args=(asked,), name="lifeline", daemon=True).start()
     _bound(job)
@@ -142,6 +143,13 @@ def _listen(asked: threading.Event) -> None:
             if GO in data:
                 asked.set()
     os._exit(1)
+
+
+def _lowest(file: int) -> int:
+    """The same file at the lowest number: what is free below it could be opened within any bound on numbers."""
+    low = os.dup(file)
+    os.close(max(low, file))
+    return min(low, file)
 
 
 def _bound(job: Job) -> None:

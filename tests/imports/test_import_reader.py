@@ -172,7 +172,12 @@ import_child.main()
 """
     given = Given(b"x", "parquet")
     given.command = (sys.executable, "-c", looks)
-    async with given as reader:
-        told = await reader.told()
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(30)]  # so that the file has a high number
+    try:
+        async with given as reader:
+            told = await reader.told()
+    finally:
+        for other in others:
+            os.close(other)
     assert told.kind == "refused"
     assert told.problem.detail == ""

@@ -42,6 +42,10 @@ class Importer:
         """Upload and import."""
         return self.ask(self.upload(data), format, **more)
 
+    def flush(self) -> None:
+        """Flush the topic."""
+        assert self.http.post(f"{self.path}/flush").status_code == 200
+
     def show(self, upload: str) -> httpx.Response:
         """How far the import is."""
         return self.http.get(f"{self.path}/imports/{upload}")
