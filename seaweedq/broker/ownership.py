@@ -111,9 +111,11 @@ class Ownership:
     def begin(self, topic: Topic, segment: int, revision: int, before: Sequence[ProducerTables]) -> None:
         """Open a successor that this broker has just made, in that revision, of segments with these tables: publishes
         wait for it, and its store would only say what is known here."""
-        record, current = self._catalog.segment(topic, segment)
-        if current != revision or topic.opened.get(segment) or (topic, segment) in self._openings:
+        if topic.record.state == "deleting" or not self._is_still(topic, segment, revision):
             return  # it may have been written to since
+        if segment in topic.opened or (topic, segment) in self._openings:
+            return
+        record, _ = self._catalog.segment(topic, segment)
         chain = Chain(self._store, topic.name, segment)
         chain.begin()
         source = Source.of(topic.name, segment, record, topic.layout)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -72,17 +73,12 @@ class Layout:
 
     def complete(self, rows: pa.RecordBatch, first_offset: int) -> pa.RecordBatch:
         """Rows as they stand in files: with offsets from `first_offset`, and nulls for what is absent."""
-        count = rows.num_rows
-        columns = [offsets(first_offset, count)]
-        for column in self.table.names[1:]:
-            at = rows.schema.get_field_index(column)
-            columns.append(rows.column(at) if at >= 0 else pa.nulls(count, self.table.field(column).type))
-        return pa.RecordBatch.from_arrays(columns, schema=self.table)
+        return pa.RecordBatch.from_arrays(self._columns(rows, first_offset), schema=self.table)
 
     def gather(self, pieces: Sequence[tuple[int, pa.RecordBatch]]) -> pa.Table:
-        """Dense (first offset, rows) as one table of the file's columns.
+        """Dense (first offset, rows), each as `complete` makes it, as one table.
 
-        Many small pieces are put together: a chunk costs a writer 100 us, as much as a copy of 500 kB.
+        Many small pieces are put together: a chunk costs a writer 100 us, however few rows it has.
         """
         if not pieces:
             return self.table.empty_table()
@@ -90,12 +86,15 @@ class Layout:
         sample = pieces[:: len(pieces) // SAMPLE + 1]  # to ask all of them takes as long as to copy them
         if sum(piece.nbytes for _, piece in sample) < SMALL_BYTES * len(sample):
             rows = rows.combine_chunks()
-        present = set(rows.schema.names)
-        columns = [offsets(pieces[0][0], rows.num_rows)]
-        for column in self.table.names[1:]:
-            absent = column not in present
-            columns.append(pa.nulls(rows.num_rows, self.table.field(column).type) if absent else rows[column])
-        return pa.Table.from_arrays(columns, schema=self.table)
+        return pa.Table.from_arrays(self._columns(rows, pieces[0][0]), schema=self.table)
+
+    def _columns(self, rows: pa.RecordBatch | pa.Table, first_offset: int) -> list[Any]:
+        present, count = set(rows.schema.names), rows.num_rows
+        found = [
+            rows.column(name) if name in present else pa.nulls(count, self.table.field(name).type)
+            for name in self.table.names[1:]
+        ]
+        return [offsets(first_offset, count), *found]
 
 
 def offsets(first: int, count: int) -> pa.Array:
