@@ -225,11 +225,13 @@ class Uploads:
 
     async def _join(self, topic: Topic, upload: str, record: UploadRecord, parts: str) -> None:
         found = await self.parts(topic, upload, record)
-        if missing := plan.missing_parts(record, found):
+        missing = plan.missing_parts(record, found)
+        if not missing:
+            with suppress(FileNotFoundError):  # they went meanwhile: into the object, or with the upload
+                await self._store.end_parts(record.name, parts, found)
+        elif not await self._is_there(record):  # nor has another request just made the object of them
             detail = f"{len(missing)} of {plan.part_count(record)} parts are missing, or not of their size"
             raise UploadIncomplete(detail, upload_id=upload, missing=missing[: plan.NAMED])
-        with suppress(FileNotFoundError):  # they went meanwhile: into the object, or with the upload
-            await self._store.end_parts(record.name, parts, found)
         reach("upload.joined")
 
     async def _drop_if_removed(self, topic: Topic, upload: str) -> None:

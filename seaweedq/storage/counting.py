@@ -5,11 +5,15 @@ from typing import Any, BinaryIO
 
 from seaweedq.storage.interface import Data, ObjectStore
 
+OF_PAYLOADS = {"receive", "digest", "begin_parts", "list_parts", "end_parts", "abort_parts"}  # signing asks nobody
+
 
 class Counted:
-    """An ObjectStore that counts in `requests` what is asked of another: create, read, size, list, delete, open.
+    """An ObjectStore that counts in `requests` what is asked of another: create, read, size, list, delete, open, and
+    OF_PAYLOADS.
 
-    Calls are counted, when they begin. All else that the other has is had through it.
+    Calls are counted, when they begin; those of payloads when they are looked up. All else that the other has is had
+    through it.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -47,4 +51,6 @@ class Counted:
         return self._store.open(name)
 
     def __getattr__(self, name: str) -> Any:
+        if name in OF_PAYLOADS:
+            self.requests[name] += 1
         return getattr(self._store, name)

@@ -181,7 +181,10 @@ async def test_requests_are_counted_and_all_else_is_had(ids: Ids) -> None:
     store.open("a").close()
     assert await store.read("a") == b"a"
     await store.delete("a")
-    assert store.requests == Counter(create=2, list=1, size=1, open=1, read=1, delete=1)
+    with pytest.raises(FileNotFoundError):
+        await store.digest("a")
+    assert store.uri("a")
+    assert store.requests == Counter(create=2, list=1, size=1, open=1, read=1, delete=1, digest=1)
     assert store.faults is inner.faults
     with pytest.raises(AttributeError, match="nonsense"):
         store.nonsense  # noqa: B018
