@@ -35,6 +35,11 @@ class SmallDisk:
         except OSError:
             assert self.free_bytes < 4096
 
+    def leave(self, size_mib: int) -> None:
+        """Take all but so much: less than the ballast."""
+        self.fill()
+        os.truncate(self._ballast, self._ballast.stat().st_size - size_mib * MIB)
+
     def make_room(self, size_mib: int | None = None) -> None:
         """Throw the ballast out, and make the disk larger where it is said how large."""
         if size_mib:

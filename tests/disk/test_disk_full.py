@@ -56,6 +56,7 @@ def test_sigterm_while_a_start_waits_for_room(
     publisher = publisher_to(broker)
     publisher.until_refused()
     broker.kill()
+    disk.leave(2)  # enough for the probe of the store, not for what the journal holds
     broker.start(wait=False)
     wait_for(lambda: "is not stored yet" in broker.log)
     assert not broker.ready()

@@ -93,8 +93,10 @@ class Producer:
         self.flight = asyncio.create_task(self._again(cluster, broker, *self.answered[-back]))
 
     async def _send(self, cluster: Lives, broker: Broker, first: int, messages: list[Message]) -> None:
-        self.ledger.begin(messages)
-        answer = await self._ask(cluster, broker, first, messages)
+        answer = None
+        if broker.url in cluster.apps:  # it may have left since it was chosen: then nothing is sent
+            self.ledger.begin(messages)
+            answer = await self._ask(cluster, broker, first, messages)
         if answer:
             self.ledger.acknowledge(messages, _ids(answer))
             self.answered.append((first, messages))
