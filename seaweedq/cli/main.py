@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 import seaweedq
-from seaweedq.cli import bench, demo, publish, pull, topic, verify
+from seaweedq.cli import bench, demo, import_file, publish, pull, topic, verify
 from seaweedq.cli.common import complain, one_line
 from seaweedq.errors import SeaweedqError
 
@@ -43,6 +43,7 @@ for name, about in _LOADED.items():
     app.command(name, help=about)(lambda: None)
 app.add_typer(topic.app, name="topic")
 app.command(epilog=publish.EXAMPLES)(publish.publish)
+app.command("import", epilog=import_file.EXAMPLES)(import_file.import_file)
 app.command(epilog=pull.EXAMPLES)(pull.pull)
 app.command(epilog=bench.EXAMPLES)(bench.bench)
 app.command(epilog=verify.EXAMPLES)(verify.verify)

@@ -15,6 +15,7 @@ from seaweedq.client import calls
 from seaweedq.client.batching import MIB, Limits
 from seaweedq.client.brokers import Brokers, parse_urls
 from seaweedq.client.delivering import Route
+from seaweedq.client.importing import Format, Imported, Rows, check_format, format_of, imported
 from seaweedq.client.message import Make, Message, Page
 from seaweedq.client.offload import Offload, type_of
 from seaweedq.client.producer import Producer
@@ -121,6 +122,38 @@ class Client:
             return self._run(upload.run(upload_id))
         finally:
             source.close()
+
+    def import_file(
+        self,
+        topic: str,
+        what: str | os.PathLike[str] | bytes | BinaryIO,
+        format: Format | None = None,
+        bare: bool = False,
+        progress: Progress | None = None,
+        rows: Rows | None = None,
+    ) -> Imported:
+        """Upload a Parquet, NDJSON or Arrow file, of any size, and have each of its rows become a message.
+
+        Returns once all are durable; if any row is not valid none is taken. `format` is by default as the path's suffix
+        says; with `bare` each line of NDJSON is itself the value. `progress(bytes, of these)` hears of the upload,
+        `rows(rows, of these)` of what comes then. Raises what `upload` and `import_upload` raise.
+        """
+        name = what if isinstance(what, str | os.PathLike) else ""
+        kind = format or format_of(os.fspath(name))
+        check_format(kind, bare)
+        upload_id = self.upload(topic, what, ANY_BYTES, progress)
+        return self.import_upload(topic, upload_id, kind, bare, rows)
+
+    def import_upload(
+        self, topic: str, upload_id: str, format: Format, bare: bool = False, rows: Rows | None = None
+    ) -> Imported:
+        """As `import_file`, of what was uploaded; an import that was asked for before is joined, and nothing doubled.
+
+        Raises InvalidMessages, InvalidImport, InvalidRequest (nothing was taken), UploadNotFound, UploadExpired,
+        UploadConflict, ConnectionFailed: all with the `upload_id` among their fields.
+        """
+        steps = imported(topic, upload_id, format, bare, self._patience(self._timeout_s), rows)
+        return self._run(steps)
 
     def fetch(self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0) -> Page[Message]:
         """Messages of a segment from `offset` on, at most `limit`; waits up to `wait_s` (30 at most) for a first one.

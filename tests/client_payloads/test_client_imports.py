@@ -1,0 +1,206 @@
+"""Imports by the client and the command line: files of rows in, messages out, and what is asked again."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from seaweedq import AsyncClient, Client
+from seaweedq.client.importing import format_of
+from seaweedq.errors import ConnectionFailed, InvalidImport, InvalidMessages, UploadConflict, UploadNotFound
+
+ROWS = [{"carrier": "UA", "n": n} for n in range(1000)]
+
+
+def _lines(rows):
+    return b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def _values(client, topic):
+    return [row["value"] for row in client.read_table(topic, ["value"], live=True).to_pylist()]
+
+
+class _Answers:
+    """A broker that gives these answers, one after the other, and remembers what it was asked."""
+
+    def __init__(self, *answers):
+        self.left, self.asked = list(answers), []
+
+    def __call__(self, request):
+        self.asked.append(request)
+        answer = self.left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def _answer(state, count, rows=None, status=202):
+    body = {"upload_id": "u", "state": state, "format": "ndjson", "count": count, "rows": rows, "segments": []}
+    return httpx.Response(status, json={**body, "broker": None})
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.PARQUET", "a.ndjson", "a.jsonl", "a.arrow", "a.feather"])
+def test_suffixes_say_the_format(name):
+    assert format_of(name) in ("parquet", "ndjson", "arrow")
+
+
+@pytest.mark.parametrize("name", ["", "a", "a.csv", "parquet"])
+def test_what_has_no_such_suffix_must_be_said(name):
+    with pytest.raises(ValueError, match=r"suffixes \.parquet"):
+        format_of(name)
+
+
+def test_it_is_asked_again_until_it_is_done_also_where_a_broker_goes():
+    told = []
+    broker = _Answers(
+        _answer("checking", 0),
+        httpx.ReadError("reset"),
+        httpx.Response(503, json={"type": "/problems/not-ready", "title": "", "status": 503, "detail": "stopping"}),
+        _answer("running", 3, 9),
+        _answer("done", 9, 9, 200),
+    )
+    with Client("http://b", transport=httpx.MockTransport(broker), timeout_s=5) as client:
+        done = client.import_upload("t", "u", "ndjson", rows=lambda *rows: told.append(rows))
+    assert (done.upload_id, done.count) == ("u", 9)
+    assert told == [(0, None), (3, 9), (9, 9)]
+    assert {request.read() for request in broker.asked} == {b'{"upload_id":"u","format":"ndjson","bare":false}'}
+
+
+def test_a_failure_names_the_upload_so_that_one_can_go_on():
+    broker = _Answers(*[httpx.ConnectError("refused")] * 1000)
+    with (
+        Client("http://b", transport=httpx.MockTransport(broker), timeout_s=0.2) as client,
+        pytest.raises(ConnectionFailed) as failed,
+    ):
+        client.import_upload("t", "u", "ndjson")
+    assert failed.value.fields["upload_id"] == "u"
+
+
+@pytest.mark.parametrize(("format", "bare"), [("csv", False), ("parquet", True), (None, False)])
+def test_nothing_is_uploaded_for_what_makes_no_sense(format, bare):
+    broker = _Answers()
+    with (
+        Client("http://b", transport=httpx.MockTransport(broker)) as client,
+        pytest.raises(ValueError, match="format"),
+    ):
+        client.import_file("t", b"{}", format, bare)
+    assert not broker.asked
+
+
+def test_files_of_each_format_become_messages(real_client, tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"value": [json.dumps(row) for row in ROWS]}), path)
+    told, rows = [], []
+    real_client.create_topic("imported-1", key_field="carrier")
+    done = real_client.import_file(
+        "imported-1", path, progress=lambda *some: told.append(some), rows=lambda *some: rows.append(some)
+    )
+    assert (done.count, sum(part.count for part in done.segments)) == (1000, 1000)
+    assert told[-1] == (path.stat().st_size,) * 2
+    assert rows[-1] == (1000, 1000)
+    assert real_client.import_upload("imported-1", done.upload_id, "parquet") == done
+    (tmp_path / "rows.ndjson").write_bytes(_lines(ROWS))
+    real_client.import_file("imported-1", tmp_path / "rows.ndjson", bare=True)
+    real_client.import_file("imported-1", _lines({"value": row} for row in ROWS), "ndjson")
+    found = [json.loads(value) for value in _values(real_client, "imported-1")]
+    assert found == ROWS * 3
+
+
+async def test_the_async_client_does_the_same(real_broker):
+    async with AsyncClient(real_broker.url) as client:
+        await client.create_topic("imported-2")
+        done = await client.import_file("imported-2", _lines(ROWS), "ndjson", bare=True)
+        assert done.count == 1000
+        with pytest.raises(UploadConflict) as conflict:
+            await client.import_upload("imported-2", done.upload_id, "parquet")
+        assert conflict.value.fields["upload_id"] == done.upload_id
+        with pytest.raises(UploadNotFound):
+            await client.import_upload("imported-2", "20260131-0-" + 32 * "0", "parquet")
+
+
+def test_a_wrong_row_or_file_takes_nothing(real_client):
+    real_client.create_topic("imported-3")
+    with pytest.raises(InvalidMessages) as wrong:
+        real_client.import_file("imported-3", b'{"value": 1}\n{"val": 2}\n', "ndjson")
+    assert [error["index"] for error in wrong.value.fields["errors"]] == [1]
+    assert wrong.value.fields["upload_id"]
+    with pytest.raises(InvalidImport):
+        real_client.import_file("imported-3", b"no parquet", "parquet")
+    assert _values(real_client, "imported-3") == []
+
+
+def _command(broker, *arguments):
+    return [sys.executable, "-m", "seaweedq", "import", *map(str, arguments), "--url", broker.url]
+
+
+def _run(broker, *arguments):
+    return subprocess.run(_command(broker, *arguments), capture_output=True, text=True, timeout=60)
+
+
+def test_the_command_imports(real_broker, real_client, tmp_path):
+    real_client.create_topic("imported-4")
+    path = tmp_path / "rows.ndjson"
+    path.write_bytes(_lines(ROWS))
+    done = _run(real_broker, "imported-4", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("imported 1,000 rows into imported-4 in ")
+    path.write_bytes(_lines({"value": row, "key": "k"} for row in ROWS))
+    assert _run(real_broker, "imported-4", path, "--envelope").returncode == 0
+    assert [json.loads(value) for value in _values(real_client, "imported-4")] == ROWS * 2
+    upload = real_client.upload("imported-4", path)
+    for _ in range(2):
+        again = _run(real_broker, "imported-4", "--upload", upload, "--format", "ndjson", "--envelope")
+        assert again.stdout.startswith("imported 1,000 rows")
+    assert len(_values(real_client, "imported-4")) == 3000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ([], 2, "either FILE or --upload"),
+        (["rows.parquet", "--upload", "u"], 2, "either FILE or --upload"),
+        (["rows.csv"], 2, "suffixes"),
+        (["rows.parquet", "--format", "csv"], 2, "none of parquet, ndjson, arrow"),
+        (["rows.parquet", "--envelope"], 2, "--envelope"),
+        (["none.parquet"], 2, "does not exist"),
+        (["rows.parquet"], 1, "not readable as parquet"),
+        (["rows.ndjson"], 1, "message 0:"),
+    ],
+)
+def test_the_command_says_what_is_wrong(real_broker, real_client, tmp_path, monkeypatch, arguments, code, said):
+    monkeypatch.chdir(tmp_path)
+    for name in ("rows.parquet", "rows.csv", "rows.ndjson"):
+        (tmp_path / name).write_bytes(b"neither nor")
+    real_client.create_topic("imported-5")
+    done = _run(real_broker, "imported-5", *arguments)
+    assert done.returncode == code
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+
+
+def test_an_import_that_nobody_waits_for_goes_on(broker_process, tmp_path):
+    """Ctrl-C ends the command, which says how to go on; the rows come all the same, and once."""
+    broker = broker_process("--import-batch-rows", "1000")
+    path = tmp_path / "rows.ndjson"
+    count = 300_000
+    path.write_bytes(_lines({"n": n} for n in range(count)))
+    with Client(broker.url) as client:
+        client.create_topic("many")
+        command = subprocess.Popen(_command(broker, "many", path), stderr=subprocess.PIPE, text=True)
+        end = time.monotonic() + 30
+        while client.topic("many")["messages"] == 0:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        command.send_signal(signal.SIGINT)
+        _, complaint = command.communicate(timeout=30)
+        assert command.returncode != 0
+        upload = complaint.split("--upload ")[1].split()[0]
+        assert client.import_upload("many", upload, "ndjson", bare=True).count == count
+        assert [json.loads(value)["n"] for value in _values(client, "many")] == list(range(count))
