@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.chores import Chore, Deletions
@@ -57,7 +57,7 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
-from seaweedq.storage.interface import ObjectStore, PayloadStore
+from seaweedq.storage.interface import ObjectStore
 
 DELETIONS_S, BALANCE_S, UPLOADS_S, SWEEP_S = 1.0, 2.0, 60.0, 3600.0  # how often the leader does them
 
@@ -90,8 +90,7 @@ class Parts(ABC):
         self.cache = GroupCache(self.budget, settings.cache_bytes)
         self.reader = Reader(self.cache)
         self.peers = Peers(secret)
-        payloads = cast(PayloadStore, self.store)
-        self.uploads = Uploads(self.catalog, coordination, payloads, clock, ids, settings, url)
+        self.uploads = Uploads(self.catalog, coordination, self.store.payloads, clock, ids, settings, url)
         self.lost = asyncio.Event()
         self.leader: Leader | None = None
         self._coordination = coordination
@@ -236,7 +235,7 @@ class Parts(ABC):
             timeout_s,
         )
         self.payloads = Payloads(
-            cast(PayloadStore, self.store),
+            self.store.payloads,
             self.uploads.claim,
             self.uploads.link,
             self._readables.every,
@@ -285,7 +284,7 @@ class Parts(ABC):
         uploads = UploadSweep(
             self.catalog,
             self._coordination,
-            cast(PayloadStore, self.store),
+            self.store.payloads,
             self.clock,
             self.settings.upload_grace_s,
             self.election.leader_compare,

@@ -1,9 +1,9 @@
 """How many requests a store got, by operation: what a store on the network is paid by."""
 
 from collections import Counter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
-from seaweedq.storage.interface import Data, ObjectStore
+from seaweedq.storage.interface import Data, ObjectStore, PayloadStore
 
 OF_PAYLOADS = {"receive", "digest", "begin_parts", "list_parts", "end_parts", "abort_parts"}  # signing asks nobody
 
@@ -13,12 +13,13 @@ class Counted:
     OF_PAYLOADS.
 
     Calls are counted, when they begin; those of payloads when they are looked up. All else that the other has is had
-    through it.
+    through it; `payloads` is this store as one of payloads.
     """
 
     def __init__(self, store: ObjectStore) -> None:
         self.requests: Counter[str] = Counter()
         self._store = store
+        self.payloads = cast(PayloadStore, self)
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore."""
