@@ -15,7 +15,7 @@ from benchmarks.http import Connections, ask_all, run
 from benchmarks.result import Result
 from seaweedq.segments.keyhash import hash_rows
 
-ROUNDS, BATCHES, CONNECTIONS = 3, 400, 6
+ROUNDS, BATCHES, CONNECTIONS = 6, 400, 6
 REAPED_S = 1.0
 COUNT = BATCHES * messages.BATCH
 TOPIC = {"format": "bytes", "initial_segments": 4}
@@ -27,7 +27,7 @@ def measure(folder: Path) -> Iterator[Result]:
     file = folder / "rows.parquet"
     pq.write_table(pa.Table.from_batches(batches), file, compression="zstd")
     with server.broker(folder / "data") as broker:
-        rounds = [_imported(broker, f"import-{number}", file) for number in range(ROUNDS)]
+        rounds = [_imported(broker, folder / "data", f"import-{number}", file) for number in range(ROUNDS)]
         prepared = [messages.arrow_request("http", batch) for batch in batches]
         http_s = run(broker.port, CONNECTIONS, lambda opened: _published(opened, prepared))
     bare_s = min(written(lambda: _read(file))[0] for _ in range(3))
@@ -57,7 +57,7 @@ def measure(folder: Path) -> Iterator[Result]:
     )
 
 
-def _imported(broker: server.Server, topic: str, file: Path) -> tuple[float, float]:
+def _imported(broker: server.Server, folder: Path, topic: str, file: Path) -> tuple[float, float]:
     """Seconds from asking for the import to its end, and the broker's CPU seconds until all is in Parquet."""
     with httpx.Client(base_url=f"http://127.0.0.1:{broker.port}", timeout=600, trust_env=False) as http:
         _good(http.put(f"/v1/topics/{topic}", json=TOPIC))
@@ -65,6 +65,7 @@ def _imported(broker: server.Server, topic: str, file: Path) -> tuple[float, flo
         with file.open("rb") as data:
             stated = {**upload["headers"], "content-length": str(file.stat().st_size)}
             _good(http.put(upload["url"], headers=stated, content=iter(lambda: data.read(2**20), b"")))
+        _warm(folder)
         cpu_s, begun = broker.cpu_s(), time.perf_counter()
         asked = {"upload_id": upload["upload_id"], "format": "parquet"}
         done = _good(http.post(f"/v1/topics/{topic}/imports?wait_s=300", json=asked))
@@ -80,6 +81,13 @@ async def _published(opened: Connections, prepared: list[bytes]) -> float:
     begun = time.perf_counter()
     await ask_all(opened, prepared)
     return time.perf_counter() - begun
+
+
+def _warm(folder: Path) -> None:
+    """Have what was uploaded in the page cache, as the file that the limit reads is."""
+    for payload in folder.glob("store/_payloads/**/*"):
+        if payload.is_file():
+            payload.read_bytes()
 
 
 def _read(file: Path) -> None:

@@ -26,7 +26,7 @@ from seaweedq.errors import (
     UnreadableBody,
 )
 
-PIECE_ROWS = 131_072
+PIECE_ROWS = 65_536
 PIECE_BYTES = 128 * 1024 * 1024  # of columns, once dictionaries and views are expanded
 MESSAGE_BYTES = 384 * 1024 * 1024  # of an Arrow message, decompressed
 LINES_BYTES = 8 * 1024 * 1024

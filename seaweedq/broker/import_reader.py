@@ -8,7 +8,7 @@ import fcntl
 import os
 import subprocess
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
@@ -21,10 +21,18 @@ from seaweedq.errors import Damaged
 from seaweedq.segments.layout import Layout, mask_of
 
 T = TypeVar("T")
+Answer = tuple[Told, pa.RecordBatch | None]
 MEMORY_BYTES = 1536 * 1024 * 1024
 STALLED_S = 120.0
 KEPT = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-SET = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": "33554432"}
+SET = {  # memory that was touched once is kept, and no threads beside those that read
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(256 * 1024 * 1024),
+    "MALLOC_TOP_PAD_": str(64 * 1024 * 1024),
+    "OPENBLAS_NUM_THREADS": "1",
+}
 PIPE_BYTES = 1024 * 1024
 
 
@@ -33,7 +41,8 @@ class ReaderDied(Exception):
 
 
 class Reader:
-    """One child. Its answers are read in a thread of its own, so that one that is slow takes none of the broker's."""
+    """One child. Its answers are read in a thread of its own, so that one that is slow takes none of the broker's; of
+    batches the next one is read ahead."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", layout: Layout, job: Job) -> None:
         self._process = process
@@ -41,6 +50,7 @@ class Reader:
         self._job = job
         self._limit_bytes = 2 * BATCH_BYTES + 4 * job.max_message_bytes
         self._threads = ThreadPoolExecutor(1, "import")
+        self._ahead: Future[Answer] | None = None
 
     @staticmethod
     async def start(command: Sequence[str], job: Job, layout: Layout) -> "Reader":
@@ -58,7 +68,7 @@ class Reader:
         found, _ = await self._next()
         return found
 
-    async def rows(self) -> tuple[Told, pa.RecordBatch | None]:
+    async def rows(self) -> Answer:
         """The next message, and its rows. Raises ReaderDied."""
         return await self._next()
 
@@ -82,10 +92,13 @@ class Reader:
                 assert pipe
                 pipe.close()
 
-    async def _next(self) -> tuple[Told, pa.RecordBatch | None]:
+    async def _next(self) -> Answer:
+        coming = self._ahead or self._threads.submit(self._read)
         try:
             async with asyncio.timeout(STALLED_S):
-                return await self._in_thread(self._read)
+                told, rows = await asyncio.wrap_future(coming)
+            self._ahead = self._threads.submit(self._read) if rows is not None else None
+            return told, rows
         except TimeoutError:
             raise ReaderDied(f"it has not read on for {STALLED_S:g} s") from None
         except (EOFError, OSError):
@@ -98,7 +111,7 @@ class Reader:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _read(self) -> tuple[Told, pa.RecordBatch | None]:
+    def _read(self) -> Answer:
         told = read_head(self._exactly)
         if told.kind != "rows":
             return told, None

@@ -8,10 +8,11 @@ below `rows_done` is there, and of what is above it a repeat takes only what is 
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -24,7 +25,7 @@ from seaweedq.broker.import_pipe import Job, Told
 from seaweedq.broker.import_reader import MEMORY_BYTES, Reader, ReaderDied
 from seaweedq.broker.import_records import Held, ImportRecords, Where
 from seaweedq.broker.memory import Budget
-from seaweedq.broker.publish import Producer, Published, Publisher
+from seaweedq.broker.publish import Prepared, Producer, Published, Publisher
 from seaweedq.coordination.records import ImportProblem, ImportRecord
 from seaweedq.errors import (
     Damaged,
@@ -43,6 +44,7 @@ PAUSE_S, BUDGET_PAUSE_S = 0.5, 0.05
 DEATHS = 3
 DETAIL, FIELDS_BYTES = 2000, 65_536  # of a problem that coordination keeps
 Parting = asyncio.Event
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -72,6 +74,15 @@ class _Import:
     now: ImportRecord
     parting: Parting
     unsaved: int = 0
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Rows that are ready to be taken; the budget holds `held_bytes` for them."""
+
+    prepared: Prepared
+    count: int
+    held_bytes: int
 
 
 class Importing:
@@ -172,15 +183,19 @@ class Importing:
         return True
 
     async def _publish_all(self, work: _Import, reader: Reader) -> None:
-        """Steps 5 to 7: while a batch is published the next one comes from the reader, which makes one more."""
-        coming = asyncio.create_task(reader.rows())
+        """Steps 5 to 7: while a batch is published the next one comes from the reader, which makes one more, and is
+        prepared."""
+        coming = asyncio.create_task(self._coming(work, reader, work.now.rows_done))
         try:
-            while (rows := _batch(await coming)) is not None:
-                coming = asyncio.create_task(reader.rows())
-                if work.parting.is_set():
-                    return
-                published = await self._publish(work, rows)
-                work.now = plan.progressed(work.now, rows.num_rows, published.placed)
+            while (batch := await coming) is not None:
+                coming = asyncio.create_task(self._coming(work, reader, work.now.rows_done + batch.count))
+                try:
+                    if work.parting.is_set():
+                        return
+                    published = await self._publish(work, batch.prepared)
+                finally:
+                    self._budget.release(batch.held_bytes)
+                work.now = plan.progressed(work.now, published.count, published.placed)
                 work.unsaved += 1
                 reach("import.batch")
                 if work.unsaved >= plan.SAVED_EVERY:
@@ -188,8 +203,9 @@ class Importing:
                     reach("import.progress")
         finally:
             coming.cancel()
-            with suppress(asyncio.CancelledError, ReaderDied):
-                await coming
+            (left,) = await asyncio.gather(coming, return_exceptions=True)
+            if isinstance(left, _Batch):
+                self._budget.release(left.held_bytes)
         if work.now.rows_done != work.now.rows:
             raise InvalidImport(
                 f"{work.now.rows} rows were checked, and {work.now.rows_done} came", reason="it has changed"
@@ -197,27 +213,45 @@ class Importing:
         await self._save(work, plan.goes_to(work.now, "done", broker=None))
         reach("import.done")
 
-    async def _publish(self, work: _Import, rows: pa.RecordBatch) -> Published:
+    async def _coming(self, work: _Import, reader: Reader, first: int) -> _Batch | None:
+        """The batch that begins at row `first`; None behind the last one. Raises as the reader, Refused, Parted."""
+        rows = _batch(await reader.rows())
+        if rows is None:
+            return None
+        producer = Producer(plan.producer_of(work.where.upload_id), first)
+        await self._hold(work, rows.nbytes)
+        try:
+            prepared = await self._steadily(
+                work, lambda: self._publisher.prepare(self._topic(work.where), rows, producer)
+            )
+        except BaseException:
+            self._budget.release(rows.nbytes)
+            raise
+        return _Batch(prepared, rows.num_rows, rows.nbytes)
+
+    async def _publish(self, work: _Import, batch: Prepared) -> Published:
         """One batch, as often as it takes; each try knows what an earlier one has brought about."""
-        producer = Producer(plan.producer_of(work.where.upload_id), work.now.rows_done)
-        size = rows.nbytes
+        try:
+            return await self._steadily(work, lambda: self._publisher.take(self._topic(work.where), batch))
+        except SequenceOutOfOrder:
+            await self._look(work)
+            raise
+
+    async def _steadily(self, work: _Import, step: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works, or the import is another one's."""
         while True:
             try:
-                self._budget.hold(size)
-            except Overloaded:
-                await _pause(work, BUDGET_PAUSE_S)
-                continue
-            try:
-                return await self._publisher.batch(self._topic(work.where), rows, producer)
+                return await step()
             except (Unavailable, Fenced, Damaged) as error:
-                logger.warning("rows %d and on of import %s: %s", producer.sequence, work.where.upload_id, error)
+                logger.warning("import %s, behind row %d: %s", work.where.upload_id, work.now.rows_done, error)
                 await self._look(work)
                 await _pause(work, PAUSE_S)
-            except SequenceOutOfOrder:
-                await self._look(work)
-                raise
-            finally:
-                self._budget.release(size)
+
+    async def _hold(self, work: _Import, size: int) -> None:
+        while True:
+            with suppress(Overloaded):
+                return self._budget.hold(size)
+            await _pause(work, BUDGET_PAUSE_S)
 
     async def _look(self, work: _Import) -> None:
         """Raises Lost where the import is another one's by now, and whatever keeps it from being read."""

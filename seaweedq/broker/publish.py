@@ -17,7 +17,7 @@ from seaweedq.broker.elsewhere import Elsewhere, Failed
 from seaweedq.broker.open_segment import Sequences
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.parcels import Outcome
-from seaweedq.broker.pieces import Cargo, Piece, Placed, cut_all, places
+from seaweedq.broker.pieces import Bounds, Cargo, Piece, Placed, cut_all, places
 from seaweedq.broker.taking import Taker, judged
 from seaweedq.clock import Ids
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
@@ -45,6 +45,16 @@ class Published:
     count: int
     placed: Sequence[Placed]
     duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request's rows, cut by the parts of a topic's segments as they were known then."""
+
+    routing: Bounds
+    cargo: Cargo
+    pieces: Sequence[Piece]
+    sequences: Sequences | None
 
 
 Fates = Sequence[Placed | Failed]
@@ -77,10 +87,19 @@ class Publisher:
 
     async def batch(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Published:
         """Many messages. Own segments take all of theirs or none. Raises PartlyTaken where others took some."""
-        routing = topic.routing or await self._ownership.routing(topic)
+        return await self.take(topic, await self.prepare(topic, rows, producer))
+
+    async def prepare(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Prepared:
+        """What of a publish can be done while the one before it becomes durable: most of its work."""
         cargo = Cargo(rows, partial(_hashes, rows, producer, self._draw()))
-        pieces = await asyncio.to_thread(cut_all, routing, cargo)
-        sequences = producer.sequences(rows.num_rows) if producer else None
+        return await self._cut(topic, cargo, producer.sequences(rows.num_rows) if producer else None)
+
+    async def take(self, topic: Topic, prepared: Prepared) -> Published:
+        """As `batch`; may be called again after a failure, where the request has a producer."""
+        if topic.routing is not prepared.routing:
+            prepared = await self._cut(topic, prepared.cargo, prepared.sequences)
+        cargo, pieces, sequences = prepared.cargo, prepared.pieces, prepared.sequences
+        count = cargo.rows.num_rows
         if closed := {p.segment for p in pieces} - topic.opened.keys():
             await asyncio.gather(*(self._ownership.open(topic, number) for number in closed))
         opened = [topic.opened.get(piece.segment) for piece in pieces]
@@ -89,15 +108,19 @@ class Publisher:
         durable = self._taker.begin(parts, sequences)
         here = [piece for piece, _ in mine]
         if len(here) == len(pieces):
-            return _published(rows.num_rows, self._places(topic, cargo, here, await self._taker.end(parts, durable)))
+            return _published(count, self._places(topic, cargo, here, await self._taker.end(parts, durable)))
         others = [p for p, s in zip(pieces, opened, strict=True) if not s or s.takes_elsewhere]
         ours, theirs = await asyncio.gather(
             _caught(self._taker.end(parts, durable)), self._elsewhere.settle(topic, others, cargo, sequences)
         )
         if isinstance(ours, Exception):
             failed: Fates = [Failed(piece, ours) for piece in here]
-            return _published(rows.num_rows, [*failed, *theirs])
-        return _published(rows.num_rows, [*self._places(topic, cargo, here, ours), *theirs])
+            return _published(count, [*failed, *theirs])
+        return _published(count, [*self._places(topic, cargo, here, ours), *theirs])
+
+    async def _cut(self, topic: Topic, cargo: Cargo, sequences: Sequences | None) -> Prepared:
+        routing = topic.routing or await self._ownership.routing(topic)
+        return Prepared(routing, cargo, await asyncio.to_thread(cut_all, routing, cargo), sequences)
 
     def _places(self, topic: Topic, cargo: Cargo, pieces: Sequence[Piece], outcomes: list[Outcome]) -> Fates:
         found: list[Placed] = []

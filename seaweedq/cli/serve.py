@@ -44,9 +44,9 @@ from seaweedq.settings import Settings, redacted
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MIB = 1024 * 1024
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX: keep freed buffers rather than give them back to the kernel and fault
-# them in again. The settings hold for all threads' arenas.
-MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -4: 0}
+# glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX: keep freed buffers rather than give them back to the
+# kernel and fault them in again. Arenas of threads would give back whatever they no longer use.
+MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -4: 0, -8: 1}
 DRAIN_S = 3
 LOST_S = 1  # who has lost its lease may answer hardly anybody, and is missed
 ACCEPT_S = 0.05

@@ -91,17 +91,17 @@ async def test_one_that_is_behind_takes_nothing(broker):
 async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
     """Every third try fails after some or all of its rows were taken."""
     where = await begun(broker, await uploaded(broker))
-    publish, tries = broker.publisher.batch, 0
+    take, tries = broker.publisher.take, 0
 
-    async def torn(topic, rows, producer):
+    async def torn(topic, prepared):
         nonlocal tries
         tries += 1
-        done = await publish(topic, rows, producer)
+        done = await take(topic, prepared)
         if tries % 3 == 0:
             raise PartlyTaken("some were not", taken=[]) if tries % 2 else Unavailable("no answer", retry_after_s=1)
         return done
 
-    monkeypatch.setattr(broker.publisher, "batch", torn)
+    monkeypatch.setattr(broker.publisher, "take", torn)
     monkeypatch.setattr("seaweedq.broker.importing.PAUSE_S", 0.01)
     await broker.imports._importing.run(where, await broker.imports._records.read(where), asyncio.Event())
     assert tries > ROWS // 1000
