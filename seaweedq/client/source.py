@@ -5,6 +5,7 @@ import io
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -42,11 +43,18 @@ class Source:
         return data
 
     def digest(self) -> str:
-        """The SHA-256 of all bytes, in hex."""
+        """The SHA-256 of all bytes, in hex. A piece is hashed while the next one is read."""
         found = hashlib.sha256()
-        for start in range(0, self.size, _DIGEST_BYTES):
-            found.update(self.read(start, min(_DIGEST_BYTES, self.size - start)))
+        with ThreadPoolExecutor(1, "reading") as thread:
+            reading = thread.submit(self._piece, 0)
+            for start in range(0, self.size, _DIGEST_BYTES):
+                piece = reading.result()
+                reading = thread.submit(self._piece, start + _DIGEST_BYTES)
+                found.update(piece)
         return found.hexdigest()
+
+    def _piece(self, start: int) -> bytes:
+        return self.read(start, max(0, min(_DIGEST_BYTES, self.size - start)))
 
     def close(self) -> None:
         """Close the file, if it was opened here."""
