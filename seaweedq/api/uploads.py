@@ -68,7 +68,7 @@ class UploadPart(Struct):
 
 
 class UploadState(Struct):
-    """An upload as it stands: `open`, with a fresh URL, or the parts that are there; or `published`."""
+    """An upload as it stands: `open`, with a fresh URL, or the parts that are there; `imported`; or `published`."""
 
     upload_id: str
     state: str

@@ -38,7 +38,7 @@ class Claims:
     """What imports need of uploads (broker/uploads)."""
 
     find: Callable[[Topic, str], Awaitable[tuple[UploadRecord, int]]]
-    claim: Callable[[Topic, str], Awaitable[Reference]]
+    claim: Callable[[Topic, str, Literal["imported"]], Awaitable[Reference]]
 
 
 class Imports:
@@ -167,7 +167,7 @@ class Imports:
 
     async def _create(self, topic: Topic, where: Where, format: Format, bare: bool) -> Held:
         upload, _ = await self._claims.find(topic, where.upload_id)
-        reference = await self._claims.claim(topic, where.upload_id)
+        reference = await self._claims.claim(topic, where.upload_id, "imported")
         reach("import.claimed")
         record = ImportRecord(
             format,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
+from typing import Literal
 
 import msgspec
 
@@ -113,12 +114,16 @@ def url_seconds(record: UploadRecord, now_us: int, settings: Settings) -> int:
     return max(0, min(settings.upload_url_s, (record.expires_us - now_us) // 1_000_000))
 
 
+Use = Literal["imported", "published"]
+
+
 class Step(Enum):
     """What the sweep does with a record."""
 
     KEEP = "keep"
     REMOVE = "remove"  # an open one: its object is to go
     CLEAR = "clear"  # a removed one whose object may still be there
+    REMOVE_IMPORTED = "remove imported"  # one that no message names: its object is to go, once no import reads it
     FORGET = "forget"  # a published one: the object stays
     CLEAR_AND_FORGET = "clear and forget"  # a removed one: the object goes once more, then the record
 
@@ -132,16 +137,26 @@ def step(record: UploadRecord, now_us: int, grace_s: float) -> Step:
         return Step.KEEP if record.cleared else Step.CLEAR
     if late_s <= grace_s:
         return Step.KEEP
-    return Step.REMOVE if record.state == "open" else Step.FORGET
+    return {"open": Step.REMOVE, "imported": Step.REMOVE_IMPORTED, "published": Step.FORGET}[record.state]
+
+
+def claimed(record: UploadRecord, digest: str, use: Use) -> UploadRecord:
+    """An upload that is published, or imported, and was found to have that digest. One that a message names stays so,
+    and a removed one removed."""
+    if record.state in ("published", "removed"):
+        return record
+    return msgspec.structs.replace(record, state=use, checked=digest)
 
 
 def removed(record: UploadRecord) -> UploadRecord:
-    """An open upload that nobody may publish any more. Raises UploadConflict where it was published."""
+    """An open upload that nobody may publish any more. Raises UploadConflict where it was published or imported."""
     if record.state == "published":
         raise UploadConflict("the upload was published, so that a message names it; it cannot be removed")
+    if record.state == "imported":
+        raise UploadConflict("the upload was imported; its bytes go by themselves once it has expired")
     return msgspec.structs.replace(record, state="removed")
 
 
 def dead(record: UploadRecord) -> UploadRecord:
-    """Whatever it was: its topic is being deleted."""
+    """Whatever it was: nobody can name it any more, or read it."""
     return msgspec.structs.replace(record, state="removed")

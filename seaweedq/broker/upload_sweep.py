@@ -1,4 +1,5 @@
-"""The leader's sweep of uploads: what nobody published in time goes, and what removals that were cut off have left.
+"""The leader's sweep of uploads: what nobody published in time goes, or was only imported, and what removals that were
+cut off have left.
 
 It looks at a page of records at a time, and does for each what upload_plan's `step` says. Each change compares the
 record's revision and the leader's key, so a publish that was faster keeps its payload. What fails is left to the next
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from seaweedq.broker import upload_plan as plan
 from seaweedq.broker.catalog import Catalog
 from seaweedq.broker.failpoints import reach
+from seaweedq.broker.import_plan import is_over
 from seaweedq.broker.upload_plan import Step
 from seaweedq.broker.upload_removal import clear, clear_folder, cleared
 from seaweedq.clock import Clock
@@ -81,10 +83,10 @@ class UploadSweep:
             raise Damaged(f"the record of upload {upload!r} names the object {record.name!r}")
         match plan.step(record, self._clock.now_us(), self._grace_s):
             case Step.REMOVE:
-                record = plan.removed(record)
-                if revision := await self._put(entry.key, record, entry.revision):
-                    reach("sweep.removed")
-                    await self._clear(entry.key, record, revision)
+                await self._remove(entry, plan.removed(record))
+            case Step.REMOVE_IMPORTED:
+                if over := await self._over(entry.key):
+                    await self._remove(entry, plan.dead(record), over)
             case Step.CLEAR:
                 await self._clear(entry.key, record, entry.revision)
             case Step.FORGET:
@@ -94,14 +96,27 @@ class UploadSweep:
                 reach("sweep.again")
                 await self._forget(entry)
 
+    async def _over(self, key: str) -> Compare | None:
+        """That no import reads an upload any more, as a transaction can see it; None where one does."""
+        imported = keys.IMPORTS.key(*keys.UPLOADS.parse(key))
+        there = await self._coordination.get(imported)
+        if there is None:
+            return Compare(imported, 0)
+        return Compare(imported, there.revision) if is_over(keys.IMPORTS.decode(there.value)) else None
+
+    async def _remove(self, entry: Entry, record: UploadRecord, *compares: Compare) -> None:
+        if revision := await self._put(entry.key, record, entry.revision, *compares):
+            reach("sweep.removed")
+            await self._clear(entry.key, record, revision)
+
     async def _clear(self, key: str, record: UploadRecord, revision: int) -> None:
         await clear(self._store, record)
         reach("sweep.cleared")
         await self._put(key, cleared(record), revision)
 
-    async def _put(self, key: str, record: UploadRecord, revision: int) -> int | None:
-        compares = [self._leading(), Compare(key, revision)]
-        return await self._coordination.commit(compares, [Put(key, keys.UPLOADS.encode(record))])
+    async def _put(self, key: str, record: UploadRecord, revision: int, *compares: Compare) -> int | None:
+        all_compares = [self._leading(), Compare(key, revision), *compares]
+        return await self._coordination.commit(all_compares, [Put(key, keys.UPLOADS.encode(record))])
 
     async def _forget(self, entry: Entry) -> None:
         await self._coordination.commit([self._leading(), Compare(entry.key, entry.revision)], [Delete(entry.key)])

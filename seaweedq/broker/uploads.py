@@ -1,8 +1,8 @@
 """Uploads: payloads that go to the store before a message names them. docs/by-reference.md has states and protocol.
 
-Order of writes: the record, then the bytes, then the record says `published`, then the row; and to end one, the record
-says `removed`, then the bytes go. Every change compares the record's revision, and `removed` is never left again: who
-publishes and who removes can not both succeed, whichever broker they are on, and whenever either dies.
+Order of writes: the record, then the bytes, then the record says `published` (or `imported`), then the row; and to end
+one, the record says `removed`, then the bytes go. Every change compares the record's revision, and `removed` is never
+left again: who publishes and who removes can not both succeed, whichever broker they are on, and whenever either dies.
 """
 
 import asyncio
@@ -153,7 +153,7 @@ class Uploads:
         Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
         """
         record, _ = await self.find(topic, upload)
-        if record.state == "published":
+        if record.state != "open":
             return record
         self._check_time(upload, record)
         if record.parts is not None and not await self._is_there(record):
@@ -175,24 +175,25 @@ class Uploads:
         reach("upload.cleared")
         await self._records.change(topic, upload, cleared, (record, revision))
 
-    async def claim(self, topic: Topic, upload: str) -> Reference:
+    async def claim(self, topic: Topic, upload: str, use: plan.Use = "published") -> Reference:
         """Publish an upload: from here its object stays as long as its topic. Any number of messages may name it until
-        it expires.
+        it expires. One that is only imported goes once it has expired, and its import is over.
 
         Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
         """
         record, revision = await self.find(topic, upload)
         self._check_time(upload, record)
-        if record.state == "open":
+        if record.state not in (use, "published"):
             digest = await self._check.digest(upload, record)
             if record.sha256 not in (None, digest):  # noted too: objects do not change, and nobody reads it again
                 await self._note(topic, upload, digest)
             check_digest(upload, record, digest)
             self._check_time(upload, record)
             reach("claim.checked")
-            publish = partial(_published, topic, upload, digest)
-            record, _ = await self._records.change(topic, upload, publish, (record, revision))
-            self._open.ended(topic)
+            was, claimed = record.state, partial(_claimed, topic, upload, digest, use)
+            record, _ = await self._records.change(topic, upload, claimed, (record, revision))
+            if was == "open":
+                self._open.ended(topic)
             reach("claim.published")
         assert record.checked is not None
         return Reference(self._store.uri(record.name), record.size, record.content_type, record.checked)
@@ -253,8 +254,8 @@ class Uploads:
             raise UploadExpired(f"the upload has expired at {moment}", upload_id=upload, expires_at=moment)
 
     def _url_seconds(self, upload: str, record: UploadRecord) -> int:
-        if record.state == "published":
-            raise UploadConflict("the upload is published: its bytes are there", upload_id=upload)
+        if record.state != "open":
+            raise UploadConflict(f"the upload is {record.state}: its bytes are there", upload_id=upload)
         self._check_time(upload, record)
         return max(1, plan.url_seconds(record, self._clock.now_us(), self._settings))
 
@@ -265,5 +266,7 @@ def _checked(topic: Topic, upload: str, digest: str, now: UploadRecord) -> Uploa
     return msgspec.structs.replace(now, checked=digest)
 
 
-def _published(topic: Topic, upload: str, digest: str, now: UploadRecord) -> UploadRecord:
-    return msgspec.structs.replace(_checked(topic, upload, digest, now), state="published")
+def _claimed(topic: Topic, upload: str, digest: str, use: plan.Use, now: UploadRecord) -> UploadRecord:
+    if now.state == "removed":
+        raise not_found(topic, upload)
+    return plan.claimed(now, digest, use)

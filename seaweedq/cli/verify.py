@@ -79,7 +79,7 @@ def _print(audit: "Audit") -> int:
     if audit.verdicts:
         Console().print(table)
     if audit.payloads.named or audit.payloads.notes:
-        say(f"payloads: {len(audit.payloads.named):,} are named by messages")
+        say(f"payloads named by messages: {len(audit.payloads.named):,}")
     for note in audit.payloads.notes:
         say(note)
     for finding in audit.findings:

@@ -198,7 +198,7 @@ class UploadRecord(msgspec.Struct, frozen=True):
     sha256: str | None
     created_us: int
     expires_us: int
-    state: Literal["open", "published", "removed"] = "open"
+    state: Literal["open", "imported", "published", "removed"] = "open"
     checked: str | None = None
     parts: str | None = None
     part_bytes: int | None = None

@@ -41,11 +41,11 @@ def test_a_sound_topic(http: httpx.Client, broker: BrokerProcess, topic: str) ->
     upload(http, topic, b"never published")
     done = verify(topic, "--url", broker.url)
     assert done.returncode == 0, done.stdout
-    assert "payloads: 3 are named by messages" in done.stdout
+    assert "payloads named by messages: 3" in done.stdout
     assert "orphaned" not in done.stdout  # the open upload is known
     done = verify(topic, "--data-dir", str(broker.data_dir))
     assert done.returncode == 0, done.stdout
-    assert "payloads: 2 are named by messages" in done.stdout
+    assert "payloads named by messages: 2" in done.stdout
     assert "2 payloads that no message in files names are too young" in done.stdout
 
 
