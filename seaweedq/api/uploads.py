@@ -18,7 +18,7 @@ from seaweedq.api.shell import broker_of, described, json_answer, read_request
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.upload_plan import part_count
-from seaweedq.coordination.records import UploadRecord
+from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.errors import InvalidRequest
 
 router = APIRouter(tags=["uploads"])
@@ -128,13 +128,19 @@ SHOWN = {
     ),
 )
 async def create_upload(request: Request, topic: str) -> Response:
-    """Begin an upload: where its bytes go. A message can name it once they are there."""
-    broker, found = await _topic(request, topic)
+    """Begin an upload: where its bytes go. A message can name it once they are there. An unknown topic is created, as
+    by a publish."""
+    broker = broker_of(request)
+    check_name(topic)
     wanted = await read_request(request, _REQUEST)
     if not _TYPE.fullmatch(wanted.content_type):
         detail = f"content_type is {wanted.content_type[:100]!r}, which is no media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
     sha256 = wanted.sha256.lower() if wanted.sha256 else None
+    if broker.catalog.find(topic) is None and broker.settings.auto_create_topics:
+        broker.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
+        await broker.admin.create(topic, TopicConfig())
+    found = await broker.catalog.known(topic)
     upload, record = await broker.uploads.create(found, wanted.size, wanted.content_type, sha256, wanted.multipart)
     answer = UploadAnswer(upload, moment(record.expires_us))
     if record.parts is None:

@@ -24,7 +24,7 @@ from seaweedq.broker.upload_records import Found, UploadRecords, not_found
 from seaweedq.broker.upload_removal import clear, cleared, remove_topic
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.records import UploadRecord
+from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.errors import (
     InvalidUpload,
     UploadConflict,
@@ -68,8 +68,7 @@ class Uploads:
 
         Raises PayloadTooLarge, TooManyUploads, TopicBeingDeleted, and InvalidRequest where the store has no parts.
         """
-        plan.check_size(size, topic.record.config, self._settings)
-        part_bytes = plan.part_bytes(size, multipart, self._store.presigns, self._settings)
+        part_bytes = self.check_new(size, multipart, topic.record.config)
         now_us = self._clock.now_us()
         upload = plan.upload_id(now_us, topic.record.incarnation, self._ids.nonce())
         name = plan.object_name(topic.name, upload)
@@ -83,6 +82,12 @@ class Uploads:
             await self._records.write(topic, upload, record)
         reach("upload.recorded")
         return upload, record
+
+    def check_new(self, size: int, multipart: bool | None, config: TopicConfig) -> int | None:
+        """Can a topic of that configuration have such an upload? The bytes of its parts, None where it comes as a
+        whole. Raises PayloadTooLarge, InvalidRequest."""
+        plan.check_size(size, config, self._settings)
+        return plan.part_bytes(size, multipart, self._store.presigns, self._settings)
 
     async def find(self, topic: Topic, upload: str) -> Found:
         """An upload of this very topic, and its revision. Raises UploadNotFound, also for a removed one."""

@@ -5,8 +5,8 @@ import io
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import Queue
 from typing import BinaryIO
 
 from seaweedq.errors import UploadMismatch
@@ -45,16 +45,21 @@ class Source:
     def digest(self) -> str:
         """The SHA-256 of all bytes, in hex. A piece is hashed while the next one is read."""
         found = hashlib.sha256()
-        with ThreadPoolExecutor(1, "reading") as thread:
-            reading = thread.submit(self._piece, 0)
-            for start in range(0, self.size, _DIGEST_BYTES):
-                piece = reading.result()
-                reading = thread.submit(self._piece, start + _DIGEST_BYTES)
-                found.update(piece)
+        pieces: Queue[bytes | Exception] = Queue(1)
+        threading.Thread(target=self._read_all, args=(pieces,), name="reading", daemon=True).start()
+        for _ in range(0, self.size, _DIGEST_BYTES):
+            piece = pieces.get()
+            if isinstance(piece, Exception):
+                raise piece
+            found.update(piece)
         return found.hexdigest()
 
-    def _piece(self, start: int) -> bytes:
-        return self.read(start, max(0, min(_DIGEST_BYTES, self.size - start)))
+    def _read_all(self, pieces: "Queue[bytes | Exception]") -> None:
+        try:
+            for start in range(0, self.size, _DIGEST_BYTES):
+                pieces.put(self.read(start, min(_DIGEST_BYTES, self.size - start)))
+        except Exception as error:  # whoever hashes learns of it
+            pieces.put(error)
 
     def close(self) -> None:
         """Close the file, if it was opened here."""

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seaweedq import AsyncClient, Client
+from seaweedq.cli.import_file import import_file
 from seaweedq.client.importing import format_of
 from seaweedq.errors import ConnectionFailed, InvalidImport, InvalidMessages, UploadConflict, UploadNotFound
 
@@ -172,17 +173,33 @@ def test_the_command_imports(real_broker, real_client, tmp_path):
         (["none.parquet"], 2, "does not exist"),
         (["rows.parquet"], 1, "not readable as parquet"),
         (["rows.ndjson"], 1, "message 0:"),
+        (["empty.ndjson"], 1, "no rows"),
+        (["folder.ndjson"], 2, "is a directory"),
     ],
 )
 def test_the_command_says_what_is_wrong(real_broker, real_client, tmp_path, monkeypatch, arguments, code, said):
     monkeypatch.chdir(tmp_path)
     for name in ("rows.parquet", "rows.csv", "rows.ndjson"):
         (tmp_path / name).write_bytes(b"neither nor")
+    (tmp_path / "empty.ndjson").touch()
+    (tmp_path / "folder.ndjson").mkdir()
     real_client.create_topic("imported-5")
     done = _run(real_broker, "imported-5", *arguments)
     assert done.returncode == code
     assert said in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr
+
+
+def test_the_command_says_how_to_go_on_where_brokers_do_not_answer(monkeypatch, capsys, tmp_path):
+    """Whoever imported the file once more would have its rows twice."""
+    broker = _Answers(*[httpx.ConnectError("refused")] * 1000)
+    client = Client("http://b", transport=httpx.MockTransport(broker), timeout_s=0.2)
+    monkeypatch.setattr(client, "upload", lambda *_, **__: "u1")
+    monkeypatch.setattr("seaweedq.cli.import_file.connect", lambda _: client)
+    (tmp_path / "rows.ndjson").touch()
+    with pytest.raises(ConnectionFailed):
+        import_file("t", tmp_path / "rows.ndjson", envelope=True)
+    assert "seaweedq import t --upload u1 --format ndjson --envelope" in capsys.readouterr().err
 
 
 def test_an_import_that_nobody_waits_for_goes_on(broker_process, tmp_path):

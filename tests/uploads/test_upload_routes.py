@@ -3,6 +3,7 @@
 import hashlib
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import httpx
 import pytest
 from uploading import BYTES, SHA256, begin, problem_of, put, uploaded
 
@@ -28,6 +29,23 @@ def test_put_and_complete(http, broker, topic):
     (found,) = (broker.store / "_payloads" / name).glob("*/*")
     assert found.name == upload["upload_id"]
     assert found.read_bytes() == BYTES
+
+
+def test_an_unknown_topic_is_created_by_an_upload_that_is_valid(http):
+    path, asked = "/v1/topics/unknown-so-far", {"size": len(BYTES)}
+    assert problem_of(http.post(f"{path}/uploads", json={"size": 2**40})) == (413, "payload-too-large")
+    assert http.post(f"{path}/uploads", json={**asked, "content_type": "?"}).status_code == 422
+    assert http.post(f"{path}/uploads", json={**asked, "multipart": True}).status_code == 422
+    assert problem_of(http.get(path)) == (404, "topic-not-found")
+    upload = uploaded(http, path)
+    named = {"reference": {"upload_id": upload["upload_id"]}}
+    assert http.post(f"{path}/messages", json=named).status_code == 200
+
+
+def test_an_unknown_topic_stays_unknown_where_none_are_created(broker_process):
+    broker = broker_process("--no-auto-create-topics")
+    answer = httpx.post(f"{broker.url}/v1/topics/none/uploads", json={"size": 1}, trust_env=False)
+    assert problem_of(answer) == (404, "topic-not-found")
 
 
 def test_a_repeat_of_a_put_is_no_error_and_other_bytes_are(http, topic):
