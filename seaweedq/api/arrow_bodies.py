@@ -26,8 +26,8 @@ from seaweedq.api.intake import (
     refuse,
     too_large,
 )
-from seaweedq.api.ipc_bounds import check_bounds
 from seaweedq.errors import InvalidRequest, RequestTooLarge, UnreadableBody
+from seaweedq.segments.ipc_bounds import check_bounds
 from seaweedq.segments.layout import OPTIONAL_FIELDS, TIMESTAMP_FIELD, Format, Layout
 from seaweedq.segments.rows import assemble, header_sizes
 from seaweedq.segments.schema import is_time, is_uuid

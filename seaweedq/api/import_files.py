@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from seaweedq.api.arrow_bodies import check_schema, decode_batch
 from seaweedq.api.bodies import decode_ndjson
 from seaweedq.api.intake import Intake
-from seaweedq.api.ipc_bounds import stated_bytes
 from seaweedq.broker.import_plan import BATCH_BYTES
 from seaweedq.errors import (
     InvalidImport,
@@ -25,6 +24,7 @@ from seaweedq.errors import (
     SeaweedqError,
     UnreadableBody,
 )
+from seaweedq.segments.ipc_bounds import stated_bytes
 
 PIECE_ROWS = 65_536
 PIECE_BYTES = 128 * 1024 * 1024  # of columns, once dictionaries and views are expanded

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a reader loads this module, and none of what publishes
     from seaweedq.broker.pieces import Placed
 
 BATCH_BYTES = 16 * 1024 * 1024
+OFFSET_BYTES = 4  # of each text, beside its own
 SAVED_EVERY = 4  # batches; below the requests of a producer that a part remembers
 KEPT_US = 24 * 3600 * 1_000_000  # behind the expiry of its upload
 NEXT: dict[str, frozenset[str]] = {
@@ -69,13 +70,14 @@ class Cutter:
 
 
 def sizes(rows: pa.RecordBatch) -> np.ndarray:
-    """Bytes of each row as the cutter counts them."""
-    total = np.full(rows.num_rows, 8, np.int64)
+    """Bytes of each row as the cutter counts them: at least half of what a batch has for them, and the same whichever
+    optional columns the rows beside it bring."""
+    total = np.full(rows.num_rows, 8 + 2 * OFFSET_BYTES, np.int64)  # its time, and the offsets of key and headers
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            total += pc.binary_length(column).fill_null(0).to_numpy()
+            total += pc.binary_length(column).fill_null(0).to_numpy() + (0 if name.startswith("_") else OFFSET_BYTES)
         elif pa.types.is_map(column.type):
-            total += header_sizes(column)
+            total += header_sizes(column) + 2 * OFFSET_BYTES * np.diff(column.offsets.to_numpy())
         elif not name.startswith("_"):
             total += max(1, column.type.bit_width // 8)
     return total

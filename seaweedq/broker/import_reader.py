@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from seaweedq.broker.import_pipe import GO, Job, Told, read_head
 from seaweedq.broker.import_plan import BATCH_BYTES
-from seaweedq.errors import Damaged
+from seaweedq.errors import BadRequest, Damaged
+from seaweedq.segments.ipc_bounds import check_bounds
 from seaweedq.segments.layout import Layout, mask_of
 
 T = TypeVar("T")
@@ -80,10 +81,11 @@ class Reader:
             self._process.stdin.flush()
 
     async def close(self) -> None:
-        """End it, and wait until it is gone."""
+        """End it, and wait until it is gone; which it will be also where nobody waits any more."""
         self._process.kill()
-        await self._in_thread(self._reap)
+        reaped = self._threads.submit(self._reap)
         self._threads.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(reaped))
 
     def _reap(self) -> None:
         self._process.wait()
@@ -117,8 +119,7 @@ class Reader:
             return told, None
         if not 0 < told.size <= self._limit_bytes or not 0 < told.rows <= self._job.batch_rows:
             raise Damaged(f"a batch of {told.rows} rows in {told.size} bytes")
-        with pa.ipc.open_stream(self._exactly(told.size)) as reader:
-            rows = reader.read_next_batch()
+        rows = _one_batch(self._exactly(told.size), self._limit_bytes)
         rows.validate(full=True)
         if rows.num_rows != told.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):
             raise Damaged("a batch of other columns or rows than were said")
@@ -134,6 +135,19 @@ class Reader:
                 raise EOFError
             left = left[count:]
         return buffer if size > PIPE_BYTES else buffer.to_pybytes()  # type: ignore[no-any-return]
+
+
+def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
+    """The only batch of a stream. Raises Damaged, also where it would take more once decompressed, and what Arrow
+    raises."""
+    try:
+        check_bounds(pa.py_buffer(stream), limit_bytes)
+        with pa.ipc.open_stream(stream) as reader:
+            return reader.read_next_batch()
+    except BadRequest as error:
+        raise Damaged(error.detail) from None
+    except StopIteration:  # which no future can hold
+        raise Damaged("a stream without a batch") from None
 
 
 def _started(command: Sequence[str], job: Job) -> "subprocess.Popen[bytes]":

@@ -46,6 +46,12 @@ def test_batches_are_a_function_of_the_rows(sizes, steps, data):
     assert [b.num_rows for b in batches([rows.slice(ends[skipped])])] == [b.num_rows for b in whole[skipped:]]
 
 
+def test_what_a_row_counts_does_not_depend_on_the_rows_beside_it():
+    keyless, keyed = rows_of([5]), rows_of([7], keyed=True)
+    together = plan.joined([keyless, keyed], LAYOUT)
+    assert plan.sizes(together).tolist() == [*plan.sizes(keyless), *plan.sizes(keyed)]
+
+
 def test_a_column_that_only_some_have_is_null_in_the_others():
     (batch,) = batches([rows_of([1, 2]), rows_of([3], keyed=True)])
     assert batch.column("_key").to_pylist() == [None, None, "0"]

@@ -1,5 +1,6 @@
 """The child process that reads a file: the same rows from wherever it begins, bounds that hold, and lies of its own."""
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -10,8 +11,10 @@ from uploading_files import arrow, numbered, parquet
 
 from seaweedq.api import import_child
 from seaweedq.broker.import_pipe import Job
+from seaweedq.broker.import_plan import BATCH_BYTES
 from seaweedq.broker.import_reader import Reader, ReaderDied
 from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import encode_fields
 
 LAYOUT = Layout.of(Format.JSON)
 GIB = 1024**3
@@ -22,7 +25,7 @@ class Given:
 
     def __init__(self, data: bytes, format: str, **job) -> None:
         self.data, self.format, self.job = data, format, job
-        self.command = import_child.COMMAND
+        self.command, self.layout = import_child.COMMAND, LAYOUT
 
     async def __aenter__(self) -> Reader:
         with tempfile.TemporaryFile() as file:
@@ -42,7 +45,7 @@ class Given:
                 **self.job,
             }
             job = Job(format=self.format, file=file.fileno(), size=len(self.data), **stated)
-            self.reader = await Reader.start(self.command, job, LAYOUT)
+            self.reader = await Reader.start(self.command, job, self.layout)
         return self.reader
 
     async def __aexit__(self, *_) -> None:
@@ -107,6 +110,23 @@ async def test_what_stands_for_far_more_than_it_has_is_refused():
         assert "stands for" in told.problem.detail
 
 
+async def test_rows_of_many_short_texts_come_in_batches_that_are_taken():
+    """What Arrow needs beside the texts counts, or nobody would take the batch."""
+    names = [f"c{n}" for n in range(60)]
+    schema = pa.schema([pa.field(name, pa.string()) for name in names])
+    given = Given(
+        parquet(pa.table([pa.array(["ab"] * 131_072)] * 60, schema=schema)),
+        "parquet",
+        topic_format="typed",
+        columns=encode_fields(schema),
+        batch_rows=131_072,
+    )
+    given.layout = Layout.of(Format.TYPED, tuple(schema))
+    found = await batches(given)
+    assert sum(rows.num_rows for rows in found) == 131_072
+    assert max(rows.nbytes for rows in found) <= 2 * BATCH_BYTES
+
+
 async def test_one_that_is_killed_is_dead():
     async with Given(parquet(numbered(100_000)), "parquet") as reader:
         os.kill(reader.pid, 9)
@@ -128,17 +148,22 @@ LIES = {
     "bytes that are no batch": "tell(Told('rows', rows=10, size=100)); out(b'x' * 100)",
     "more rows than it said": "send(pa.record_batch({'value': ['1', '2']}), 1)",
     "other columns": "send(pa.record_batch({'value': ['1']}), 1)",
+    "no batch": "stream([], 1)",
+    "far too many bytes once decompressed": "stream([pa.record_batch({'value': ['x' * 2**26]}, ROWS)], 1, 'zstd')",
 }
 LIAR = """
 import sys, pyarrow as pa
 from seaweedq.broker.import_pipe import Told, head
+ROWS = pa.schema([('value', pa.string())])
 def out(data):
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 def tell(told): out(head(told))
-def send(batch, rows):
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer: writer.write_batch(batch)
+def send(batch, rows): stream([batch], rows)
+def stream(batches, rows, compression=None):
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batches[0].schema if batches else ROWS, options=options) as writer:
+        for batch in batches: writer.write_batch(batch)
     data = sink.getvalue().to_pybytes()
     tell(Told('rows', rows=rows, size=len(data)))
     out(data)
@@ -150,8 +175,9 @@ async def test_one_that_lies_is_dead(lie):
     given = Given(b"", "parquet")
     given.command = (sys.executable, "-c", LIAR + LIES[lie])
     async with given as reader:
-        with pytest.raises(ReaderDied):
-            await reader.rows()
+        with pytest.raises(ReaderDied) as died:
+            await asyncio.wait_for(reader.rows(), 20)
+    assert "decompressed" in str(died.value) or "decompressed" not in lie
 
 
 async def test_it_has_no_files_sockets_or_secrets(monkeypatch):
