@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -67,13 +67,14 @@ class Refused(Exception):
 @dataclass
 class _Import:
     """An import that runs here, and its record as this broker wrote it last; `now` is ahead of it by what is durable
-    and not written yet: `unsaved` batches."""
+    and not written yet: `unsaved` batches. `writing` is held while `held` is behind the record."""
 
     where: Where
     held: Held
     now: ImportRecord
     parting: Parting
     unsaved: int = 0
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(frozen=True)
@@ -203,15 +204,19 @@ class Importing:
                     reach("import.progress")
         finally:
             coming.cancel()
-            (left,) = await asyncio.gather(coming, return_exceptions=True)
-            if isinstance(left, _Batch):
-                self._budget.release(left.held_bytes)
+            coming.add_done_callback(self._forgo)  # a topic that goes cancels twice: also while this waits
+            await asyncio.wait([coming])
         if work.now.rows_done != work.now.rows:
             raise InvalidImport(
                 f"{work.now.rows} rows were checked, and {work.now.rows_done} came", reason="it has changed"
             )
         await self._save(work, plan.goes_to(work.now, "done", broker=None))
         reach("import.done")
+
+    def _forgo(self, coming: "asyncio.Task[_Batch | None]") -> None:
+        """Nobody wants what has come."""
+        if not coming.cancelled() and not coming.exception() and (left := coming.result()):
+            self._budget.release(left.held_bytes)
 
     async def _coming(self, work: _Import, reader: Reader, first: int) -> _Batch | None:
         """The batch that begins at row `first`; None behind the last one. Raises as the reader, Refused, Parted."""
@@ -255,26 +260,29 @@ class Importing:
 
     async def _look(self, work: _Import) -> None:
         """Raises Lost where the import is another one's by now, and whatever keeps it from being read."""
-        found = await self._records.read(work.where)
-        if found is None or found.revision != work.held.revision:
-            raise Lost
+        async with work.writing:  # what comes is prepared while progress is written
+            found = await self._records.read(work.where)
+            if found is None or found.revision != work.held.revision:
+                raise Lost
 
     async def _save(self, work: _Import, record: ImportRecord) -> None:
         """Write the record; while coordination is not there it waits. Raises Lost, Parted."""
-        while True:
-            try:
-                held = await self._records.write(work.where, work.held, record)
-                break
-            except Unavailable as error:
-                logger.warning("import %s waits: %s", work.where.upload_id, error)
-                await _pause(work, PAUSE_S)
-        if held is None:
-            raise Lost
-        work.held, work.now, work.unsaved = held, record, 0
+        async with work.writing:
+            while True:
+                try:
+                    held = await self._records.write(work.where, work.held, record)
+                    break
+                except Unavailable as error:
+                    logger.warning("import %s waits: %s", work.where.upload_id, error)
+                    await _pause(work, PAUSE_S)
+            if held is None:
+                raise Lost
+            work.held, work.now, work.unsaved = held, record, 0
 
     async def _fail(self, work: _Import, problem: ImportProblem) -> None:
         logger.info("the import of %s has failed: %s", work.where.upload_id, problem.detail)
-        await self._save(work, plan.failed(work.now, problem))
+        with suppress(Parted):  # whoever adopts it finds the same
+            await self._save(work, plan.failed(work.now, problem))
 
     async def _let_go(self, work: _Import) -> None:
         """What is durable is written, and nobody's name."""
