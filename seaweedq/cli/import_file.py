@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from seaweedq.cli.common import DEFAULT_URL, Topic, Url, complain, connect, say
+from seaweedq.errors import ClientError, Unavailable
 
 if TYPE_CHECKING:
     from seaweedq.client.importing import Format
@@ -51,7 +52,7 @@ def import_file(
         upload_id = upload or client.upload(topic, _there(file), progress=bytes_told)
         try:
             done = client.import_upload(topic, upload_id, kind, bare, rows_told)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, ClientError, Unavailable):  # the same file once more would double its rows
             again = f"seaweedq import {topic} --upload {upload_id} --format {kind}{' --envelope' if envelope else ''}"
             complain(f"the import goes on at the brokers; to see its end: {again}")
             raise
