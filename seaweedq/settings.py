@@ -102,8 +102,8 @@ class Settings(BaseSettings):
 
     auto_create_topics: bool = Field(
         True,
-        description="Publishing to an unknown topic creates it with the defaults. Handy on a laptop; a typing "
-        "error makes a topic.",
+        description="Publishing or uploading to an unknown topic creates it with the defaults. Handy on a laptop; a "
+        "typing error makes a topic.",
     )
     max_message_bytes: int = Field(
         MIB, ge=KIB, le=16 * MIB, description="Largest value of one message, and largest key with its headers."
