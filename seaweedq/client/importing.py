@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from seaweedq.client.calls import MAX_WAIT_S, topic_path
+from seaweedq.client.calls import topic_path
 from seaweedq.client.effects import JSON, Reply, Request, Steps
 from seaweedq.client.retry import Patience
 from seaweedq.client.wire import encode
@@ -19,8 +19,8 @@ from seaweedq.errors import SeaweedqError
 Format = Literal["parquet", "ndjson", "arrow"]
 # Hears how many rows are durable, and of how many; None while the file is still checked.
 Rows = Callable[[int, int | None], None]
-# Somebody who looks on is told so often.
-_TOLD_EVERY_S = 1
+# A broker is asked to wait so long at a time: shorter where somebody looks on.
+_WAIT_S, _TOLD_EVERY_S = 5, 1
 
 _SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet",
@@ -84,7 +84,7 @@ def imported(
     others; all name the `upload_id`. After ConnectionFailed the import may go on: ask again.
     """
     check_format(format, bare)
-    wait_s = _TOLD_EVERY_S if rows else int(MAX_WAIT_S)
+    wait_s = _TOLD_EVERY_S if rows else _WAIT_S
     content = encode({"upload_id": upload_id, "format": format, "bare": bare})
     request = Request(
         "POST",
