@@ -149,13 +149,10 @@ def _parquet(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
         check_schema(file.schema_arrow, intake)
         rows, done = _read_rows(file.metadata), 0
         while True:
-            at = 0
             try:
-                for batch in file.iter_batches(rows):
-                    if at + batch.num_rows > done:
-                        yield batch.slice(max(0, done - at))
-                    at += batch.num_rows
-                    done = max(done, at)
+                for batch in _behind(file.iter_batches(rows), done):
+                    yield batch
+                    done += batch.num_rows
                 break
             except MemoryError:
                 if rows <= FEWEST_ROWS:
@@ -163,6 +160,15 @@ def _parquet(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
                 rows = max(FEWEST_ROWS, rows // 16)
         if done != file.metadata.num_rows:
             raise ValueError(f"its footer says {file.metadata.num_rows} rows, and there are {done}")
+
+
+def _behind(batches: Iterator[pa.RecordBatch], done: int) -> Iterator[pa.RecordBatch]:
+    """The same without the first `done` rows."""
+    for batch in batches:
+        skipped = min(done, batch.num_rows)
+        done -= skipped
+        if skipped < batch.num_rows:
+            yield batch.slice(skipped)
 
 
 def _read_rows(metadata: pq.FileMetaData) -> int:

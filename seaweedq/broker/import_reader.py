@@ -7,10 +7,9 @@ import asyncio
 import fcntl
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +20,6 @@ from seaweedq.errors import BadRequest, Damaged
 from seaweedq.segments.ipc_bounds import check_bounds
 from seaweedq.segments.layout import Layout, mask_of
 
-T = TypeVar("T")
 Answer = tuple[Told, pa.RecordBatch | None]
 MEMORY_BYTES = 1536 * 1024 * 1024
 STALLED_S = 120.0
@@ -66,12 +64,8 @@ class Reader:
 
     async def told(self) -> Told:
         """The next message that is none of rows. Raises ReaderDied."""
-        found, _ = await self._next()
+        found, _ = await self.rows()
         return found
-
-    async def rows(self) -> Answer:
-        """The next message, and its rows. Raises ReaderDied."""
-        return await self._next()
 
     async def go(self) -> None:
         """Ask for the rows."""
@@ -94,7 +88,8 @@ class Reader:
                 assert pipe
                 pipe.close()
 
-    async def _next(self) -> Answer:
+    async def rows(self) -> Answer:
+        """The next message, and its rows. Raises ReaderDied."""
         coming = self._ahead or self._threads.submit(self._read)
         try:
             async with asyncio.timeout(STALLED_S):
@@ -105,13 +100,10 @@ class Reader:
             raise ReaderDied(f"it has not read on for {STALLED_S:g} s") from None
         except (EOFError, OSError):
             self._process.kill()
-            status = await self._in_thread(self._process.wait)
+            status = await asyncio.get_running_loop().run_in_executor(self._threads, self._process.wait)
             raise ReaderDied(f"it ended by signal {-status}" if status < 0 else f"it ended with {status}") from None
         except (Damaged, pa.ArrowException, ValueError) as error:
             raise ReaderDied(f"its answer makes no sense: {str(error)[:200]}") from None
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _read(self) -> Answer:
         told = read_head(self._exactly)

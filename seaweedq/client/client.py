@@ -15,7 +15,7 @@ from seaweedq.client import calls
 from seaweedq.client.batching import MIB, Limits
 from seaweedq.client.brokers import Brokers, parse_urls
 from seaweedq.client.delivering import Route
-from seaweedq.client.importing import Format, Imported, Rows, check_format, format_of, imported
+from seaweedq.client.importing import Format, Imported, Rows, format_given, imported
 from seaweedq.client.message import Make, Message, Page
 from seaweedq.client.offload import Offload, type_of
 from seaweedq.client.producer import Producer
@@ -138,9 +138,7 @@ class Client:
         says; with `bare` each line of NDJSON is itself the value. `progress(bytes, of these)` hears of the upload,
         `rows(rows, of these)` of what comes then. Raises what `upload` and `import_upload` raise.
         """
-        name = what if isinstance(what, str | os.PathLike) else ""
-        kind = format or format_of(os.fspath(name))
-        check_format(kind, bare)
+        kind = format_given(what, format, bare)
         upload_id = self.upload(topic, what, ANY_BYTES, progress)
         return self.import_upload(topic, upload_id, kind, bare, rows)
 

@@ -4,6 +4,7 @@ A broker works on an import whether somebody waits or not, and the same request 
 again, and doubles nothing.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import PurePath
 from typing import Literal, get_args
@@ -67,8 +68,15 @@ def format_of(name: str) -> Format:
     return _SUFFIXES[suffix]
 
 
+def format_given(what: object, format: Format | None, bare: bool) -> Format:
+    """The format that was said, else that of a path's suffix. Raises ValueError, before anything is uploaded."""
+    found = format or format_of(os.fspath(what) if isinstance(what, str | os.PathLike) else "")
+    check_format(found, bare)
+    return found
+
+
 def check_format(format: str, bare: bool) -> None:
-    """Raises ValueError, before anything is uploaded."""
+    """Raises ValueError."""
     if format not in get_args(Format):
         raise ValueError(f"format {format!r} is none of {', '.join(get_args(Format))}")
     if bare and format != "ndjson":
