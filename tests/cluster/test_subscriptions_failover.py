@@ -59,14 +59,11 @@ def test_a_pull_says_that_nothing_is_there_only_if_all_owners_were_asked(togethe
         s["id"] for s in together.get(0, f"{TOPIC}/segments")["segments"] if s["owner_url"] == together.urls[owner]
     ]
     together.publish(dispatcher, 60)
-    together.signal(owner, signal.SIGSTOP)  # its journal can not be had as long as it is not dead
-    try:
+    with together.stopped(owner):  # its journal can not be had as long as it is not dead
         while (answer := together.ask("POST", dispatcher, f"{NAME}/pull", json={})).status_code == 200:
             found = answer.json()["messages"]
             assert found, "nothing, and not all owners were asked"
             together.ack(dispatcher, found)
-    finally:
-        together.signal(owner, signal.SIGCONT)
     assert (answer.status_code, answer.json()["segments"]) == (503, theirs)
     assert answer.headers["retry-after"]
     drain(together, [dispatcher], 30)

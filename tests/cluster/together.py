@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -139,6 +140,29 @@ class Together:
     def signal(self, broker: int, number: int = signal.SIGKILL) -> None:
         """Send a broker a signal."""
         os.kill(self.pid(broker), number)
+
+    @contextmanager
+    def stopped(self, broker: int) -> Iterator[None]:
+        """A broker that stands still meanwhile, and not with SQLite's write lock in its hand: all would wait for it."""
+        self.signal(broker, signal.SIGSTOP)
+        while self._locked():
+            self.signal(broker, signal.SIGCONT)
+            time.sleep(0.01)
+            self.signal(broker, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(broker, signal.SIGCONT)
+
+    def _locked(self) -> bool:
+        """Whether nobody can write to coordination for longer than a transaction takes."""
+        with closing(sqlite3.connect(self.process.data_dir / "coordination.db", timeout=1)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            database.rollback()
+            return False
 
     def _rows(self, kind: Any) -> list[tuple[str, bytes]]:
         with closing(sqlite3.connect(self.process.data_dir / "coordination.db")) as database:

@@ -58,14 +58,12 @@ def test_one_that_stands_still_comes_back_and_does_no_harm(brokers, importer_of)
     upload, runner = begun(brokers, importer_of(brokers.urls[0]))
     other = importer_of(brokers.urls[(runner + 1) % 3])
     before = other.show(upload).json()["broker"]
-    brokers.signal(runner, signal.SIGSTOP)
-    try:
+    with brokers.stopped(runner):
         end = time.monotonic() + 60
-        while other.show(upload).json()["broker"] == before:
+        while (told := other.show(upload)).json()["broker"] == before:
+            assert told.json()["state"] == "running", "it was over before it was stopped"
             assert time.monotonic() < end
             time.sleep(0.05)
-    finally:
-        brokers.signal(runner, signal.SIGCONT)
     finish(other, upload)
 
 
