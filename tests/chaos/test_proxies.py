@@ -94,16 +94,16 @@ def test_a_hole_swallows_one_way_or_both_and_gives_back_what_it_held(link, serve
 
 
 def test_a_delay_is_a_delay(link):
-    link.delay(0.1)
+    link.delay(0.5)
     with connected(link) as connection:
         connection.settimeout(5)
         began = time.monotonic()
         assert asked(connection, b"a\n") == b"a\n"
-        assert time.monotonic() - began >= 0.2
+        assert time.monotonic() - began >= 1
         link.heal()
         began = time.monotonic()
         asked(connection, b"b\n")
-        assert time.monotonic() - began < 0.1
+        assert time.monotonic() - began < 0.5
 
 
 def test_a_dead_server_ends_the_connection(link, server):

@@ -48,7 +48,8 @@ class Broker:
         threading.Thread(target=self.watch_parent, daemon=True).start()
         self.serve()
         self.event("start")
-        self.stopped.wait()
+        while not self.stopped.wait(POLL_S):  # a signal just before a wait without an end would not wake it
+            pass
         while "linger" in self.orders():
             time.sleep(POLL_S)
         self.event("stop")
