@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -53,9 +54,15 @@ class Reader:
 
     @staticmethod
     async def start(command: Sequence[str], job: Job, layout: Layout) -> "Reader":
-        """Start it on a job, whose file's descriptor it inherits."""
-        process = await asyncio.to_thread(_started, command, job)
-        return Reader(process, layout, job)
+        """Start it on a job, of whose file it gets a descriptor of its own. A start that nobody waits for any more ends
+        what it starts."""
+        job = msgspec.structs.replace(job, file=os.dup(job.file))
+        starting = asyncio.create_task(asyncio.to_thread(_started, command, job))
+        try:
+            return Reader(await asyncio.shield(starting), layout, job)
+        except asyncio.CancelledError:
+            starting.add_done_callback(partial(_forgo, layout, job))
+            raise
 
     @property
     def pid(self) -> int:
@@ -76,10 +83,14 @@ class Reader:
 
     async def close(self) -> None:
         """End it, and wait until it is gone; which it will be also where nobody waits any more."""
+        await asyncio.shield(asyncio.wrap_future(self.end()))
+
+    def end(self) -> Future[None]:
+        """End it; done when it is gone."""
         self._process.kill()
         reaped = self._threads.submit(self._reap)
         self._threads.shutdown(wait=False)
-        await asyncio.shield(asyncio.wrap_future(reaped))
+        return reaped
 
     def _reap(self) -> None:
         self._process.wait()
@@ -129,6 +140,11 @@ class Reader:
         return buffer if size > PIPE_BYTES else buffer.to_pybytes()  # type: ignore[no-any-return]
 
 
+def _forgo(layout: Layout, job: Job, started: "asyncio.Task[subprocess.Popen[bytes]]") -> None:
+    if not started.cancelled() and not started.exception():
+        Reader(started.result(), layout, job).end()
+
+
 def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
     """The only batch of a stream. Raises Damaged, also where it would take more once decompressed, and what Arrow
     raises."""
@@ -144,15 +160,18 @@ def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
 
 def _started(command: Sequence[str], job: Job) -> "subprocess.Popen[bytes]":
     environment = {name: value for name in KEPT if (value := os.environ.get(name)) is not None}
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-        pass_fds=[job.file],
-        env={**environment, **SET},
-    )
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            pass_fds=[job.file],
+            env={**environment, **SET},
+        )
+    finally:
+        os.close(job.file)
     assert process.stdin
     assert process.stdout
     _widen(process.stdout.fileno())

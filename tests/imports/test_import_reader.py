@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -207,3 +208,18 @@ import_child.main()
             os.close(other)
     assert told.kind == "refused"
     assert told.problem.detail == ""
+
+
+async def test_a_start_that_is_given_up_leaves_nothing():
+    given = Given(parquet(numbered(10)), "parquet")
+    given.command = ["sleep", "100"]
+    before = sorted(os.listdir("/proc/self/fd"))
+    starting = asyncio.create_task(given.__aenter__())
+    await asyncio.sleep(0)  # it has asked a thread for the process, and has none yet
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    async with asyncio.timeout(20):
+        while sorted(os.listdir("/proc/self/fd")) != before:
+            await asyncio.sleep(0.01)
+    assert not [pid for tasks in Path("/proc/self/task").glob("*/children") for pid in tasks.read_text().split()]
