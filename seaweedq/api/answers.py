@@ -5,6 +5,7 @@ since most readers take numbers as doubles; binary is base64; times are RFC 3339
 fields, which have no zone.
 """
 
+import sys
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from seaweedq.segments.layout import Format, Layout, offsets
 
 _QUOTE, _BACKSLASH = b'"\\'
 _FEW = 32
+_SLICE_ROWS = 2048  # typed texts are made of so many rows at a time: names of fields make them far larger than rows
 NO_LINKS: Mapping[str, str] = {}
 
 Text = Any  # a string column, or one string for all rows
@@ -30,9 +32,35 @@ def encode_messages(
     layout: Layout,
     attempts: Mapping[int, int] | None,
     links: Mapping[str, str] = NO_LINKS,
-) -> bytes:
-    """The JSON array of the messages of one segment; arguments as those of `message_texts`."""
-    return json_array([message_texts(first, rows, segment, layout, attempts, links) for first, rows in dense(pieces)])
+    max_bytes: int = sys.maxsize,
+) -> tuple[bytes, int | None]:
+    """The JSON array of the messages of one segment, at most `max_bytes` but at least one message, and the offset of
+    the first one that did not fit, None where all did; other arguments as those of `message_texts`."""
+    columns: list[pa.StringArray] = []
+    left = max_bytes - 1  # two brackets, and one comma less than counted
+    together = dense(pieces)
+    for first, rows in _slices(together) if layout.format is Format.TYPED else together:
+        texts = message_texts(first, rows, segment, layout, attempts, links)
+        ends = _ends(texts)
+        fit = max(int(np.searchsorted(ends, left, side="right")), 0 if columns else 1)
+        columns.append(texts.slice(0, fit))
+        if fit < len(texts):
+            return json_array(columns), first + fit
+        left -= int(ends[-1])
+    return json_array(columns), None
+
+
+def _slices(pieces: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    for first, rows in pieces:
+        for at in range(0, rows.num_rows, _SLICE_ROWS):
+            yield first + at, rows.slice(at, _SLICE_ROWS)
+
+
+def _ends(texts: pa.StringArray) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Where each text ends, in bytes, when a comma follows each."""
+    count = len(texts)
+    edges = np.frombuffer(texts.buffers()[1], np.int32, count + 1, texts.offset * 4).astype(np.int64)
+    return edges[1:] - edges[0] + np.arange(1, count + 1)  # type: ignore[no-any-return]
 
 
 def dense(pieces: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -17,11 +17,13 @@ from seaweedq.api.shell import broker_of, described, integer, schema_ref
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.read import Pieces, unexpired
+from seaweedq.broker.read import Pieces, fitting, unexpired
 from seaweedq.coordination.keys import ID_BOUND
 
 router = APIRouter(tags=["read"])
 MAX_BYTES = 8 * 1024 * 1024
+_FRAME_BYTES = 1024  # of a JSON answer, around its messages: at most 32 successors
+_END_BYTES = 8  # of an Arrow stream
 MAX_LIMIT = 10_000
 MAX_WAIT_S = 30.0
 EXAMPLE = {
@@ -139,10 +141,11 @@ async def _read(broker: Broker, segment: OpenSegment, offset: int, limit: int, w
 
 def _arrow_answer(broker: Broker, topic: Topic, segment: OpenSegment, next_offset: int, alive: Pieces) -> Response:
     record, _ = broker.catalog.segment(topic, segment.id)
-    headers = {"Next-Offset": str(next_offset)}
+    content, left_out = arrow_stream(segment, alive, MAX_BYTES)
+    headers = {"Next-Offset": str(next_offset if left_out is None else left_out)}
     if record.state == "sealed":
         headers |= {"Sealed": "true", "Successors": ",".join(map(str, record.successors))}
-    return Response(arrow_stream(segment, alive), media_type=ARROW, headers=headers)
+    return Response(content, media_type=ARROW, headers=headers)
 
 
 def _answer(
@@ -154,19 +157,29 @@ def _answer(
     links: Mapping[str, str],
 ) -> Response:
     record, _ = broker.catalog.segment(topic, segment.id)
+    messages, left_out = encode_messages(alive, segment.id, segment.layout, None, links, MAX_BYTES - _FRAME_BYTES)
     content = b'{"messages":%b,"next_offset":%d,"sealed":%b,"successors":%b}' % (
-        encode_messages(alive, segment.id, segment.layout, None, links),
-        next_offset,
+        messages,
+        next_offset if left_out is None else left_out,
         b"true" if record.state == "sealed" else b"false",
         msgspec.json.encode(record.successors if record.state == "sealed" else ()),
     )
     return Response(content, media_type="application/json")
 
 
-def arrow_stream(segment: OpenSegment, pieces: Pieces) -> memoryview:
-    """The rows with all columns of the table, offsets too, as an IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, segment.layout.table) as writer:
-        for first, rows in pieces:
-            writer.write_batch(segment.layout.complete(rows, first))
-    return memoryview(sink.getvalue())
+def arrow_stream(segment: OpenSegment, pieces: Pieces, max_bytes: int) -> tuple[memoryview, int | None]:
+    """The rows with all columns of the table, offsets too, as an IPC stream of at most `max_bytes` but at least one
+    row; and the offset of the first row that did not fit, None where all did."""
+    sink, schema = pa.BufferOutputStream(), segment.layout.table
+    left, left_out = max_bytes - schema.serialize().size - _END_BYTES, None
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for at, (first, rows) in enumerate(pieces):
+            rows = segment.layout.complete(rows, first)
+            fit = fitting(rows, left, 0 if at else 1, pa.ipc.get_record_batch_size)
+            if fit:
+                writer.write_batch(rows.slice(0, fit))
+            if fit < rows.num_rows:
+                left_out = first + fit
+                break
+            left -= pa.ipc.get_record_batch_size(rows)
+    return memoryview(sink.getvalue()), left_out

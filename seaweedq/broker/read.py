@@ -7,7 +7,7 @@ tail may be flushed, so each step looks anew where its offset stands now.
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -203,14 +203,20 @@ def unexpired(first: int, rows: pa.RecordBatch, now_us: int) -> Pieces:
     return [(first + low, rows.slice(low, high - low)) for low, high in runs_of(alive)]
 
 
-def fitting(rows: pa.RecordBatch, max_bytes: int, at_least: int) -> int:
-    """How many leading rows take at most `max_bytes`, found by halving; never below `at_least`."""
-    if rows.nbytes <= max_bytes:
+def fitting(
+    rows: pa.RecordBatch,
+    max_bytes: int,
+    at_least: int,
+    size: Callable[[pa.RecordBatch], int] = lambda rows: int(rows.nbytes),
+) -> int:
+    """How many leading rows take at most `max_bytes`, found by halving; never below `at_least`. `size` is in bytes, by
+    default in memory."""
+    if size(rows) <= max_bytes:
         return int(rows.num_rows)
     low, high = at_least, rows.num_rows  # low fits (or is owed), high does not
     while low + 1 < high:
         middle = (low + high) // 2
-        if rows.slice(0, middle).nbytes <= max_bytes:
+        if size(rows.slice(0, middle)) <= max_bytes:
             low = middle
         else:
             high = middle
