@@ -91,7 +91,7 @@ def _rows_of(columns: dict[str, pa.Array], count: int, intake: Intake) -> pa.Rec
     timestamp, expires = _times(columns, count, intake, errors)
     if headers is not None:
         errors += _rows(_without_value(headers), "_headers: a null among them")
-    if intake.key_field is not None and not errors:
+    if intake.key_field is not None and len(errors) < MAX_INVALID:
         key = _keys(key, values, intake, errors)
     refuse(sorted(dict(reversed(errors)).items()))
     return assemble(layout, timestamp, key, headers, expires, values)
@@ -188,22 +188,21 @@ def _sizes(column: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
 
 
 def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
-    if layout.format is not Format.TYPED or not field.nullable:
-        nulls = _rows(column.is_null(), f"{field.name}: null")
-        if nulls:
-            return nulls
+    required = layout.format is not Format.TYPED or not field.nullable
+    nulls = _rows(column.is_null(), f"{field.name}: null") if required else []
     if layout.format is Format.JSON:
-        return _text_errors(column)
+        return nulls + _text_errors(column.fill_null("null") if nulls else column)
     kind = field.type
     if is_uuid(field):
-        return _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name}: not a UUID")
+        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name}: not a UUID")
     if is_time(field):
-        return _rows(pc.invert(pc.match_substring_regex(column, _TIME)), f"{field.name}: not a time HH:MM:SS.ffffff")
+        why = f"{field.name}: not a time HH:MM:SS.ffffff"
+        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _TIME)), why)
     if pa.types.is_timestamp(kind):
-        return _outside(field.name, column.cast(pa.int64()), MIN_US, MAX_US)
+        return nulls + _outside(field.name, column.cast(pa.int64()), MIN_US, MAX_US)
     if pa.types.is_date(kind):
-        return _outside(field.name, column.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
-    return []
+        return nulls + _outside(field.name, column.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
+    return nulls
 
 
 def _text_errors(column: pa.Array) -> Errors:
@@ -238,11 +237,20 @@ def _keys(explicit: pa.Array | None, values: list[pa.Array], intake: Intake, err
     if intake.layout.format is Format.TYPED:
         found = typed_values.keys_of(values, intake.layout.values, field)
     else:
-        found = _text_keys(values[0], field, errors)
+        found = _text_keys(_blanked(values[0], errors), field, errors)
     if explicit is None:
         return found
     errors += _rows(pc.not_equal(explicit, found), f"_key differs from the field {field!r}")
     return pc.coalesce(explicit, found)
+
+
+def _blanked(column: pa.Array, errors: Errors) -> pa.Array:
+    """JSON texts that can all be looked into: those of rows with errors are empty objects, which have no key."""
+    if not errors:
+        return column
+    bad = np.zeros(len(column), bool)
+    bad[[row for row, _ in errors]] = True
+    return pc.if_else(pa.array(bad), "{}", column)
 
 
 def _text_keys(column: pa.Array, field: str, errors: Errors) -> pa.Array:

@@ -139,6 +139,35 @@ def test_rows_that_are_not_valid_are_named() -> None:
     assert [why.split(":")[0] for why in whys.values()] == ["value", "_timestamp", "_timestamp", "_expires", "_headers"]
 
 
+def test_rows_that_are_not_valid_for_several_reasons_are_all_named() -> None:
+    texts = [None, "{bad", '{"k":{}}', '{"k":"a"}', '{"k":"a"}', '{"k":"b"}', "7", '{"k":[]}']
+    table = {
+        "value": texts,
+        "_key": ["a", "a", None, "b", "a", "b", None, None],
+        "_timestamp": pa.array([0, 0, 0, 0, 0, 2**62, 0, 0], TIMESTAMP),
+    }
+    with pytest.raises(InvalidMessages) as caught:
+        decode_arrow(stream(table), intake(key_field="k"))
+    whys = [
+        "value: null",
+        "JSON is malformed",
+        "k: the key field",
+        "_key differs",
+        "_timestamp: more",
+        "k: the key field",
+    ]
+    assert list(reasons(caught.value)) == [0, 1, 2, 3, 5, 7]
+    for why, found in zip(whys, reasons(caught.value).values(), strict=True):
+        assert found.startswith(why)
+
+
+def test_typed_rows_that_are_not_valid_for_several_reasons_are_all_named() -> None:
+    table = {"small": pa.array([None, 2, 3, 4], pa.int32()), "_key": ["1", "2", "9", None]}
+    with pytest.raises(InvalidMessages) as caught:
+        decode_arrow(stream(table), intake("typed", "small"))
+    assert list(reasons(caught.value).items()) == [(0, "small: null"), (2, "_key differs from the field 'small'")]
+
+
 def test_a_null_value_of_a_bytes_topic_is_named() -> None:
     with pytest.raises(InvalidMessages, match="null"):
         decode_arrow(stream({"value": [b"", None]}), intake("bytes"))
