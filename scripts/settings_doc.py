@@ -22,7 +22,7 @@ Every setting of `seaweedq serve` can be given in three ways. The first that nam
 
 1. the command line: `--flush-max-age-s 10`
 2. the environment: `SEAWEEDQ_FLUSH_MAX_AGE_S=10`
-3. a TOML file, named by `--config broker.toml`: `flush_max_age_s = 10`
+3. a TOML file, named by `--config broker.toml` or `SEAWEEDQ_CONFIG`: `flush_max_age_s = 10`
 
 The option is the name with dashes. The variable is `SEAWEEDQ_` and the name in capitals. A name that ends in `_s`
 counts seconds, one that ends in `_bytes` counts bytes; both are written as plain numbers. An unknown name in the TOML

@@ -100,10 +100,9 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     kind = field.annotation if field.annotation in (int, float, str, bool, Path) else str
     flag = f"--{name.replace('_', '-')}"
-    shown = str(field.default) if field.default != "" else "store in the data folder"
     option = typer.Option(
         flag if kind is not bool else f"{flag}/--no-{flag[2:]}",
-        help=f"{field.description} \\[default: {shown}]",
+        help=f"{field.description} \\[default: {str(field.default) or 'none'}]",
         show_default=False,
     )
     return inspect.Parameter(
@@ -113,7 +112,9 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
 
 @with_settings
 def serve(
-    config: Annotated[Path | None, typer.Option("--config", help="A TOML file with settings by name.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", envvar="SEAWEEDQ_CONFIG", help="A TOML file with settings by name.")
+    ] = None,
     **given: Any,
 ) -> None:
     """Run a broker. Every option is also a SEAWEEDQ_* variable and a line of the TOML file."""

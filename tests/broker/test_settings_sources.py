@@ -135,3 +135,16 @@ def test_names_are_those_that_fit_into_keys(name: str) -> None:
         assert not fits
     else:
         assert fits
+
+
+def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    named = CliRunner().invoke(app, ["serve"], env={"SEAWEEDQ_CONFIG": str(tmp_path / "none.toml")})
+    assert isinstance(named.exception, InvalidRequest)
+    assert "none.toml" in str(named.exception)
+
+
+def test_help_says_the_default_of_each_setting() -> None:
+    shown = " ".join(CliRunner().invoke(app, ["serve", "--help"], env={"COLUMNS": "20000"}).output.split())
+    for name, field in Settings.model_fields.items():
+        _, _, told = shown.partition(f"--{name.replace('_', '-')} ")
+        assert f"[default: {str(field.default) or 'none'}]" in told.partition(" --")[0]
