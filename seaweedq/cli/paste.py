@@ -8,9 +8,9 @@ def lines(url: str, topic: str, path: str, value: str = '{"n": 1}') -> list[str]
     """
     place = location(path)
     publish = f"curl {url}/v1/topics/{topic}/messages -H 'content-type: application/json' -d '{{\"value\": {value}}}'"
+    shown = f"curl {url}/v1/topics/{topic}"
     return [
-        f"curl {url}/v1/topics/{topic}",
-        *([publish] if value else [f"curl '{url}/v1/topics/{topic}/segments/0/messages?limit=2'"]),
+        *([publish, shown] if value else [shown, f"curl '{url}/v1/topics/{topic}/segments/0/messages?limit=2'"]),
         f"seaweedq pull {topic} --subscription mine --start earliest --url {url}",
         f"duckdb -c \"SELECT segment, count(*) FROM read_parquet('{place}/**/*.parquet', hive_partitioning = true) "
         f'GROUP BY segment"',

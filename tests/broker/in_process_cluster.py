@@ -18,6 +18,7 @@ from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 
 STEPS = 2_000
+LEASE_S = 60.0  # nobody loses it because the machine is busy; who is to lose it has it revoked
 
 
 class DirectPeers(Peers):
@@ -55,7 +56,9 @@ class InLoop:
     async def begin(self) -> Broker:
         """One more, ready."""
         number = len(self.brokers)
-        settings = Settings(data_dir=self._folder / str(number), name=f"b{number}", **self._settings)
+        settings = Settings(
+            data_dir=self._folder / str(number), name=f"b{number}", **{"lease_s": LEASE_S, **self._settings}
+        )
         return await self._begin(settings, f"http://b{number}")
 
     async def begin_again(self, dead: Broker) -> Broker:

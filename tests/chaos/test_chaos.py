@@ -20,5 +20,5 @@ SHORT = (
 def test_a_short_run_breaks_no_promise(tmp_path):
     report = run(Options(seed=1, seconds=30, lease_s=2.0, faults=[f for f in ALL if f.name in SHORT]), tmp_path)
     assert report.violations == []
-    assert len(report.done) >= 4
+    assert len(report.done) >= 2  # on a machine with nothing else to do six or more
     assert sum(e.op == "publish" and e.type == "ok" for e in report.events) > 1000

@@ -133,5 +133,6 @@ def test_lines_to_paste_name_the_directory_as_readers_take_it():
     assert 'spark.read.parquet("/data/my store/topics/t")' in text
     assert "read_parquet('/data/my store/topics/t/**/*.parquet'" in text
     assert """-d '{"value": {"n": 1}}'""" in text
+    assert text.startswith("curl http://b:1/v1/topics/t/messages ")  # before there is a topic all else is 404
     assert "-d '" not in "\n".join(paste.lines("http://b:1", "t", "file:///x", value=""))
     assert paste.location("s3://bucket/topics/t") == "s3://bucket/topics/t"

@@ -66,6 +66,18 @@ class Scene(Upheaval):
             await asyncio.sleep(0.01)
         raise AssertionError(f"nobody owns {segment}")
 
+    async def gathered(self, count: int) -> Broker:
+        """Have all segments moved to the owner of the first one, where they stay: no leader of now evens out."""
+        for broker in self.cluster.living:
+            broker.leader._evening.even = _leave  # type: ignore[method-assign]
+        for _ in range(200):
+            await self.gather(range(count))  # which an evening out that was under way may undo
+            owner = await self.owner(0)
+            records = owner.catalog.segments(self.known(owner)).values()
+            if {record.owner for record in records} == {owner.membership.broker}:
+                return owner
+        raise AssertionError("segments do not stay at one broker")
+
     def known(self, broker: Broker) -> Topic:
         """The topic at a broker."""
         return broker.catalog.topic("t")
@@ -78,6 +90,10 @@ class Scene(Upheaval):
                 return records
             await asyncio.sleep(0.01)
         raise AssertionError(f"{segments} are not replaced: {await self.records()}")
+
+
+async def _leave() -> None:
+    pass
 
 
 @asynccontextmanager

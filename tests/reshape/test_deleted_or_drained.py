@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from in_process import Gate
 from in_process_cluster import until
-from scene import Scene, scene
+from scene import scene
 
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records import TopicConfig
@@ -31,21 +31,12 @@ async def reached(gate: Gate) -> None:
         await gate.reached.wait()
 
 
-async def gathered(here: Scene, count: int) -> Broker:
-    """All segments are at the owner of the first one."""
-    await here.gather(range(count))
-    owner = await here.owner(0)
-    mine = owner.membership.broker
-    await until(lambda: {r.owner for r in owner.catalog.segments(here.known(owner)).values()} == {mine})
-    return owner
-
-
 @pytest.mark.parametrize("through", ["owner", "another"])
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_topic_is_deleted_while_a_segment_gives_way(tmp_path: Path, step: str, through: str) -> None:
     """Nothing of it is left, nor comes back when the split goes on; a new topic of the name has ids of its own."""
     async with scene(tmp_path, 2) as here:
-        owner = await gathered(here, 2)
+        owner = await here.gathered(2)
         await here.go()
         here.stopped = True
         await asyncio.gather(*here._going)
@@ -96,7 +87,7 @@ async def test_an_owner_drains_while_its_segments_give_way(
 ) -> None:
     """It is gone in time, the change comes to an end or was undone, and every publish is answered."""
     async with scene(tmp_path, segments, journal=journal, publish_timeout_s=8) as here:
-        owner = await gathered(here, segments)
+        owner = await here.gathered(segments)
         await here.go()
         gate = hold(owner, step)
         here.plan(range(segments), [2**30] if segments == 1 else [])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from in_process_cluster import until
-from scene import Scene, scene
+from scene import scene
 
 SPLIT, MERGE, ROLL = ("split", 1, [2**29, 2**30]), ("merge", 2, []), ("roll", 1, [])
 PLANNED = ["reshape.flushed", "reshape.commit", "entry.encode", "entry.append", "entry.appended", "flush.release"]
@@ -19,22 +19,13 @@ CASES += [
 ]
 
 
-async def gathered(here: Scene, count: int) -> None:
-    """All segments are at the owner of the first one."""
-    await here.gather(range(count))
-    owner = await here.owner(0)
-    records = owner.catalog.segments
-    await until(lambda: {r.owner for r in records(here.known(owner)).values()} == {owner.membership.broker})
-
-
 @pytest.mark.parametrize(
     ("place", "change", "journal"), CASES, ids=[f"{place}-{change[0]}-{journal}" for place, change, journal in CASES]
 )
 async def test_the_owner_dies(tmp_path: Path, place: str, change: tuple[str, int, list[int]], journal: str) -> None:
     kind, count, points = change
     async with scene(tmp_path, count, journal=journal) as here:
-        await gathered(here, count)
-        owner = await here.owner(0)
+        owner = await here.gathered(count)
         await here.go()
         here.cluster.die_at(owner, place)
         here.plan(range(count), points)
@@ -51,8 +42,7 @@ async def test_the_owner_dies(tmp_path: Path, place: str, change: tuple[str, int
 @pytest.mark.parametrize("place", ["plan.write", "reshape.committed", "reshape.sealed", "entry.appended"])
 async def test_all_die_and_begin_again(tmp_path: Path, place: str) -> None:
     async with scene(tmp_path, 2) as here:
-        await gathered(here, 2)
-        owner = await here.owner(0)
+        owner = await here.gathered(2)
         await here.go()
         here.cluster.die_at(owner, place)
         here._do(owner, here._plan(owner, [0, 1], [5, 2**30]))
@@ -69,8 +59,7 @@ async def test_all_die_and_begin_again(tmp_path: Path, place: str) -> None:
 async def test_a_merge_whose_segments_come_to_two_owners_goes_on_at_one(tmp_path: Path) -> None:
     """The owner of many segments dies with a committed merge: they are shared out among the others."""
     async with scene(tmp_path, 9, count=4) as here:
-        await gathered(here, 9)
-        owner = await here.owner(0)
+        owner = await here.gathered(9)
         await here.go()
         here.cluster.die_at(owner, "reshape.committed")
         here.plan(range(9), [])

@@ -25,7 +25,6 @@ PLACES = (
     *("move.flushed", "move.given", "leader.give", "recover.append", "takeover.recovered"),
 )
 SETTLE_S = 30.0
-LEASE_S = 60.0  # nobody loses it because the machine is busy; who is to lose it has it revoked
 
 
 class Upheaval:
@@ -43,7 +42,7 @@ class Upheaval:
         self.log: list[str] = []
         self.work: set[asyncio.Task[Any]] = set()
         self._stack = AsyncExitStack()
-        self._made = lives(folder, count, store, **{"publish_timeout_s": 2, "lease_s": LEASE_S, **settings})
+        self._made = lives(folder, count, store, **{"publish_timeout_s": 2, **settings})
         self.cluster: Lives
 
     async def begin(self, segments: int) -> None:
