@@ -277,7 +277,7 @@ class Parts(ABC):
         )
 
     def _make_leader(self) -> Leader:
-        reports = Reports(self.catalog, self.roster, self.peers)
+        reports = Reports(self.catalog, self.roster, self.peers, self.membership.broker, self.loads)
         evening = Evening(self.catalog, self.roster, reports, self.peers, self.clock)
         self.scaler = Scaler(self.catalog, self.roster, reports, self.planner, evening, self.election, self.clock)
         deletions = Deletions(self.catalog, self.delete_topic, self.clock)

@@ -6,12 +6,14 @@ became of the request is unknown: whoever asks decides whether it may be repeate
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import aiohttp
 import msgspec
 
 from seaweedq.errors import SeaweedqError, Unavailable, by_slug
+
+if TYPE_CHECKING:
+    import aiohttp  # a tenth of a start: a broker that is alone never needs it
 
 SECRET_HEADER = "Seaweedq-Secret"
 CONNECT_S = 2.0
@@ -87,6 +89,8 @@ class Peers:
 
     async def relay(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
         """Send a request on. Raises Unavailable where no answer came."""
+        import aiohttp
+
         if self._session is not None and self._session.closed:
             raise Unavailable("the broker is stopping")
         total = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
@@ -105,7 +109,9 @@ class Peers:
         if self._session is not None:
             await self._session.close()
 
-    def _client(self) -> aiohttp.ClientSession:
+    def _client(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
         if self._session is None:
             # No limit: long polls that are handed on must not keep acks waiting; clients' own connections bound them.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, use_dns_cache=True)

@@ -5,7 +5,7 @@ import asyncio
 from seaweedq.balancer.load import SegmentLoad, costs
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.broker.catalog import Catalog
-from seaweedq.broker.loads import LoadReport, policy_of
+from seaweedq.broker.loads import LoadReport, Loads, policy_of
 from seaweedq.broker.peers import Peers
 from seaweedq.coordination.roster import Roster
 
@@ -13,27 +13,31 @@ CALL_S = 5.0
 
 
 class Reports:
-    """The last report of each broker. `loads` and `costs` are of those that answered, whose names are in `answered`.
+    """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` and `costs` are of
+    those that answered, whose names are in `answered`.
 
     What a segment's earlier owner has observed of it still counts: a move does not make it unknown.
     """
 
-    def __init__(self, catalog: Catalog, roster: Roster, peers: Peers) -> None:
+    def __init__(self, catalog: Catalog, roster: Roster, peers: Peers, broker: str, own: Loads) -> None:
         self.loads: dict[SegmentId, SegmentLoad] = {}
         self.costs: dict[SegmentId, float] = {}
         self.answered: set[str] = set()
         self._catalog = catalog
         self._roster = roster
         self._peers = peers
+        self._broker = broker
+        self._own = own
         self._owners: dict[SegmentId, str] = {}
         self._earlier: dict[SegmentId, SegmentLoad] = {}  # under owners before the present one
 
     async def ask(self) -> None:
         """Ask all living brokers."""
-        urls = {broker: record.url for broker, (record, _) in self._roster.brokers.items()}
+        urls = {broker: record.url for broker, (record, _) in self._roster.brokers.items() if broker != self._broker}
         asked = (self._peers.call(url, "load", None, LoadReport, CALL_S) for url in urls.values())
         answers = await asyncio.gather(*asked, return_exceptions=True)
         reports = {broker: a for broker, a in zip(urls, answers, strict=True) if isinstance(a, LoadReport)}
+        reports[self._broker] = self._own.report()
         loads: dict[SegmentId, SegmentLoad] = {}
         for broker, report in reports.items():
             for segment, load in report.all().items():

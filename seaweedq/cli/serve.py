@@ -6,7 +6,6 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # Arrow reads it once, when 
 
 import asyncio
 import ctypes
-import gc
 import inspect
 import logging
 import signal
@@ -36,7 +35,6 @@ from seaweedq.cli.lifeline import end_with_parent
 from seaweedq.cli.members import check_members
 from seaweedq.cli.secret import cluster_secret
 from seaweedq.cli.stores import open_store
-from seaweedq.cli.supervise import supervise
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Fenced, InvalidRequest, Unavailable
 from seaweedq.settings import Settings, redacted
@@ -124,6 +122,8 @@ def serve(
     )
     check_members(settings)
     if settings.brokers > 1 and not settings.member:
+        from seaweedq.cli.supervise import supervise  # a broker needs none of it
+
         raise typer.Exit(supervise(settings))
     if settings.member:
         end_with_parent()
@@ -132,7 +132,6 @@ def serve(
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
     sys.meta_path.insert(0, _NoPandas())
     _keep_freed_memory()
-    gc.freeze()  # what was imported stays: a full collection that looks at it again takes 24 ms
     if settings.host not in LOOPBACK:
         logger.warning(
             "listening on %s WITHOUT AUTHENTICATION: whoever reaches it can read, write and delete everything",

@@ -95,7 +95,7 @@ async def test_a_broker_that_answers_nobody_is_given_nothing_for_balance(tmp_pat
         mute = await stranger(together, tmp_path / "x", "secret")
         await mute.start()
         await until(lambda: mute.membership.broker in leads.roster.brokers)
-        reports = Reports(leads.catalog, leads.roster, leads.peers)
+        reports = Reports(leads.catalog, leads.roster, leads.peers, leads.membership.broker, leads.loads)
         await reports.ask()
         await Evening(leads.catalog, leads.roster, reports, leads.peers, leads.clock).even()
         assert not leads.catalog.owned_by(mute.membership.broker)
