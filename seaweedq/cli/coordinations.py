@@ -7,13 +7,15 @@ from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 
 ETCD = "etcd://"
+POLL_S, ALONE_S = 0.05, 1.0  # a broker that is alone writes everything itself, and sees that at once
 
 
 def open_coordination(settings: Settings, clock: Clock) -> Coordination:
     """The coordination that the settings name. Raises InvalidRequest where it needs an extra, or a file that can not
     be read."""
     if not settings.coordination.startswith(ETCD):
-        return EmbeddedCoordination(settings.data_dir / "coordination.db", clock)
+        poll_s = POLL_S if settings.brokers > 1 else ALONE_S
+        return EmbeddedCoordination(settings.data_dir / "coordination.db", clock, poll_s=poll_s)
     try:
         from seaweedq.coordination.etcd import EtcdCoordination
         from seaweedq.coordination.etcd_transport import Access

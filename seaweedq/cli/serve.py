@@ -6,6 +6,7 @@ os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # Arrow reads it once, when 
 
 import asyncio
 import ctypes
+import gc
 import inspect
 import logging
 import signal
@@ -196,6 +197,7 @@ async def _life(settings: Settings) -> bool:
             await store.sweep_temporary()
         if await _started(broker, told):
             server = _Server(broker, told)
+            gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
             listener.listen(2048)  # whoever reads the greeting may connect
             _greet(settings, broker)
             await server.run_until_stopped(listener)
