@@ -58,7 +58,7 @@ SURFACE = {
 # A local store takes no parts; a token stands in a URL, and in no description.
 NEVER_VALID = {f"POST {UPLOAD}/parts", f"PUT {UPLOAD}/content", f"GET {UPLOAD}/content"}
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-EXAMPLES = 20
+EXAMPLES = 12
 
 
 @pytest.fixture(scope="module")
