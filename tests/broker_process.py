@@ -94,8 +94,8 @@ class BrokerProcess:
 
     def ready(self) -> bool:
         """Whether /readyz answers 200 now."""
-        try:
-            return httpx.get(f"{self.url}/readyz", timeout=5, trust_env=False).status_code == 200
+        try:  # without verify=False each call reads all certificates of the world, which takes 20 ms
+            return httpx.get(f"{self.url}/readyz", timeout=5, trust_env=False, verify=False).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -36,7 +36,7 @@ class Client(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.history = history
         self.rng = random.Random(f"{name} {seed}")
-        self.http = httpx.Client(base_url=url, timeout=10, trust_env=False)
+        self.http = httpx.Client(base_url=url, timeout=10, trust_env=False, verify=False)
         self.error: BaseException | None = None
         self.stopped = threading.Event()
 
@@ -264,7 +264,7 @@ def create(url: str, segments: int = 3, flush: dict[str, Any] | None = None, **m
     """The topic and its subscription."""
     topic = f"{url}/v1/topics/{TOPIC}"
     flush = flush or {"max_age_s": 1, "max_bytes": 65_536}
-    with httpx.Client(timeout=30, trust_env=False) as http:
+    with httpx.Client(timeout=30, trust_env=False, verify=False) as http:
         _good(http.put(topic, json={"initial_segments": segments, "flush": flush, **more}))
         subscription = {"start": "earliest", "ack_deadline_s": 1}
         _good(http.put(f"{topic}/subscriptions/{SUBSCRIPTION}", json=subscription))

@@ -23,13 +23,15 @@ class Retrying:
     def __init__(self, broker):
         self.broker = broker
         self.url = f"{broker.url}/v1/topics/{TOPIC}"
-        httpx.put(self.url, json={"initial_segments": SEGMENTS}, trust_env=False).raise_for_status()
+        httpx.put(self.url, json={"initial_segments": SEGMENTS}, trust_env=False, verify=False).raise_for_status()
 
     def publish(self, sequence, keys, media="application/x-ndjson"):
         lines = [{"value": {"p": "p", "n": sequence + n}, "key": key} for n, key in enumerate(keys)]
         content = "\n".join(map(json.dumps, lines))
         headers = {"Content-Type": media, "Producer-Id": "p", "Producer-Sequence": str(sequence)}
-        return httpx.post(f"{self.url}/messages", content=content, headers=headers, timeout=30, trust_env=False)
+        return httpx.post(
+            f"{self.url}/messages", content=content, headers=headers, timeout=30, trust_env=False, verify=False
+        )
 
     def to_death(self, sequence, keys):
         with pytest.raises(httpx.TransportError):

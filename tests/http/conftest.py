@@ -17,7 +17,7 @@ def broker(broker_processes: Callable[..., BrokerProcess], request: pytest.Fixtu
 @pytest.fixture(scope="module")
 def http(broker: BrokerProcess) -> Iterator[httpx.Client]:
     """A client of the broker."""
-    with httpx.Client(base_url=broker.url, trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=broker.url, trust_env=False, verify=False, timeout=30) as client:
         yield client
 
 
