@@ -67,7 +67,7 @@ def test_a_topic_whose_creation_was_cut_off_is_not_there_and_can_be_made(fragile
     broker, ask = fragile(place)
     ask.to_death("PUT", json={"initial_segments": SEGMENTS})
     assert ask("GET").status_code == 404
-    assert not (broker.store / "topics" / TOPIC).exists()
+    until(lambda: not (broker.store / "topics" / TOPIC).exists(), what="the sweep")
     assert ask("PUT", json={"initial_segments": 3}).status_code == 201
     assert ask.ids() == {SEGMENTS, SEGMENTS + 1, SEGMENTS + 2}  # ids are never used again
     assert_works(broker, history)
