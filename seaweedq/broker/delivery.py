@@ -49,7 +49,7 @@ class Delivery:
         self.acked_to = acked_to
         self.acked = Runs(acked)
         self.attempts = attempts or {}  # of those delivered more than once
-        self.delivered_to = max(delivered_to, acked_to)
+        self.delivered_to = max(delivered_to, acked_to, self.acked.end)  # after a crash acks are newer than checkpoints
         self._acking = Runs()
         self._leases = list(leases)
         self._consumer = consumer

@@ -30,6 +30,11 @@ class Runs:
         """How many offsets there are."""
         return sum(self._highs) - sum(self._lows)
 
+    @property
+    def end(self) -> int:
+        """The end of the last run, 0 for an empty set."""
+        return self._highs[-1] if self._highs else 0
+
     def add(self, low: int, high: int) -> None:
         """Add [low, high); touching runs become one."""
         if low >= high:

@@ -156,10 +156,16 @@ class Bucket:
             pass
 
     async def list(self, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
-        """A page of keys with this prefix behind `after`, in byte order, at most `limit`; whether there are more."""
+        """Returns a page of keys with this prefix behind `after`, at most `limit`, and whether there are more.
+
+        SeaweedFS 4.44 lists keys outside the prefix, or none, where `StartAfter` does not begin with it: it is left out.
+        """
+        if after > prefix and not after.startswith(prefix):
+            return [], False  # `after` is behind all keys with this prefix
+        start = {"StartAfter": after} if after.startswith(prefix) else {}
         page = await self._repeat(
             f"list {prefix}",
-            lambda: self._call("list_objects_v2", Prefix=prefix, StartAfter=after, MaxKeys=limit),
+            lambda: self._call("list_objects_v2", Prefix=prefix, MaxKeys=limit, **start),
         )
         return [each["Key"] for each in page.get("Contents", ())], bool(page["IsTruncated"])
 

@@ -100,3 +100,17 @@ def test_an_ack_repeated_while_the_first_is_on_its_way_waits_for_durability_too(
     delivery.expire(0)
     repeat = delivery.judge([1, 2, 3], "a")
     assert (repeat.runs, repeat.known, repeat.unknown) == ([(1, 3)], 2, [3])
+
+
+def test_a_cursor_with_more_acked_runs_than_its_checkpoint_knows_goes_on() -> None:
+    """A crash before the checkpoint: the acks come back from the journal, `delivered_to` is that of the checkpoint."""
+    holes = [(offset, offset + 1) for offset in range(1, 4_000, 2)]
+    delivery = Delivery(0, holes, delivered_to=0)
+    given = []
+    while run := delivery.available("c", 10_000, 10_000):
+        delivery.lease(run, "c", 1.0)
+        given += range(*run)
+        acks = delivery.judge(range(*run), "c").runs
+        delivery.begin_ack(acks)
+        delivery.end_ack(acks, durable=True)
+    assert given == [*range(0, 4_000, 2), *range(4_000, 10_000)]

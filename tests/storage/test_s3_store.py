@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from s3_service import S3Service
-from store_proxy import proxy_of
+from store_proxy import Exchange, proxy_of, through
 
 from seaweedq.cli.stores import open_store
 from seaweedq.clock import Ids
@@ -44,6 +44,27 @@ async def test_folder_markers_of_other_tools_are_not_objects_and_do_not_shorten_
         await store.create(name, b"")
     assert await store.list("t/", limit=2) == ["t/a/1", "t/b/1"]
     assert await store.list("t/", after="t/b/1", limit=2) == ["t/b/2"]
+
+
+async def test_a_list_starts_after_names_of_its_prefix_alone(s3: S3Service) -> None:
+    """SeaweedFS 4.44 lists other keys, or none, where `StartAfter` does not begin with `Prefix`."""
+    asked: list[str] = []
+
+    async def note(exchange: Exchange) -> None:
+        asked.append(exchange.head.split(b" ")[1].decode())
+        await through(exchange)
+
+    async with proxy_of(s3.endpoint) as proxy:
+        store = S3Store(f"s3://{s3.bucket()}/below", proxy.endpoint)
+        for name in ("a/1", "m/1", "m/2", "z/1"):
+            await store.create(name, b"")
+        proxy.inject(note)
+        assert await store.list("m/") == ["m/1", "m/2"]
+        assert await store.list("m/", after="a/1") == ["m/1", "m/2"]
+        assert await store.list("m/", after="m/1") == ["m/2"]
+        assert await store.list("m/", after="z") == []
+        await store.close()
+    assert ["start-after" in target for target in asked] == [False, False, True]
 
 
 async def test_more_names_than_a_page_holds(s3: S3Service) -> None:
