@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from seaweedq.broker.bounds import Bounds
 from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.pieces import Bounds
 from seaweedq.broker.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 
 from seaweedq.broker.failpoints import reach
 from seaweedq.broker.journal import Journal
-from seaweedq.broker.open_segment import OpenSegment, Sequences
+from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.tail import Piece
 from seaweedq.clock import Clock
 from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import mask_of
+from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.segments.schema import schema_id
 

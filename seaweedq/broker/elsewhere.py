@@ -18,7 +18,6 @@ import numpy as np
 
 from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.forward import Outbound, Slots
-from seaweedq.broker.open_segment import Sequences
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.parcels import Header, Outcome, Parcel
 from seaweedq.broker.pieces import Cargo, Piece, Placed, cut_again, cut_all, is_whole, places
@@ -27,6 +26,7 @@ from seaweedq.clock import Clock
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import CoordinationUnavailable, NotOwner, Unavailable
 from seaweedq.segments.layout import mask_of
+from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
 
 PAUSE_S = 0.1

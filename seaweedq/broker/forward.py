@@ -16,12 +16,11 @@ from contextlib import asynccontextmanager
 import msgspec
 
 from seaweedq.broker.catalog import Topic
-from seaweedq.broker.open_segment import Sequences
 from seaweedq.broker.parcels import Outcome, Parcel, encode
 from seaweedq.broker.peers import Peers
 from seaweedq.errors import SeaweedqError, Unavailable
+from seaweedq.segments.producers import SLOT, Sequences
 
-SLOT = "~"  # what the name of a slot begins with, and no client's does
 SLOTS = 8
 FLIGHTS = 4
 FORWARD_BYTES = 8 * 1024 * 1024

@@ -8,11 +8,11 @@ A record that is not there any more, of a segment that retention has removed, co
 frontier must know all the records that there are.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
+from seaweedq.broker.segment_records import Records
 from seaweedq.coordination.records import SegmentRecord
 
-Records = Mapping[int, tuple[SegmentRecord, int]]
 AckedTo = Callable[[int], int]  # everything below this offset of a segment is acked
 
 
@@ -61,19 +61,3 @@ def _has_ended(records: Records, number: int, acked_to: AckedTo) -> bool:
 def is_acked(record: SegmentRecord, acked_to: int) -> bool:
     """Whether a segment is sealed, and acked to its end."""
     return record.state == "sealed" and acked_to >= (record.end_offset or 0)
-
-
-def starts_at(records: Records, ends: Mapping[int, int], found: Mapping[int, int]) -> dict[int, int]:
-    """Where to begin in each segment, given the first offset `found` there that reaches a time, and its end.
-
-    From the first message that reaches the time on all that come behind it count, whatever their own times are: a
-    segment begins at 0 where one of its predecessors has such a message.
-    """
-    starts: dict[int, int] = {}
-    reached: set[int] = set()
-    for number in sorted(found):
-        behind = any(before in reached for before in records[number][0].predecessors)
-        starts[number] = 0 if behind else found[number]
-        if behind or starts[number] < ends[number]:
-            reached.add(number)
-    return starts

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord
 from seaweedq.segments.layout import Layout, mask_of
+from seaweedq.segments.producers import IMPORT
 from seaweedq.segments.rows import header_sizes
 
 if TYPE_CHECKING:  # a reader loads this module, and none of what publishes
@@ -102,7 +103,7 @@ def _column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 def producer_of(upload_id: str) -> str:
     """The producer of an import: no client's name begins so."""
-    return f"~import.{upload_id}"
+    return f"{IMPORT}{upload_id}"
 
 
 def goes_to(record: ImportRecord, state: str, **changes: object) -> ImportRecord:

@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from seaweedq.broker.catalog import Topic
+from seaweedq.broker.segment_records import Records
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor
@@ -22,7 +23,6 @@ from seaweedq.segments.keyrange import KeyRange
 MAX_SUCCESSORS = 32  # of one segment; and as many segments give way to one
 OTHERS = 2  # comparisons of `finish`, of the topic and of its writer, beside those of segments, successors, new owners
 MAX_PARTS = 64  # of one segment's range, with a producer table each
-Records = Mapping[int, tuple[SegmentRecord, int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from seaweedq.balancer.placement import Host
 from seaweedq.balancer.rates import IDLE, Averages
 from seaweedq.balancer.scaling import hot_keys
 from seaweedq.broker.catalog import Topic
-from seaweedq.broker.intents import Records
 from seaweedq.broker.loads import policy_of, segment_of
+from seaweedq.broker.segment_records import Records
 
 
 class Observed(msgspec.Struct, array_like=True, frozen=True):

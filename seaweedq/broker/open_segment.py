@@ -16,16 +16,7 @@ from seaweedq.errors import NotOwner, SeaweedqError
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import Seal
 from seaweedq.segments.frames import ProducerRange
-from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables
-
-
-@dataclass(frozen=True, slots=True)
-class Sequences:
-    """A request's producer and the inclusive range of its sequence numbers."""
-
-    producer: str
-    low: int
-    high: int
+from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, Sequences
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.open_segment import Sequences
 from seaweedq.broker.peers import Trouble
 from seaweedq.broker.wire import Count, Id, ProducerName, TopicName
 from seaweedq.errors import UnreadableBody
 from seaweedq.segments.frames import padded, padding
 from seaweedq.segments.layout import OPTIONAL_FIELDS, Layout
+from seaweedq.segments.producers import Sequences
 
 _LENGTH = 8
 

@@ -11,20 +11,13 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.broker.bounds import Bounds
 from seaweedq.broker.commit import Rows
 from seaweedq.broker.parcels import Outcome
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import NotOwner
 from seaweedq.segments.keyhash import Hashes, cut, route
 from seaweedq.segments.keyrange import KEY_SPACE
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """The parts of a topic's open segments: where each begins (sorted, int32), and whose it is."""
-
-    lows: np.ndarray
-    ids: Sequence[int]
 
 
 @dataclass(eq=False)

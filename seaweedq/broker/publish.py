@@ -12,17 +12,18 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.broker.bounds import Bounds
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.elsewhere import Elsewhere, Failed
-from seaweedq.broker.open_segment import Sequences
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.parcels import Outcome
-from seaweedq.broker.pieces import Bounds, Cargo, Piece, Placed, cut_all, places
+from seaweedq.broker.pieces import Cargo, Piece, Placed, cut_all, places
 from seaweedq.broker.taking import Taker, judged
 from seaweedq.clock import Ids
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.keyhash import Hashes, hash_key, hash_rows
 from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
 
 

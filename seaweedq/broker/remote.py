@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from seaweedq.broker.catalog import Catalog, Topic
-from seaweedq.broker.frontier import Records, starts_at
 from seaweedq.broker.lender import MAX_WAIT_S, EndsCall, Lending, SegmentCall
 from seaweedq.broker.ownership import Ownership
 from seaweedq.broker.peers import Peers
 from seaweedq.broker.read import Pieces, Reader
 from seaweedq.broker.readable import Local, Readable
+from seaweedq.broker.segment_records import Records, starts_at
 from seaweedq.clock import Clock
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster

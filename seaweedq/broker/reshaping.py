@@ -14,7 +14,6 @@ from seaweedq.broker.catalog import Catalog, Topic
 from seaweedq.broker.commit import GroupCommit
 from seaweedq.broker.failpoints import reach
 from seaweedq.broker.flush import Flusher
-from seaweedq.broker.forward import SLOT
 from seaweedq.broker.intents import Transaction
 from seaweedq.broker.open_segment import OpenSegment
 from seaweedq.broker.ownership import Ownership
@@ -28,7 +27,7 @@ from seaweedq.errors import Fenced, NotOwner, SeaweedqError
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import Seal
 from seaweedq.segments.keyrange import KeyRange
-from seaweedq.segments.producers import inherited_cuts
+from seaweedq.segments.producers import SLOT, inherited_cuts
 from seaweedq.storage.interface import ObjectStore
 
 LOOK_S, PAUSE_S = 1.0, 0.1

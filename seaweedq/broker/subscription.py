@@ -13,9 +13,10 @@ import msgspec
 
 from seaweedq.broker.catalog import Topic
 from seaweedq.broker.delivery import Delivery, Judged, Lease
-from seaweedq.broker.frontier import Frontier, Records
+from seaweedq.broker.frontier import Frontier
 from seaweedq.broker.readable import Readable
 from seaweedq.broker.runs import Run
+from seaweedq.broker.segment_records import Records
 from seaweedq.broker.succession import Held
 from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
 from seaweedq.errors import NotOwner

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from seaweedq.broker.commit import Claim, GroupCommit, Part, Rows
-from seaweedq.broker.open_segment import OpenSegment, Sequences, Waiting
+from seaweedq.broker.open_segment import OpenSegment, Waiting
 from seaweedq.broker.parcels import Outcome
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
-from seaweedq.segments.producers import Duplicate, OutOfOrder
+from seaweedq.segments.producers import Duplicate, OutOfOrder, Sequences
 from seaweedq.segments.rows import Single
 
 T = TypeVar("T")

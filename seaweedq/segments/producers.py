@@ -18,6 +18,17 @@ import msgspec
 from seaweedq.segments.keyrange import KeyRange
 
 DAY_US = 24 * 3600 * 1_000_000
+SLOT = "~"  # the name of a forwarding broker's producer begins with it, and no client's does
+IMPORT = "~import."  # the name of an import's producer begins with it
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """A request's producer and the inclusive range of its sequence numbers."""
+
+    producer: str
+    low: int
+    high: int
 
 
 class Remembered(msgspec.Struct, array_like=True, frozen=True):

@@ -158,7 +158,7 @@ class Bucket:
     async def list(self, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
         """Returns a page of keys with this prefix behind `after`, at most `limit`, and whether there are more.
 
-        SeaweedFS 4.44 lists keys outside the prefix, or none, where `StartAfter` does not begin with it: it is left out.
+        `StartAfter` that does not begin with the prefix is left out: SeaweedFS 4.44 lists other keys then, or none.
         """
         if after > prefix and not after.startswith(prefix):
             return [], False  # `after` is behind all keys with this prefix

@@ -7,10 +7,9 @@ import pytest
 from commit_parts import part, running, segment, single, values
 
 from seaweedq.broker.memory_journal import MemoryJournal
-from seaweedq.broker.open_segment import Sequences
 from seaweedq.errors import Fenced, JournalUnavailable, NotReady
 from seaweedq.segments.frames import Frame, FrameKind
-from seaweedq.segments.producers import Duplicate, New
+from seaweedq.segments.producers import Duplicate, New, Sequences
 
 
 class Fate:

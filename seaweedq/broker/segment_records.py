@@ -1,0 +1,23 @@
+"""A topic's segment records, and what follows from them alone. Pure."""
+
+from collections.abc import Mapping
+
+from seaweedq.coordination.records import SegmentRecord
+
+Records = Mapping[int, tuple[SegmentRecord, int]]  # by segment: the record, and its revision in coordination
+
+
+def starts_at(records: Records, ends: Mapping[int, int], found: Mapping[int, int]) -> dict[int, int]:
+    """Where to begin in each segment, given the first offset `found` there that reaches a time, and its end.
+
+    From the first message that reaches the time on all that come behind it count, whatever their own times are: a
+    segment begins at 0 where one of its predecessors has such a message.
+    """
+    starts: dict[int, int] = {}
+    reached: set[int] = set()
+    for number in sorted(found):
+        behind = any(before in reached for before in records[number][0].predecessors)
+        starts[number] = 0 if behind else found[number]
+        if behind or starts[number] < ends[number]:
+            reached.add(number)
+    return starts
