@@ -11,9 +11,10 @@ import msgspec
 import pyarrow as pa
 
 from benchmarks.result import Result
-from seaweedq.api import answers, bodies
-from seaweedq.api.intake import Intake
-from seaweedq.api.messages import Envelope
+from seaweedq.codec import bodies
+from seaweedq.codec import message_json as answers
+from seaweedq.codec.intake import Intake
+from seaweedq.codec.messages import Envelope
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import rows_of_singles
 

@@ -20,8 +20,8 @@ import boto3
 import httpx
 from botocore.exceptions import BotoCoreError, ClientError
 
-from seaweedq.coordination.etcd import EtcdCoordination
-from seaweedq.coordination.etcd_transport import Access
+from seaweedq.coordination.etcd.backend import EtcdCoordination
+from seaweedq.coordination.etcd.transport import Access
 from seaweedq.storage.s3 import S3Store
 
 LEASE_S = 5.0

@@ -9,8 +9,8 @@ from time import perf_counter
 import uvloop
 
 from benchmarks.result import Result
-from seaweedq.broker.file_journal import FileJournal
 from seaweedq.clock import SystemIds
+from seaweedq.journal.file_journal import FileJournal
 from seaweedq.segments.frames import Frame, FrameKind
 
 SIZES = {"4 KiB": (4096, 1), "1.2 MB in 4 frames": (1_200_000, 4)}

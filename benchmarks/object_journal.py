@@ -15,8 +15,8 @@ from time import perf_counter
 import uvloop
 
 from benchmarks.result import Result
-from seaweedq.broker.object_journal import ObjectJournal
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.storage.interface import Data, ObjectStore
 from seaweedq.storage.local import LocalStore

@@ -15,7 +15,7 @@ import pyarrow as pa
 from benchmarks import messages, server
 from benchmarks.result import Result
 from seaweedq import Client
-from seaweedq.cli.demo_tables import missing_for_spark
+from seaweedq.cli.demo.demo_tables import missing_for_spark
 
 ROUNDS, BATCHES, SEGMENTS, CARRIERS = 9, 300, 4, 16
 COUNT = BATCHES * messages.BATCH

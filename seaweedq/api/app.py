@@ -17,26 +17,32 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
-from seaweedq.api import (
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, send
+from seaweedq.api.asgi.openapi import NAME_SCHEMA, described, schemas
+from seaweedq.api.asgi.parameters import MAX_NUMBER
+from seaweedq.api.asgi.problems import Insides, Problem, problem, unexpected
+from seaweedq.api.internal import server as internal
+from seaweedq.api.routes import (
     cluster,
-    deliver,
     imports,
-    internal,
     payloads,
     publish,
-    reshape,
     segment_map,
-    segments,
     subscriptions,
     topics,
     upload_content,
     uploads,
 )
-from seaweedq.api.http import Answer, ClientGone, Receive, Scope, Send, send
-from seaweedq.api.names import MAX_NUMBER
-from seaweedq.api.problems import Insides, Problem, problem, unexpected
-from seaweedq.api.shell import NAME_SCHEMA, described, schemas
-from seaweedq.api.upload_content import Body
+from seaweedq.api.routes import (
+    fetch as segments,
+)
+from seaweedq.api.routes import (
+    pull_ack as deliver,
+)
+from seaweedq.api.routes import (
+    segment_changes as reshape,
+)
+from seaweedq.api.routes.upload_content import Body
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
 

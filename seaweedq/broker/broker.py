@@ -1,7 +1,7 @@
-"""A running broker: its parts (broker/parts) started, kept going and stopped as named steps.
+"""A running broker: its parts (broker/wiring) started, kept going and stopped as named steps.
 
 Start: lock → probe → identity → membership → views → own journals of before → journal → election → serve. What is to be
-done for other brokers is the leader's (broker/leader), who may be this one.
+done for other brokers is the leader's (broker/leader/leader), who may be this one.
 Stop: drain (hand over, while others live) → refuse → quiet → flush → checkpoint → close the journal → leave. What a
 stop does not get done in time is found in the journal.
 """
@@ -11,12 +11,12 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-from seaweedq.broker.belonging import check_secret, cluster_of
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.lock import folder_identity
-from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.parts import Parts
+from seaweedq.broker.cluster_identity import check_secret, cluster_of
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.wiring import Parts
 from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted
+from seaweedq.journal.folder_lock import folder_identity
 from seaweedq.storage.probe import probe
 
 VITAL = ("group commit", "catalog", "roster", "election", "leader", "reshaping")  # no life goes on without them

@@ -1,7 +1,8 @@
 """Draining: a broker that is about to stop gives its segments to the others, as even as it can, while it serves on.
 
-Order: its record says `draining`, so that nobody gives it anything more; then each segment moves (broker/ownership).
-What does not move in time, or has nobody to move to, is found in the journal or needs nothing: all of it stays safe.
+Order: its record says `draining`, so that nobody gives it anything more; then each segment moves
+(broker/topics/ownership). What does not move in time, or has nobody to move to, is found in the journal or needs
+nothing: all of it stays safe.
 """
 
 import asyncio
@@ -9,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from seaweedq.balancer.placement import Host, SegmentId, assign
-from seaweedq.broker.catalog import Catalog, Topic
-from seaweedq.broker.loads import Loads
+from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError

@@ -14,10 +14,10 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.aside import Aside
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.records import BrokerRecord
+from seaweedq.coordination.thread_loop import Aside
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 
 logger = logging.getLogger(__name__)

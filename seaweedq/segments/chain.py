@@ -1,11 +1,12 @@
 """The chain of one segment: a sequence of immutable entries whose names are taken by create-if-absent.
 
-The next name is a function of the chain so far. Two writers that disagree about who owns the segment collide
-on that name and one of them learns that it has lost; no lease and no clock is trusted for that. A put whose
-answer is lost is repeated with the same bytes until the store says *created* or *exists*; on *exists* the
-nonce inside the object says whose it is (mine: done; another's: Fenced). One put is in flight at a time.
+The next name is a function of the chain so far. Two writers that disagree about who owns the segment collide on that
+name and one of them learns that it has lost; no lease and no clock is trusted for that. A put whose answer is lost is
+repeated with the same bytes until the store says *created* or *exists*; on *exists* the nonce inside the object says
+whose it is (mine: done; another's: Fenced). One put is in flight at a time.
 
-A chain refuses rows that a journal did not hold durably first: its callers see to that (broker/flush, broker/recover).
+A chain refuses rows that a journal did not hold durably first: its callers see to that (broker/log/flusher,
+broker/recovery/replay).
 """
 
 import asyncio

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from seaweedq.broker.entries import EntryWriter, Source
+from seaweedq.broker.log.entry_writer import EntryWriter, Source
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, Seal

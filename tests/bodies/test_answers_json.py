@@ -8,8 +8,8 @@ from body_samples import FIELDS, NOW_US, intake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.api.answers import dense, encode_messages, json_array, message_texts
-from seaweedq.api.bodies import decode_ndjson
+from seaweedq.codec.bodies import decode_ndjson
+from seaweedq.codec.message_json import dense, encode_messages, json_array, message_texts
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Single, rows_of_singles
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from body_samples import LIMIT, NOW_US, TYPES, intake, reasons, stream, values
 
-from seaweedq.api.bodies import decode_arrow
+from seaweedq.codec.bodies import decode_arrow
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, RequestTooLarge
 from seaweedq.segments.layout import HEADERS, TIMESTAMP, mask_of
 

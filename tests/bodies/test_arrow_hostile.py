@@ -12,7 +12,7 @@ from body_samples import NOW_US, intake, stream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from seaweedq.api.bodies import decode_arrow
+from seaweedq.codec.bodies import decode_arrow
 from seaweedq.errors import BadRequest, RequestTooLarge, UnreadableBody
 from seaweedq.segments.layout import HEADERS, TIMESTAMP
 
@@ -151,7 +151,7 @@ import random, sys
 sys.path.insert(0, {folder!r})
 from test_arrow_hostile import VALID, damaged
 from seaweedq.errors import BadRequest
-from seaweedq.api.bodies import decode_arrow
+from seaweedq.codec.bodies import decode_arrow
 random.seed({seed})
 for _ in range(int({count})):
     body, taken = random.choice(VALID)

@@ -3,7 +3,7 @@ import gzip
 import pyarrow as pa
 import pytest
 
-from seaweedq.api.encodings import decode_body
+from seaweedq.codec.content_encoding import decode_body
 from seaweedq.errors import RequestTooLarge, UnreadableBody, UnsupportedEncoding
 
 BODY = b"".join(b'{"value":%d}\n' % n for n in range(5000))

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from body_samples import LIMIT, NOW_US, intake, reasons, values
 
-from seaweedq.api.bodies import decode, decode_json, decode_single
-from seaweedq.api.keys import check_key_field
+from seaweedq.codec.bodies import decode, decode_json, decode_single
+from seaweedq.codec.key_field import check_key_field
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, UnreadableBody, UnsupportedContentType
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import rows_of_singles

@@ -1,9 +1,9 @@
 import pytest
 from body_samples import LIMIT, intake, reasons, values
 
-from seaweedq.api import envelopes
-from seaweedq.api import intake as intakes
-from seaweedq.api.bodies import decode_ndjson
+from seaweedq.codec import envelopes
+from seaweedq.codec import intake as intakes
+from seaweedq.codec.bodies import decode_ndjson
 from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge
 
 

@@ -8,9 +8,9 @@ from body_samples import intake, reasons
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.api import envelopes
-from seaweedq.api.bodies import decode_json, decode_ndjson, decode_single
-from seaweedq.api.intake import Intake
+from seaweedq.codec import envelopes
+from seaweedq.codec.bodies import decode_json, decode_ndjson, decode_single
+from seaweedq.codec.intake import Intake
 from seaweedq.errors import BadRequest, InvalidMessages, MessageTooLarge
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import rows_of_singles

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from body_samples import FIELDS, TYPES, intake, reasons
 
-from seaweedq.api.bodies import decode_ndjson
+from seaweedq.codec.bodies import decode_ndjson
 from seaweedq.errors import InvalidMessages
 
 VALUE = {

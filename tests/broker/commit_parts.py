@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import pyarrow as pa
 
-from seaweedq.broker.commit import GroupCommit, Part, Rows
-from seaweedq.broker.entries import Source
-from seaweedq.broker.journal import Journal
-from seaweedq.broker.memory import Budget
-from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.signal import Signal
+from seaweedq.broker.log.entry_writer import Source
+from seaweedq.broker.log.group_commit import GroupCommit, Part, Rows
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.notifier import Signal
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.journal.interface import Journal
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import TIMESTAMP, Format, Layout

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination

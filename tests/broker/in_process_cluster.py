@@ -11,7 +11,7 @@ from in_process import Held
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.peers import Headers, Peers, Relayed
+from seaweedq.broker.rpc.client import Headers, Peers, Relayed
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Unavailable
 from seaweedq.settings import Settings

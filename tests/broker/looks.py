@@ -12,7 +12,7 @@ from in_process_cluster import InLoop, in_loop, until
 from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
@@ -75,6 +75,6 @@ async def made(together: InLoop, segments: int = 1, **scaling: Any) -> Topic:
 @asynccontextmanager
 async def in_hand(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hand]:
     """The brokers, with nobody else looking."""
-    monkeypatch.setattr("seaweedq.broker.loads.TICK_S", 3600.0)
+    monkeypatch.setattr("seaweedq.broker.load.meters.TICK_S", 3600.0)
     async with in_loop(folder) as together:
         yield Hand(together)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from in_process_cluster import InLoop, until
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import SegmentRecord, TopicConfig
 from seaweedq.errors import NotOwner
 

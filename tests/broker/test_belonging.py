@@ -7,10 +7,10 @@ import pytest
 from in_process_cluster import DirectPeers, InLoop, in_loop, until
 
 from seaweedq.api.app import Application
-from seaweedq.broker.belonging import cluster_of
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.evening import Evening
-from seaweedq.broker.reports import Reports
+from seaweedq.broker.cluster_identity import cluster_of
+from seaweedq.broker.leader.rebalancer import Evening
+from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.memory import MemoryCoordination

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.catalog import Catalog, Topic
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
 from seaweedq.coordination.records import SegmentRecord, TopicConfig, TopicRecord

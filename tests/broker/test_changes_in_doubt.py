@@ -12,7 +12,7 @@ from in_process_cluster import InLoop, in_loop, until
 from msgspec.structs import replace
 from test_review_views import deaf
 
-from seaweedq.api.changes import stage
+from seaweedq.api.internal.change_requests import stage
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor
 from seaweedq.segments.keyrange import KEY_SPACE

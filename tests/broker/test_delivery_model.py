@@ -6,9 +6,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from seaweedq.broker import delivery as module
-from seaweedq.broker.delivery import Delivery
-from seaweedq.broker.runs import runs_of
+from seaweedq.broker.log.intervals import runs_of
+from seaweedq.broker.subscriptions import delivery as module
+from seaweedq.broker.subscriptions.delivery import Delivery
 
 CONSUMERS = st.sampled_from(["a", "b"])
 DEADLINE_S = 10.0

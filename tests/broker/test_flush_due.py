@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.flush import SMALL_TAIL_AGE_S, FlushLimits, TailFacts, due, pinning
+from seaweedq.broker.log.flusher import SMALL_TAIL_AGE_S, FlushLimits, TailFacts, due, pinning
 
 MIB = 1024 * 1024
 LIMITS = FlushLimits(max_bytes=64 * MIB, min_bytes=MIB, max_age_s=300, patient=True)

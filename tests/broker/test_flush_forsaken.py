@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.broker.flush import Flusher
+from seaweedq.broker.log.flusher import Flusher
 from seaweedq.errors import NotOwner
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.frontier import Frontier
-from seaweedq.broker.segment_records import starts_at
+from seaweedq.broker.subscriptions.frontier import Frontier
+from seaweedq.broker.topics.segment_records import starts_at
 from seaweedq.coordination.records import SegmentRecord
 
 

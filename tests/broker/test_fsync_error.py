@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from commit_parts import LAYOUT, part, running, segment, values
 
-from seaweedq.broker.disk import Disk
-from seaweedq.broker.file_journal import FileJournal
-from seaweedq.broker.journal_files import read_journal
 from seaweedq.clock import SystemIds
 from seaweedq.errors import JournalUnavailable
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.file_journal import FileJournal
+from seaweedq.journal.file_reader import read_journal
 from seaweedq.segments.frames import rows_of
 
 

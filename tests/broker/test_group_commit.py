@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 from commit_parts import part, running, segment, single, values
 
-from seaweedq.broker.memory_journal import MemoryJournal
 from seaweedq.errors import Fenced, JournalUnavailable, NotReady
+from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.producers import Duplicate, New, Sequences
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from in_process_cluster import in_loop, until
 
-from seaweedq.broker.lock import FolderLock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete
 from seaweedq.errors import StoreUnavailable
+from seaweedq.journal.folder_lock import FolderLock
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("the store is away"), RecursionError("too deep")])
@@ -35,7 +35,7 @@ async def test_only_an_unforeseen_failure_has_a_traceback(
 async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, end: str
 ) -> None:
-    caplog.set_level(logging.INFO, "seaweedq.broker.takeover")
+    caplog.set_level(logging.INFO, "seaweedq.broker.recovery.journal_recovery")
 
     def said(words: str) -> int:
         return sum(words in record.getMessage() for record in caplog.records)

@@ -14,10 +14,10 @@ from in_process_cluster import InLoop, in_loop, until
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.fencing import fence
-from seaweedq.cli import serve
+from seaweedq.cli.server import serve
 from seaweedq.clock import SystemIds
 from seaweedq.errors import Fenced
+from seaweedq.journal.object_recovery import fence
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 

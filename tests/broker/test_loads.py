@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from seaweedq.balancer.rates import WINDOWS_S
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.loads import Loads
-from seaweedq.broker.tail import Piece
+from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.log.tail import Piece
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
@@ -162,7 +162,7 @@ async def test_a_look_that_fails_is_not_the_last(sampled, monkeypatch, caplog):
         looks.append(len(looks))
         raise ZeroDivisionError
 
-    monkeypatch.setattr("seaweedq.broker.loads.TICK_S", 0.001)
+    monkeypatch.setattr("seaweedq.broker.load.meters.TICK_S", 0.001)
     monkeypatch.setattr(sampled.loads, "tick", tick)
     task = asyncio.create_task(sampled.loads.run())
     while len(looks) < 3:

@@ -3,7 +3,7 @@
 import pytest
 from broker_process import free_port
 
-from seaweedq.broker.peers import Peers
+from seaweedq.broker.rpc.client import Peers
 from seaweedq.errors import Unavailable
 
 

@@ -4,8 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from seaweedq.broker.dispatch import Dispatcher, Look
-from seaweedq.broker.signal import Signal
+from seaweedq.broker.log.notifier import Signal
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher, Look
 from seaweedq.clock import SystemClock
 
 

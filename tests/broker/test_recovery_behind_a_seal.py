@@ -4,8 +4,8 @@ from pathlib import Path
 
 from in_process_cluster import in_loop, until
 
-from seaweedq.broker.recover import Recovery
-from seaweedq.broker.reshaping import Reshaper
+from seaweedq.broker.recovery.replay import Recovery
+from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind

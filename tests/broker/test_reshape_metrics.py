@@ -11,7 +11,7 @@ from changing import TOPIC, ask, at, make, records
 from in_process_cluster import in_loop, until
 from prometheus_client.parser import text_string_to_metric_families
 
-from seaweedq.broker.tally import BOUNDS_S, Tally, kind_of
+from seaweedq.broker.reshape.metrics import BOUNDS_S, Tally, kind_of
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import Intent, Successor
 

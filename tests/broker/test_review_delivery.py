@@ -7,7 +7,7 @@ from typing import Any
 
 from in_process import Gate, held, make_topic, offsets, publish, running, subscribe
 
-from seaweedq.broker.delivery import Delivery
+from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.coordination import keys
 
 

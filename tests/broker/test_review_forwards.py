@@ -9,11 +9,11 @@ from in_process import Gate, make_topic, publish, running, single
 from in_process_cluster import InLoop, in_loop
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.forward import SLOTS
-from seaweedq.broker.lock import FolderLock
+from seaweedq.broker.publish.forwarder import SLOTS
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import JournalRecord, TopicConfig
 from seaweedq.errors import Unavailable
+from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.segments.rows import rows_of_singles
 
 TIMEOUT_S = 1.0

@@ -8,7 +8,7 @@ from in_process import Gate, publish
 from in_process_cluster import InLoop, in_loop, until
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.takeover import Takeover
+from seaweedq.broker.recovery.journal_recovery import Takeover
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Unavailable
 

@@ -11,10 +11,10 @@ from in_process import Gate, Held, held, make_topic, publish, starting, subscrib
 from in_process_cluster import in_loop, until
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.leader import Leader
-from seaweedq.broker.own_journal import OwnJournal
-from seaweedq.broker.takeover import Takeover
-from seaweedq.cli.serve import _started
+from seaweedq.broker.journal_registration import OwnJournal
+from seaweedq.broker.leader.leader import Leader
+from seaweedq.broker.recovery.journal_recovery import Takeover
+from seaweedq.cli.server.serve import _started
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Delete, Put

@@ -10,7 +10,7 @@ from in_process_cluster import in_loop, until
 from test_review_topics import HeldStore
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Fenced, JournalUnavailable, TopicBeingDeleted
 from seaweedq.segments.frames import Frame

@@ -8,7 +8,7 @@ import pytest
 from in_process import Gate, held, make_topic, offsets, publish, running, subscribe
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.errors import CoordinationUnavailable, SubscriptionNotFound, TopicBeingDeleted
 

@@ -12,8 +12,8 @@ import pytest
 from in_process import Gate, make_topic, publish, running, subscribe
 
 from seaweedq.api.app import Application
-from seaweedq.broker import read
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.log import reader as read
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import StoreUnavailable, TopicBeingDeleted
 from seaweedq.storage.memory import MemoryStore

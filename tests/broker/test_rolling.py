@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from in_process_cluster import in_loop, until
 
-from seaweedq.broker import rolling
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.reshape import chain_roller as rolling
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.segments.rows import Single

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.runs import Runs, runs_of
+from seaweedq.broker.log.intervals import Runs, runs_of
 
 OFFSETS = st.integers(0, 40)
 SPANS = st.tuples(OFFSETS, OFFSETS)

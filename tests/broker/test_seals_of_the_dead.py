@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from in_process_cluster import in_loop, until
 
-from seaweedq.broker import recover
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.entries import Source
-from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.recover import Recovery
-from seaweedq.broker.reshaping import Reshaper
+from seaweedq.broker.log.entry_writer import Source
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.recovery import replay as recover
+from seaweedq.broker.recovery.replay import Recovery
+from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import Intent, TopicConfig
 from seaweedq.errors import Fenced
 from seaweedq.segments.chain import Chain

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from seaweedq.cli.main import app
-from seaweedq.cli.serve import settings_of
+from seaweedq.cli.server.serve import settings_of
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from in_process_cluster import in_loop, until
 
-from seaweedq.broker import topics
+from seaweedq.broker.topics import topic_admin as topics
 from seaweedq.coordination.records import TopicConfig
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.tail import Piece, Tail
+from seaweedq.broker.log.tail import Piece, Tail
 
 
 def piece(first: int, count: int, size: int = 10, commit: int = 0) -> Piece:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from seaweedq.cli.lineage import KEY_SPACE, Segment
+from seaweedq.cli.topic.lineage import KEY_SPACE, Segment
 
 BEGIN = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 

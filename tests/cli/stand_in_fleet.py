@@ -118,8 +118,8 @@ class Fleet:
 
 
 def main() -> int:
-    from seaweedq.cli import supervise
-    from seaweedq.cli.common import complain
+    from seaweedq.cli.server import supervise
+    from seaweedq.cli.shared.common import complain
     from seaweedq.errors import SeaweedqError
     from seaweedq.settings import Settings
 

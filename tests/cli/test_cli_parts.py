@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 import seaweedq
-from seaweedq.cli import paste
-from seaweedq.cli.bench_run import percentile
-from seaweedq.cli.common import one_line
+from seaweedq.cli.data.records import InputFormat, envelopes, format_of, key_of, records
+from seaweedq.cli.demo.bench_run import percentile
 from seaweedq.cli.main import app, main
-from seaweedq.cli.records import InputFormat, envelopes, format_of, key_of, records
+from seaweedq.cli.server import shell_hints as paste
+from seaweedq.cli.shared.common import one_line
 from seaweedq.errors import InvalidMessages, TopicNotFound, UnreadableBody
 
 COMMANDS = [

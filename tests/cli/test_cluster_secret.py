@@ -6,8 +6,8 @@ from threading import Barrier
 
 import pytest
 
-from seaweedq.cli import secret
-from seaweedq.cli.secret import SECRET_FILE, cluster_secret
+from seaweedq.cli.server import secret
+from seaweedq.cli.server.secret import SECRET_FILE, cluster_secret
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 

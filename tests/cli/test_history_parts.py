@@ -7,8 +7,8 @@ import pytest
 from matplotlib.image import imread
 from some_segments import after, segment, split_and_merged
 
-from seaweedq.cli.history_layout import Layout, lay_out, rows
-from seaweedq.cli.history_picture import save
+from seaweedq.cli.topic.history_layout import Layout, lay_out, rows
+from seaweedq.cli.topic.history_picture import save
 
 
 def layout() -> Layout:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from seaweedq.cli.pull import Interrupts
+from seaweedq.cli.data.pull import Interrupts
 
 LONG_S = 20.0
 

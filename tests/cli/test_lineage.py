@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from some_segments import after, by_id, segment, split_and_merged
 
-from seaweedq.cli.lineage import Segment, by_range, changes, share
-from seaweedq.cli.watched import Look, Watched, moves
+from seaweedq.cli.topic.lineage import Segment, by_range, changes, share
+from seaweedq.cli.topic.watched import Look, Watched, moves
 
 ANSWER = {
     "id": 3, "low": 5, "high": 9, "state": "open", "predecessors": [1], "successors": [], "owner": "b.1", "owner_url": "http://b",

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.cli.life import CHUNK_BYTES, Lines
 from seaweedq.cli.main import app
-from seaweedq.cli.members import (
+from seaweedq.cli.server.life import CHUNK_BYTES, Lines
+from seaweedq.cli.server.members import (
     LAST_PAUSE_S,
     QUICK_S,
     check_folder,

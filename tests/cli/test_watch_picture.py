@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 from some_segments import after, by_id, segment, split_and_merged
 
-from seaweedq.cli.lineage import KEY_SPACE, Segment
-from seaweedq.cli.watch_bar import colour, legend, pieces, shade, short, short_names
-from seaweedq.cli.watch_picture import FIXED, Frame, picture
-from seaweedq.cli.watched import Look, Watched
+from seaweedq.cli.topic.lineage import KEY_SPACE, Segment
+from seaweedq.cli.topic.watch_bar import colour, legend, pieces, shade, short, short_names
+from seaweedq.cli.topic.watch_picture import FIXED, Frame, picture
+from seaweedq.cli.topic.watched import Look, Watched
 
 
 def cut(*points: float) -> list[Segment]:

@@ -10,8 +10,8 @@ from fake_brokers import CELLS, URLS, FakeBrokers, key_in
 from fake_cluster import problem
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.brokers import AVOID_MOST_S, AVOID_STRANGER_S, Brokers, parse_urls
-from seaweedq.client.effects import Attempt, Reply, Request
+from seaweedq.client.core.broker_choice import AVOID_MOST_S, AVOID_STRANGER_S, Brokers, parse_urls
+from seaweedq.client.core.effects import Attempt, Reply, Request
 from seaweedq.errors import ConnectionFailed, Forbidden, PartlyTaken, Unavailable
 
 KEYS = [key_in(cell) for cell in range(CELLS)]

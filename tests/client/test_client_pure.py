@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import seaweedq
-from seaweedq.client.arrow import streams
-from seaweedq.client.batching import Batcher, Limits
-from seaweedq.client.effects import Pause, Reply, Request
-from seaweedq.client.problems import error_of
-from seaweedq.client.retry import Backoff, Patience
-from seaweedq.client.wire import envelope
+from seaweedq.client.core.arrow_batches import streams
+from seaweedq.client.core.batching import Batcher, Limits
+from seaweedq.client.core.effects import Pause, Reply, Request
+from seaweedq.client.core.problems import error_of
+from seaweedq.client.core.retry import Backoff, Patience
+from seaweedq.client.core.wire import envelope
 from seaweedq.errors import ConnectionFailed, NotReady, ServerProblem, TopicNotFound, by_slug
 
 

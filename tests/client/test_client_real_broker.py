@@ -9,13 +9,7 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import AsyncClient
-from seaweedq.errors import (
-    InvalidMessages,
-    OffsetOutOfRange,
-    SubscriptionNotFound,
-    TopicConflict,
-    TopicNotFound,
-)
+from seaweedq.errors import InvalidMessages, OffsetOutOfRange, SubscriptionNotFound, TopicConflict, TopicNotFound
 
 
 def test_topics_come_change_and_go(real_client):

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 from fake_brokers import CELLS, URLS, FakeBrokers, key_in
 
-from seaweedq.client.batching import Limits
-from seaweedq.client.keys import Keys
-from seaweedq.client.lookout import Lookout
-from seaweedq.client.partition import Partition
-from seaweedq.client.segment_map import KeyRule, Segment, SegmentMap
-from seaweedq.client.wire import envelope
+from seaweedq.client.core.batching import Limits
+from seaweedq.client.core.key_extraction import Keys
+from seaweedq.client.core.map_refresh import Lookout
+from seaweedq.client.core.segment_map import KeyRule, Segment, SegmentMap
+from seaweedq.client.core.streams import Partition
+from seaweedq.client.core.wire import envelope
 from seaweedq.segments.keyrange import KEY_SPACE
 
 

@@ -10,14 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from seaweedq.client.batching import Limits
-from seaweedq.client.brokers import Brokers
-from seaweedq.client.delivering import Route
-from seaweedq.client.effects import Attempt, Pause, Reply, Request
-from seaweedq.client.offload import Sent
-from seaweedq.client.partition import Partition
-from seaweedq.client.retry import Patience
-from seaweedq.client.wire import envelope
+from seaweedq.client.core.batching import Limits
+from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.delivery import Route
+from seaweedq.client.core.effects import Attempt, Pause, Reply, Request
+from seaweedq.client.core.offload import Sent
+from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.streams import Partition
+from seaweedq.client.core.wire import envelope
 from seaweedq.errors import ConnectionFailed
 
 KEYS = [*(key_in(cell) for cell in range(CELLS)), None]

@@ -11,8 +11,8 @@ import pytest
 from fake_store import SECRET, Cut, FakeStore, problem, sends, xml
 
 from seaweedq import AsyncClient
-from seaweedq.client.message import AsyncMessage, Message
-from seaweedq.client.wire import decode_pull
+from seaweedq.client.core.message import AsyncMessage, Message
+from seaweedq.client.core.wire import decode_pull
 from seaweedq.errors import ConnectionFailed, Damaged, PayloadNotFound
 
 DATA = os.urandom(700_000)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from together import BROKERS, TOPIC, Together
 
-from seaweedq.broker.parcels import Header, Outcome, Parcel, encode
+from seaweedq.broker.rpc.forward_frames import Header, Outcome, Parcel, encode
 from seaweedq.coordination import keys
 from seaweedq.segments.layout import Format, Layout
 

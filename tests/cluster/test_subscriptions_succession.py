@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.cursors import Cursors
-from seaweedq.broker.subscription import Subscription
-from seaweedq.broker.succession import Held, Succession
+from seaweedq.broker.subscriptions.assignment import Held, Succession
+from seaweedq.broker.subscriptions.cursor_store import Cursors
+from seaweedq.broker.subscriptions.subscription import Subscription
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put

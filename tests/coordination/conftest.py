@@ -11,10 +11,10 @@ from uuid import uuid4
 import pytest
 from etcd_service import EtcdServer
 
-from seaweedq.coordination.embedded import EmbeddedCoordination
-from seaweedq.coordination.etcd import Access, EtcdCoordination
+from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Coordination, Leases
 from seaweedq.coordination.memory import MemoryCoordination
+from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 
 LOG_LIMIT = 50  # revisions, in the contract
 POLL_S = 0.01

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 
 from seaweedq.clock import SystemClock
-from seaweedq.coordination.database import FORMAT_VERSION
-from seaweedq.coordination.embedded import EmbeddedCoordination, boot_id
 from seaweedq.coordination.interface import Change, Compare, Delete, Put
+from seaweedq.coordination.sqlite.backend import EmbeddedCoordination, boot_id
+from seaweedq.coordination.sqlite.database import FORMAT_VERSION
 from seaweedq.errors import CoordinationUnavailable, Damaged, UnfitStore
 
 PRELUDE = """
 import asyncio, sys
 from pathlib import Path
 from seaweedq.clock import SystemClock
-from seaweedq.coordination.embedded import EmbeddedCoordination
+from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.coordination.interface import Compare, Put
 
 coordination = EmbeddedCoordination(Path(sys.argv[1]), SystemClock(), busy_s=20)

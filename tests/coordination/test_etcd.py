@@ -12,7 +12,7 @@ from broker_process import free_port
 from etcd_service import EtcdServer
 from relay import Relay
 
-from seaweedq.coordination.etcd import Access, EtcdCoordination
+from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.errors import CoordinationUnavailable
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from etcd_service import EtcdServer
 
-from seaweedq.coordination.etcd import Access, EtcdCoordination
+from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import CoordinationUnavailable
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from etcd_service import EtcdServer
 
-from seaweedq.coordination.etcd import Access, EtcdCoordination
+from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Change, Put
 
 # etcd looks for leases that are over each 0.5 s, and ends them through a transaction.

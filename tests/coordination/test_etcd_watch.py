@@ -9,7 +9,7 @@ import pytest
 from etcd_service import EtcdServer
 from relay import Relay
 
-from seaweedq.coordination.etcd import Access, EtcdCoordination
+from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Change, Put, WatchLost
 from seaweedq.coordination.transactions import read_all
 

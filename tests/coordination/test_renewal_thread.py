@@ -12,11 +12,11 @@ from etcd_service import EtcdServer
 
 from seaweedq.clock import Ids, SystemClock
 from seaweedq.coordination import membership
-from seaweedq.coordination.embedded import EmbeddedCoordination
-from seaweedq.coordination.etcd import Access, EtcdCoordination
+from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 
 LEASE_S = 1.5
 

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.coordination.database import Database
 from seaweedq.coordination.interface import Compare, Delete, Put, WatchLost
 from seaweedq.coordination.memory import _Engine
 from seaweedq.coordination.polling import Engine
+from seaweedq.coordination.sqlite.database import Database
 
 LOG_LIMIT = 4
 

@@ -5,18 +5,18 @@ import asyncio
 import numpy as np
 import pytest
 
-from seaweedq.broker.catalog import Routing, Topic
-from seaweedq.broker.commit import GroupCommit
-from seaweedq.broker.entries import Source
-from seaweedq.broker.memory import Budget
-from seaweedq.broker.memory_journal import MemoryJournal
-from seaweedq.broker.open_segment import OpenSegment
-from seaweedq.broker.publish import Producer, Publisher
-from seaweedq.broker.signal import Signal
-from seaweedq.broker.taking import Taker
+from seaweedq.broker.log.entry_writer import Source
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.notifier import Signal
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.publish.local_append import Taker
+from seaweedq.broker.publish.publisher import Producer, Publisher
+from seaweedq.broker.topics.catalog import Routing, Topic
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.errors import JournalUnavailable, NotReady, SequenceOutOfOrder
+from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import tile

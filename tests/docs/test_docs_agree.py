@@ -9,8 +9,8 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.api.app import Application
-from seaweedq.api.metrics import render
-from seaweedq.api.problems import STATUS
+from seaweedq.api.asgi.problems import STATUS
+from seaweedq.api.routes.metrics import render
 from seaweedq.balancer.policy import scaling_policy
 from seaweedq.broker.broker import Broker
 from seaweedq.cli import main

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.cli.secret import MIN_CHARACTERS, cluster_secret
+from seaweedq.cli.server.secret import MIN_CHARACTERS, cluster_secret
 from seaweedq.settings import Settings
 
 Render = Callable[..., dict[str, Any]]

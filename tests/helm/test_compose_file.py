@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from seaweedq.cli.secret import cluster_secret
+from seaweedq.cli.server.secret import cluster_secret
 from seaweedq.settings import Settings
 
 ROOT = Path(__file__).parent.parent.parent

@@ -8,12 +8,12 @@ import pytest
 from broker_process import free_port
 
 from seaweedq.api.app import Application
-from seaweedq.api.problems import EVERY_S, Insides, problem
+from seaweedq.api.asgi.problems import EVERY_S, Insides, problem
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.peers import Peers, Trouble
+from seaweedq.broker.rpc.client import Peers, Trouble
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.coordination.etcd import EtcdCoordination
-from seaweedq.coordination.etcd_transport import Access
+from seaweedq.coordination.etcd.backend import EtcdCoordination
+from seaweedq.coordination.etcd.transport import Access
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError, StoreUnavailable, Unavailable
 from seaweedq.settings import Settings

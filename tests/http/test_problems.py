@@ -5,7 +5,7 @@ import json
 import pytest
 
 from seaweedq import errors
-from seaweedq.api.problems import CONTENT_TYPE, STATUS, problem, responses, unexpected
+from seaweedq.api.asgi.problems import CONTENT_TYPE, STATUS, problem, responses, unexpected
 from seaweedq.errors import SeaweedqError, Unavailable, by_slug
 
 KINDS = sorted(by_slug().values(), key=lambda kind: kind.slug)

@@ -7,8 +7,8 @@ from collections import namedtuple
 import pytest
 from uploading_files import check_all_once, numbered, parquet
 
-from seaweedq.broker import import_file
-from seaweedq.broker.import_file import opened
+from seaweedq.broker.imports import local_copy as import_file
+from seaweedq.broker.imports.local_copy import opened
 from seaweedq.clock import SystemIds
 from seaweedq.errors import InvalidImport, StoreUnavailable
 from seaweedq.storage.local import LocalStore

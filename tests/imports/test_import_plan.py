@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.broker import import_plan as plan
-from seaweedq.broker.pieces import Placed
+from seaweedq.broker.imports import rules as plan
+from seaweedq.broker.publish.batch_split import Placed
 from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import assemble, microseconds

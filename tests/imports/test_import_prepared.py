@@ -14,17 +14,17 @@ import pyarrow.parquet as pq
 import pytest
 from uploading_files import numbered
 
-from seaweedq.api import import_child
 from seaweedq.api.app import Application
-from seaweedq.broker import importing
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.import_records import Where
-from seaweedq.broker.publish import Producer, Published
+from seaweedq.broker.imports import runner as importing
+from seaweedq.broker.imports.record_store import Where
+from seaweedq.broker.publish.publisher import Producer, Published
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import CoordinationUnavailable, NotReady, SequenceOutOfOrder, TopicBeingDeleted, TopicNotFound
+from seaweedq.import_worker import child as import_child
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.rows import assemble, microseconds
 from seaweedq.settings import Settings

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from uploading_files import arrow, numbered, parquet
 
-from seaweedq.api import import_child
-from seaweedq.broker.import_pipe import Job
-from seaweedq.broker.import_plan import BATCH_BYTES
-from seaweedq.broker.import_reader import Reader, ReaderDied
+from seaweedq.broker.imports.pipe_protocol import Job
+from seaweedq.broker.imports.reader_process import Reader, ReaderDied
+from seaweedq.broker.imports.rules import BATCH_BYTES
+from seaweedq.import_worker import child as import_child
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields
 
@@ -154,7 +154,7 @@ LIES = {
 }
 LIAR = """
 import sys, pyarrow as pa
-from seaweedq.broker.import_pipe import Told, head
+from seaweedq.broker.imports.pipe_protocol import Told, head
 ROWS = pa.schema([('value', pa.string())])
 def out(data):
     sys.stdout.buffer.write(data)
@@ -185,8 +185,8 @@ async def test_it_has_no_files_sockets_or_secrets(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     looks = """
 import os, socket, sys, threading
-from seaweedq.api import import_child
-from seaweedq.broker.import_pipe import ImportProblem, Told
+from seaweedq.import_worker import child as import_child
+from seaweedq.broker.imports.pipe_protocol import ImportProblem, Told
 def looked(job, asked):
     found = ["secret"] if "AWS_SECRET_ACCESS_KEY" in os.environ else []
     try:

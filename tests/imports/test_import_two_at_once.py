@@ -7,14 +7,14 @@ import pyarrow.parquet as pq
 import pytest
 from uploading_files import numbered
 
-from seaweedq.api import import_child
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.import_records import Where
-from seaweedq.broker.imports import Imports
+from seaweedq.broker.imports.record_store import Where
+from seaweedq.broker.imports.service import Imports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import PartlyTaken, Unavailable
+from seaweedq.import_worker import child as import_child
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
 
@@ -102,7 +102,7 @@ async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
         return done
 
     monkeypatch.setattr(broker.publisher, "take", torn)
-    monkeypatch.setattr("seaweedq.broker.importing.PAUSE_S", 0.01)
+    monkeypatch.setattr("seaweedq.broker.imports.runner.PAUSE_S", 0.01)
     await broker.imports._importing.run(where, await broker.imports._records.read(where), asyncio.Event())
     assert tries > ROWS // 1000
     assert await counted(broker) == ROWS

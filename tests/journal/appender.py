@@ -7,9 +7,9 @@ from pathlib import Path
 
 from sim_disk import acks, payload
 
-from seaweedq.broker.file_journal import FileJournal
-from seaweedq.broker.lock import FolderLock
 from seaweedq.clock import SystemIds
+from seaweedq.journal.file_journal import FileJournal
+from seaweedq.journal.folder_lock import FolderLock
 
 
 async def main(folder: Path) -> None:

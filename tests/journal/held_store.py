@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from sim_disk import CountedIds
 
-from seaweedq.broker.object_journal import ObjectJournal
 from seaweedq.errors import StoreUnavailable
+from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
 

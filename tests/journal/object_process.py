@@ -10,9 +10,9 @@ from pathlib import Path
 
 from sim_disk import acks, payload
 
-from seaweedq.broker.fencing import fence, read_slots, remove_slots
-from seaweedq.broker.object_journal import ObjectJournal
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.storage.local import LocalStore
 
 

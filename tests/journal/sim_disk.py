@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from seaweedq.broker.disk import Disk
+from seaweedq.journal.disk import Disk
 from seaweedq.segments.frames import Frame, FrameKind
 
 T = TypeVar("T")

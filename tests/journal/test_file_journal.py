@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from sim_disk import CountedIds, Fault, SimDisk, acks
 
-from seaweedq.broker.disk import Disk
-from seaweedq.broker.file_journal import FileJournal
-from seaweedq.broker.journal_files import file_path, journal_files, read_journal, remove_journal
 from seaweedq.errors import JournalDamaged, JournalUnavailable
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.file_journal import FileJournal
+from seaweedq.journal.file_reader import file_path, journal_files, read_journal, remove_journal
 
 OPENING = ["remove", "create", "write", "sync", "rename", "sync_folder"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.broker.lock import LOCK_FILE, FolderLock
 from seaweedq.errors import DataFolderInUse
+from seaweedq.journal.folder_lock import LOCK_FILE, FolderLock
 
 
 def test_a_second_lock_is_refused_and_names_path_and_process(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from sim_disk import CountedIds, acks
 
-from seaweedq.broker.fencing import read_slots
-from seaweedq.broker.file_journal import FileJournal
-from seaweedq.broker.journal import Journal
-from seaweedq.broker.journal_files import read_journal
-from seaweedq.broker.memory_journal import MemoryJournal
-from seaweedq.broker.object_journal import ObjectJournal
-from seaweedq.broker.slot_objects import list_slots
 from seaweedq.clock import SystemClock
 from seaweedq.errors import JournalUnavailable
+from seaweedq.journal.file_journal import FileJournal
+from seaweedq.journal.file_reader import read_journal
+from seaweedq.journal.interface import Journal
+from seaweedq.journal.memory_journal import MemoryJournal
+from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_listing import list_slots
+from seaweedq.journal.object_recovery import read_slots
 from seaweedq.segments.commits import Commit
 from seaweedq.storage.memory import MemoryStore
 

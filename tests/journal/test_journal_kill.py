@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sim_disk import payload
 
-from seaweedq.broker.journal_files import read_journal
-from seaweedq.broker.lock import FolderLock
 from seaweedq.errors import DataFolderInUse
+from seaweedq.journal.file_reader import read_journal
+from seaweedq.journal.folder_lock import FolderLock
 
 APPENDER = Path(__file__).with_name("appender.py")
 

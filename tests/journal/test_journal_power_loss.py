@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sim_disk import CountedIds, Fault, SimDisk, acks
 
-from seaweedq.broker.file_journal import FileJournal
-from seaweedq.broker.journal_files import journal_files, read_journal
 from seaweedq.errors import JournalUnavailable
+from seaweedq.journal.file_journal import FileJournal
+from seaweedq.journal.file_reader import journal_files, read_journal
 
 FAULTS = st.dictionaries(
     st.integers(0, 60), st.builds(Fault, st.sampled_from([errno.ENOSPC, errno.EIO]), st.booleans()), max_size=12

@@ -13,12 +13,12 @@ from itertools import count
 import pytest
 from sim_disk import CountedIds, acks
 
-from seaweedq.broker.fencing import fence, read_slots, remove_slots
-from seaweedq.broker.object_journal import ObjectJournal
-from seaweedq.broker.slot_objects import list_slots, read_header
-from seaweedq.broker.slots import SlotKind
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Fenced, StoreUnavailable
+from seaweedq.journal.object_format import SlotKind
+from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_listing import list_slots, read_header
+from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
 

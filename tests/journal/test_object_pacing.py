@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim_disk import acks
 
-from seaweedq.broker.pacing import HEDGE_MAX_S, HEDGE_MIN_S, next_linger_s, next_usual_s, patience_s
+from seaweedq.journal.pacing import HEDGE_MAX_S, HEDGE_MIN_S, next_linger_s, next_usual_s, patience_s
 
 SECONDS = st.floats(0, 5)
 

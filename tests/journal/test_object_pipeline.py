@@ -6,9 +6,9 @@ import pytest
 from held_store import Hands, HeldStore, journal_on, settle
 from sim_disk import CountedIds, acks
 
-from seaweedq.broker.fencing import fence
-from seaweedq.broker.object_journal import ObjectJournal
 from seaweedq.errors import Fenced, JournalUnavailable
+from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_recovery import fence
 from seaweedq.storage.memory import MemoryStore
 
 

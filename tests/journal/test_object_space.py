@@ -6,10 +6,10 @@ import pytest
 from held_store import Hands, HeldStore, journal_on, settle
 from sim_disk import acks
 
-from seaweedq.broker.fencing import read_slots
-from seaweedq.broker.object_journal import ObjectJournal
-from seaweedq.broker.slot_objects import BATCH, read_header
-from seaweedq.broker.slots import MAX_UNDER_WAY, MAX_WINDOW
+from seaweedq.journal.object_format import MAX_UNDER_WAY, MAX_WINDOW
+from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_listing import BATCH, read_header
+from seaweedq.journal.object_recovery import read_slots
 
 
 @pytest.fixture

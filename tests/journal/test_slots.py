@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.slots import (
+from seaweedq.errors import JournalDamaged
+from seaweedq.journal.object_format import (
     HEADER_BYTES,
     SlotHeader,
     SlotKind,
@@ -17,7 +18,6 @@ from seaweedq.broker.slots import (
     slot_name,
     slot_number,
 )
-from seaweedq.errors import JournalDamaged
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 
 BROKERS = st.text("abc-.09", min_size=1, max_size=100).filter(lambda text: text.strip("."))

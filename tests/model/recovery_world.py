@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from seaweedq.broker.slots import Run, SlotHeader, SlotKind, valid_run
+from seaweedq.journal.object_format import Run, SlotHeader, SlotKind, valid_run
 
 RULES = {
     "look again": "a fence is trusted without looking once it is there",

@@ -11,7 +11,7 @@ from broker_process import BrokerProcess
 from topic_readers import READERS, SPARK, Reader, spark_reader
 
 from seaweedq import Client
-from seaweedq.cli.demo_tables import missing_for_spark
+from seaweedq.cli.demo.demo_tables import missing_for_spark
 
 QUIET = """
 rootLogger.level = off

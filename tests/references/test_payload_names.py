@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.payloads import Payloads
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.errors import StoreUnavailable

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.api.answers import encode_messages
+from seaweedq.codec.message_json import encode_messages
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
 

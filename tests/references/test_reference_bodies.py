@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from seaweedq.api.bodies import decode_json, decode_ndjson, decode_single
-from seaweedq.api.intake import Intake
+from seaweedq.codec.bodies import decode_json, decode_ndjson, decode_single
+from seaweedq.codec.intake import Intake
 from seaweedq.errors import InvalidMessages, MessageTooLarge
 from seaweedq.segments.layout import Format, Layout, mask_of
 from seaweedq.segments.rows import Reference, Single, rows_of_singles

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pyarrow as pa
 import pytest
 
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.payloads import CLAIMS, MAX_CLAIMS, Payloads
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.uploads.message_payloads import CLAIMS, MAX_CLAIMS, Payloads
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.errors import (

@@ -12,7 +12,7 @@ import pytest
 from broker_process import BrokerProcess
 from referring import naming, publish, read, upload
 
-from seaweedq.cli.verify_payloads import NAMED, PayloadAudit
+from seaweedq.cli.verify.verify_payloads import NAMED, PayloadAudit
 from seaweedq.segments.layout import REFERENCE
 
 DAY, NOW = "20261121", datetime(2026, 11, 22, 12, tzinfo=UTC)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.bounds import Bounds
-from seaweedq.broker.parcels import Outcome
-from seaweedq.broker.pieces import Cargo, Piece, cut_all, places
+from seaweedq.broker.publish.batch_split import Cargo, Piece, cut_all, places
+from seaweedq.broker.rpc.forward_frames import Outcome
+from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, Verdict, inherited_cuts

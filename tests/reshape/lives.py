@@ -16,10 +16,10 @@ from weakref import WeakSet
 import httpx
 from in_process_cluster import InLoop, until
 
-from seaweedq.broker import takeover
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.lock import FolderLock
+from seaweedq.broker.recovery import journal_recovery as takeover
 from seaweedq.errors import DataFolderInUse, Unavailable
+from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 

@@ -10,7 +10,7 @@ from in_process_cluster import until
 from upheaval import Upheaval
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import SegmentRecord
 
 

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 from scale import scaled
 
-from seaweedq.broker import intents
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.intents import MAX_PARTS, MAX_SUCCESSORS, Transaction
+from seaweedq.broker.topics import intents
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.intents import MAX_PARTS, MAX_SUCCESSORS, Transaction
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig, TopicRecord

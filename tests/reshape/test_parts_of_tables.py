@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lineage_world import Request
 
-from seaweedq.broker.bounds import Bounds
-from seaweedq.broker.parcels import Outcome
-from seaweedq.broker.pieces import cut_again, cut_all, places
+from seaweedq.broker.publish.batch_split import cut_again, cut_all, places
+from seaweedq.broker.rpc.forward_frames import Outcome
+from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, inherited_cuts

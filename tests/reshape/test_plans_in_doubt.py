@@ -13,7 +13,7 @@ from lives import Lives, lives
 from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lineage_world import Id, Request, Topic
 from scale import scaled
 
-from seaweedq.broker.pieces import Cargo, Piece, cut_again, is_whole
+from seaweedq.broker.publish.batch_split import Cargo, Piece, cut_again, is_whole
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tiles_key_space
 from seaweedq.segments.producers import New, OutOfOrder
 

@@ -13,7 +13,7 @@ from lives import Lives, lives
 from producing import Ledger, Producer
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.catalog import Topic
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import SegmentRecord, TopicConfig
 from seaweedq.errors import CoordinationUnavailable, DataFolderInUse, SeaweedqError

@@ -9,8 +9,8 @@ from in_process_cluster import in_loop
 from reshaped import at, make, opened, replace
 from subscribing import ack, create, lag, publish, pull
 
-from seaweedq.broker.file_journal import FileJournal
-from seaweedq.broker.read import Reader
+from seaweedq.broker.log.reader import Reader
+from seaweedq.journal.file_journal import FileJournal
 
 
 async def test_a_segment_that_is_done_during_a_pull_does_not_come_again(

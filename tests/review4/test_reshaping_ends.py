@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from in_process import Gate, held, make_topic, publish, running
 
-from seaweedq.broker.reshaping import Reshaper
+from seaweedq.broker.reshape.reshaper import Reshaper
 
 
 async def test_nothing_is_begun_again_while_a_broker_stops(tmp_path: Path) -> None:

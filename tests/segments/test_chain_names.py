@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import seaweedq.segments.chain as chain_module
-from seaweedq.broker.entries import EntryWriter, Source
+from seaweedq.broker.log.entry_writer import EntryWriter, Source
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import Chain

@@ -11,7 +11,7 @@ from broker_process import BrokerProcess
 from s3_service import S3Service
 
 from seaweedq import Client
-from seaweedq.client.table import Files
+from seaweedq.client.core.table import Files
 from seaweedq.errors import ClientError
 
 

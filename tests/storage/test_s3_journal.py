@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 from s3_service import S3Service
 
-from seaweedq.broker.fencing import fence, read_slots, remove_slots
-from seaweedq.broker.object_journal import ObjectJournal
-from seaweedq.broker.slot_objects import list_slots
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Fenced
+from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_listing import list_slots
+from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.storage.s3 import S3Store
 

@@ -16,7 +16,7 @@ import pytest
 from s3_service import S3Service
 from store_proxy import Exchange, proxy_of, through
 
-from seaweedq.cli.stores import open_store
+from seaweedq.cli.server.stores import open_store
 from seaweedq.clock import Ids
 from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.settings import Settings

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from upload_world import BYTES, SHA256, World, inline
 
-from seaweedq.broker import upload_plan
+from seaweedq.broker.uploads import rules as upload_plan
 
 PART = 10
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from upload_world import BYTES, DAY_S, World, inline
 
-from seaweedq.broker.catalog import Topic
-from seaweedq.broker.upload_plan import id_of, incarnation_of
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.uploads.rules import id_of, incarnation_of
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.records import TopicConfig, TopicRecord

@@ -6,8 +6,8 @@ import asyncio
 import pytest
 from upload_world import BYTES, DAY_S, SHA256, World
 
-from seaweedq.broker import upload_plan
-from seaweedq.broker.upload_removal import clear_folder
+from seaweedq.broker.uploads import rules as upload_plan
+from seaweedq.broker.uploads.removal import clear_folder
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import Counter, TopicConfig, TopicRecord

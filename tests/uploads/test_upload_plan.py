@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker import signing, upload_plan
-from seaweedq.broker.upload_plan import Step, step
+from seaweedq.broker.uploads import rules as upload_plan
+from seaweedq.broker.uploads import url_tokens as signing
+from seaweedq.broker.uploads.rules import Step, step
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.errors import InvalidRequest, UploadConflict
 from seaweedq.settings import Settings

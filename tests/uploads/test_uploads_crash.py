@@ -11,8 +11,8 @@ from uploading import BYTES, SHA256, begin, problem_of, put, uploaded
 
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
-from seaweedq.coordination.embedded import EmbeddedCoordination
 from seaweedq.coordination.interface import Put
+from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 
 TOPIC = "/v1/topics/t"
 WITHIN_S = 20.0

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from upload_world import BYTES, DAY_S, SHA256, World, inline
 
-from seaweedq.broker import upload_plan
+from seaweedq.broker.uploads import rules as upload_plan
 
 PART = 10
 Choose = Callable[[int], int]

@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
-from seaweedq.broker.catalog import Catalog, Topic
-from seaweedq.broker.upload_sweep import UploadSweep
-from seaweedq.broker.uploads import Uploads
+from seaweedq.broker.leader.upload_sweep import UploadSweep
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination

@@ -1,0 +1,1 @@
+"""ASGI and HTTP below the routes: requests, parameters, problems, ranges."""

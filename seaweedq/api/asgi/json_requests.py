@@ -1,0 +1,74 @@
+"""JSON bodies of requests that are not messages: strict JSON, then a typed struct, bad fields named with their bounds.
+
+Nothing here trusts Python's own json.
+"""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from seaweedq.api.asgi.http import Scope, header
+from seaweedq.codec.json_text import MAX_DEPTH, blemish
+from seaweedq.errors import InvalidRequest, UnreadableBody, UnsupportedContentType
+
+T = TypeVar("T")
+SHOWN = 100  # characters of a value that an error shows
+_AT = re.compile(r"^(?P<reason>.*) - at `\$\.(?P<path>[^`]+)`$", re.DOTALL)
+_STEP = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
+
+
+def decode_request(content: bytes, scope: Scope, decoder: msgspec.json.Decoder[T]) -> T:
+    """The request in a body; an empty one is `{}`.
+
+    Raises UnsupportedContentType, UnreadableBody (no JSON), InvalidRequest (unknown field, wrong type).
+    """
+    media = (header(scope, b"content-type") or "application/json").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise UnsupportedContentType(
+            f"the content type {media[:SHOWN]!r} is not application/json", supported=["application/json"]
+        )
+    try:
+        return decoder.decode(content or b"{}")
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error), content, decoder.type) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableBody(f"the body is not JSON: {error}") from None
+    except RecursionError:
+        raise UnreadableBody(f"the body is nested deeper than {MAX_DEPTH} levels", bound=MAX_DEPTH) from None
+
+
+def check_free_form(content: bytes) -> None:
+    """What is kept as it was sent must be JSON that every reader can read. Raises InvalidRequest."""
+    if content and (reason := blemish(content)):
+        raise InvalidRequest(f"the request is not valid: {reason}", reason=reason)
+
+
+def _invalid(reason: str, content: bytes, kind: Any) -> InvalidRequest:
+    """msgspec says what it expected and where; the value there, and what a choice is between, are added."""
+    found = _AT.match(reason)
+    if not found:
+        return InvalidRequest(f"the request is not valid: {reason}", reason=reason)
+    path, reason = found["path"], found["reason"]
+    value = _at(content, path)
+    choices = _choices(kind, path) if "enum" in reason else []
+    bound = f"one of {', '.join(map(str, choices))}" if choices else reason
+    return InvalidRequest(f"{path} is {value}: {bound}", field=path, value=value, bound=bound)
+
+
+def _at(content: bytes, path: str) -> str:
+    """The start of the JSON text at a path, as far as it can be found."""
+    try:
+        value = msgspec.json.decode(content)
+        for index, name in _STEP.findall(path):
+            value = value[int(index)] if index else value[name]
+        return msgspec.json.encode(value).decode()[:SHOWN]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return "not valid"
+
+
+def _choices(kind: Any, path: str) -> list[Any]:
+    """The values that a field of a struct is one of, as its JSON schema has them."""
+    _, components = msgspec.json.schema_components((kind,))
+    schema = components[kind.__name__]["properties"].get(path, {})
+    return [choice for part in (schema, *schema.get("anyOf", ())) for choice in part.get("enum", ())]

@@ -1,0 +1,1 @@
+"""Requests between brokers: what is answered to them, and what is passed on."""

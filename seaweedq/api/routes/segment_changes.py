@@ -1,0 +1,213 @@
+"""Segments changed by hand: split, merged, rolled, moved to another broker."""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.api.asgi.openapi import broker_of, described, json_answer, read_request, schema_ref
+from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
+from seaweedq.api.internal.change_requests import Changes
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.intents import MAX_SUCCESSORS
+from seaweedq.coordination.records import Intent
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import InvalidRequest
+from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
+
+router = APIRouter(tags=["segments"])
+SEGMENT = "/v1/topics/{topic}/segments/{segment}"
+NAMED = 100  # brokers that an error names
+
+Hash = Annotated[int, Meta(ge=1, lt=KEY_SPACE)]
+
+
+class SplitRequest(Struct, forbid_unknown_fields=True):
+    """Into `parts` equal ranges, or `at` key hashes that rise within the segment's range; two halves by default."""
+
+    parts: Annotated[int, Meta(ge=2, le=MAX_SUCCESSORS)] | UnsetType = UNSET
+    at: Annotated[list[Hash], Meta(min_length=1, max_length=MAX_SUCCESSORS - 1)] | UnsetType = UNSET
+
+
+class MergeRequest(Struct, forbid_unknown_fields=True):
+    """The neighbour `with` which the segment is to be merged."""
+
+    neighbour: Annotated[int, Meta(ge=0, le=MAX_NUMBER)] = msgspec.field(name="with")
+
+
+class MoveRequest(Struct, forbid_unknown_fields=True):
+    """The broker that is to own the segment: its id, or its given name where no other living one has it."""
+
+    to: Annotated[str, Meta(min_length=1, max_length=127)]
+
+
+class SuccessorAnswer(Struct):
+    """A new segment: the half-open range of key hashes, and its owner; null where that is yet to be seen."""
+
+    id: int
+    low: int
+    high: int
+    owner: str | None
+
+
+class Replaced(Struct):
+    """What came about: segments that are sealed, and those that have their range now."""
+
+    sealed: tuple[int, ...]
+    successors: list[SuccessorAnswer]
+
+
+class Planned(Struct):
+    """What will come about: segments that are planned to be sealed, and those that will have their range."""
+
+    planned: tuple[int, ...]
+    successors: list[SuccessorAnswer]
+
+
+class Moved(Struct):
+    """A segment and its owner."""
+
+    segment: int
+    owner: str
+
+
+class Moving(Struct):
+    """A segment that its owner is still moving `to` another broker."""
+
+    segment: int
+    owner: str | None
+    to: str
+
+
+_SPLIT, _MERGE, _MOVE = map(msgspec.json.Decoder, (SplitRequest, MergeRequest, MoveRequest))
+_MIDDLE = KEY_SPACE // 2
+_HALVES = [
+    {"id": 4, "low": 0, "high": _MIDDLE, "owner": "broker.1f2e"},
+    {"id": 5, "low": _MIDDLE, "high": KEY_SPACE, "owner": "broker.1f2e"},
+]
+_WHOLE = [{"id": 6, "low": 0, "high": KEY_SPACE, "owner": "broker.1f2e"}]
+_REFUSES = (400, 404, 408, 409, 413, 415)
+
+
+def _shown(kind: type, example: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema_ref(kind), "example": example}}
+
+
+def _replaces(sealed: list[int], successors: list[dict[str, Any]]) -> dict[int, Any]:
+    return {
+        200: _shown(Replaced, {"sealed": sealed, "successors": successors}),
+        202: _shown(Planned, {"planned": sealed, "successors": [{**one, "owner": None} for one in successors]}),
+    }
+
+
+@router.post(f"{SEGMENT}/split", **described(SplitRequest, _replaces([0], _HALVES), _REFUSES, example={"parts": 2}))
+async def split(request: Request, topic: str, segment: str) -> Response:
+    """Replace a segment by several on parts of its range: 200 when that came about, 202 while it is under way."""
+    broker, number = broker_of(request), _number(topic, segment)
+    wanted = await read_request(request, _SPLIT)
+    found = await broker.catalog.known(topic)
+    await broker.catalog.look(topic, number)
+    record, _ = broker.catalog.segment(found, number)
+    return await _replace(broker, found, [number], _points(number, KeyRange(record.low, record.high), wanted))
+
+
+@router.post(
+    f"{SEGMENT}/merge",
+    **described(MergeRequest, _replaces([4, 5], _WHOLE), _REFUSES, example={"with": 5}, required=True),
+)
+async def merge(request: Request, topic: str, segment: str) -> Response:
+    """Replace a segment and a neighbour by one on the range of both. A neighbour that another broker owns is moved
+    first: 200 when it came about, 202 while it is under way."""
+    broker, number = broker_of(request), _number(topic, segment)
+    wanted = await read_request(request, _MERGE)
+    return await _replace(broker, await broker.catalog.known(topic), [number, wanted.neighbour], [])
+
+
+@router.post(f"{SEGMENT}/roll", **described(None, _replaces([0], _WHOLE), (404, 409)))
+async def roll(request: Request, topic: str, segment: str) -> Response:
+    """Replace a segment by one on the same range: 200 when that came about, 202 while it is under way."""
+    broker, number = broker_of(request), _number(topic, segment)
+    return await _replace(broker, await broker.catalog.known(topic), [number], [])
+
+
+@router.post(
+    f"{SEGMENT}/move",
+    **described(
+        MoveRequest,
+        {
+            200: _shown(Moved, {"segment": 0, "owner": "broker.1f2e"}),
+            202: _shown(Moving, {"segment": 0, "owner": "broker.77aa", "to": "broker.1f2e"}),
+        },
+        _REFUSES,
+        example={"to": "broker.1f2e"},
+        required=True,
+    ),
+)
+async def move(request: Request, topic: str, segment: str) -> Response:
+    """Give a segment to another broker: 200 when that one owns it, 202 while its owner is still at it."""
+    broker, number = broker_of(request), _number(topic, segment)
+    wanted = await read_request(request, _MOVE)
+    found = await broker.catalog.known(topic)
+    target = _broker_meant(broker.roster, wanted.to)
+    if target is None:
+        await broker.roster.load()
+        target = _broker_meant(broker.roster, wanted.to)
+    if target is None:
+        brokers = sorted(broker.roster.brokers)[:NAMED]
+        raise InvalidRequest(
+            f"there is no broker {wanted.to!r}, but {', '.join(brokers)}", field="to", value=wanted.to, brokers=brokers
+        )
+    if await Changes(broker, found).move(number, target):
+        return json_answer(Moved(number, target))
+    return json_answer(Moving(number, broker.catalog.segment(found, number)[0].owner, target), 202)
+
+
+def _number(topic: str, segment: str) -> int:
+    check_name(topic)
+    return whole_number(segment, "segment", 0, MAX_NUMBER)
+
+
+def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:
+    """Where a range is to be cut. Raises InvalidRequest."""
+    if wanted.at is not UNSET:
+        if wanted.parts is not UNSET:
+            raise InvalidRequest("parts and at exclude one another", field="at", value=wanted.at)
+        return wanted.at
+    parts = wanted.parts or 2
+    if len(whole) < parts:
+        raise InvalidRequest(
+            f"segment {number} has {len(whole)} key hashes, too few for {parts} parts",
+            field="parts",
+            value=parts,
+            bound=len(whole),
+        )
+    return [whole.low + len(whole) * at // parts for at in range(1, parts)]
+
+
+def _broker_meant(roster: Roster, to: str) -> str | None:
+    """The living broker of that id, or else of that given name. Raises InvalidRequest where it can take nothing, or
+    several have the name."""
+    named = [to] if to in roster.brokers else [id for id, (record, _) in roster.brokers.items() if record.name == to]
+    if len(named) > 1:
+        brokers = sorted(named)[:NAMED]
+        detail = f"{len(named)} brokers have the name {to!r}: {', '.join(brokers)}"
+        raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
+    if named and not roster.brokers[named[0]][0].takes_more:
+        raise InvalidRequest(f"broker {named[0]} is starting or draining, and takes nothing", field="to", value=to)
+    return named[0] if named else None
+
+
+async def _replace(broker: Broker, topic: Topic, segments: list[int], points: list[int]) -> Response:
+    intent, done = await Changes(broker, topic).replace(segments, points)
+    successors = _successors(broker, topic, intent)
+    if done:
+        return json_answer(Replaced(intent.segments, successors))
+    return json_answer(Planned(intent.segments, successors), 202)
+
+
+def _successors(broker: Broker, topic: Topic, intent: Intent) -> list[SuccessorAnswer]:
+    there = broker.catalog.segments(topic)
+    owners = {one.id: there[one.id].owner if one.id in there else one.owner for one in intent.successors}
+    return [SuccessorAnswer(one.id, one.low, one.high, owners[one.id]) for one in intent.successors]

@@ -1,0 +1,135 @@
+"""The segment map: where each segment of a topic stands, who has it, and what it takes."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Request, Response
+from msgspec import Meta, Struct
+
+from seaweedq.api.asgi.openapi import broker_of, described, json_answer
+from seaweedq.api.asgi.parameters import check_name
+from seaweedq.balancer.rates import WINDOWS_S, Averages
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.load.segment_rates import Observed
+from seaweedq.broker.read.topic_positions import Position
+from seaweedq.coordination.records import SegmentRecord
+
+router = APIRouter(tags=["topics"])
+DIGITS = 3  # behind the point: more of them are only noise
+
+Rate = Annotated[float, Meta(ge=0)]
+ByWindow = Annotated[list[Rate], Meta(min_length=len(WINDOWS_S), max_length=len(WINDOWS_S))]
+
+
+class Rates(Struct):
+    """What came a second: averages over the last 10 s, 1, 10 and 20 minutes, as far back as its owner has seen it."""
+
+    messages_per_s: ByWindow
+    bytes_per_s: ByWindow
+
+
+class HotKey(Struct):
+    """The hash of a key, and about which share of the segment's messages it has, from 0 to 1."""
+
+    hash: int
+    share: float
+
+
+class SegmentAnswer(Struct):
+    """A segment: the half-open range of key hashes, lineage, owner, offsets, rates while it is open.
+
+    What is below `flushed_offset` is in Parquet files. `hot_key` is one because of which a segment that gets too much
+    is not split.
+    """
+
+    id: int
+    low: int
+    high: int
+    state: str
+    predecessors: tuple[int, ...]
+    successors: tuple[int, ...]
+    owner: str | None
+    owner_url: str | None
+    start_offset: int
+    flushed_offset: int
+    end_offset: int
+    rates: Rates | None
+    hot_key: HotKey | None
+    created_at: datetime
+    sealed_at: datetime | None
+
+
+class SegmentMap(Struct):
+    """All segments of a topic, by id."""
+
+    segments: list[SegmentAnswer]
+
+
+_SEGMENT = {
+    "id": 0,
+    "low": 0,
+    "high": 2**31 - 1,
+    "state": "open",
+    "predecessors": [],
+    "successors": [],
+    "owner": "broker.1f2e",
+    "owner_url": "http://127.0.0.1:8080",
+    "start_offset": 0,
+    "flushed_offset": 0,
+    "end_offset": 18,
+    "rates": {"messages_per_s": [1.5, 0.9, 0.9, 0.9], "bytes_per_s": [78.0, 46.8, 46.8, 46.8]},
+    "hot_key": None,
+    "created_at": "2026-01-31T12:00:00Z",
+    "sealed_at": None,
+}
+
+
+@router.get(
+    "/v1/topics/{topic}/segments", **described(None, {200: SegmentMap}, (404, 409), shows={"segments": [_SEGMENT]})
+)
+async def segment_map(request: Request, topic: str) -> Response:
+    """The topic's segments: key ranges, lineage, owners, offsets, rates."""
+    broker = broker_of(request)
+    found = await broker.catalog.known(check_name(topic))
+    positions = await broker.everywhere.positions(found)
+    records = broker.catalog.segments(found)
+    answers = [_answer(broker, record, positions[number]) for number, record in records.items() if number in positions]
+    return json_answer(SegmentMap(answers))
+
+
+def _answer(broker: Broker, record: SegmentRecord, position: Position) -> SegmentAnswer:
+    observed = position.observed
+    return SegmentAnswer(
+        id=position.segment,
+        low=record.low,
+        high=record.high,
+        state=record.state,
+        predecessors=record.predecessors,
+        successors=record.successors,
+        owner=record.owner,
+        owner_url=broker.roster.url(record.owner),
+        start_offset=0,
+        flushed_offset=position.flushed,
+        end_offset=position.end,
+        rates=_rates(observed) if observed else None,
+        hot_key=_hot_key(observed) if observed else None,
+        created_at=moment(record.created_us),
+        sealed_at=None if record.sealed_us is None else moment(record.sealed_us),
+    )
+
+
+def _rates(observed: Observed) -> Rates:
+    return Rates(_rounded(observed.messages_per_s), _rounded(observed.bytes_per_s))
+
+
+def _hot_key(observed: Observed) -> HotKey | None:
+    return HotKey(observed.hot_key[0], round(observed.hot_key[1], DIGITS)) if observed.hot_key else None
+
+
+def _rounded(averages: Averages) -> list[float]:
+    return [round(average, DIGITS) for average in averages]
+
+
+def moment(time_us: int) -> datetime:
+    """Microseconds since the epoch as a time in UTC."""
+    return datetime.fromtimestamp(time_us / 1e6, UTC)

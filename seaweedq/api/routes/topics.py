@@ -1,0 +1,313 @@
+"""Topics: create, list, show, change, delete, flush."""
+
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.api.asgi.http import query
+from seaweedq.api.asgi.openapi import broker_of, described, integer, json_answer, read_request
+from seaweedq.api.asgi.parameters import check_name, whole_number
+from seaweedq.api.routes.scaling_policy import ScalingRequest, changed_scaling, wanted_scaling
+from seaweedq.api.routes.segment_map import moment
+from seaweedq.balancer.policy import ScalingPolicy
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.load.meters import policy_of
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.codec.key_field import check_key_field
+from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
+from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import encode_fields, parse_schema
+
+router = APIRouter(tags=["topics"])
+MAX_PAGE = 1000
+MAX_SEGMENTS = 1024
+TRIES = 3  # of a PUT whose topic is deleted meanwhile
+MAX_SCHEMA_BYTES = 256 * 1024
+_AGE_S = 10 * 365 * 86_400
+
+Bytes = Annotated[int, Meta(ge=1, le=2**60)]
+Age = Annotated[float, Meta(ge=1, le=_AGE_S)]
+FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class FlushRequest(Struct, forbid_unknown_fields=True):
+    """When a tail becomes a file; null is the broker's own setting."""
+
+    max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
+    min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
+    max_age_s: Annotated[float, Meta(ge=1, le=86_400)] | UnsetType | None = UNSET
+
+
+class RetentionRequest(Struct, forbid_unknown_fields=True):
+    """What is to be kept; null is no bound. Kept with the topic, not enforced yet."""
+
+    max_age_s: Age | UnsetType | None = UNSET
+    max_bytes: Bytes | UnsetType | None = UNSET
+
+
+class ChangeRequest(Struct, forbid_unknown_fields=True):
+    """What of a topic can be changed."""
+
+    scaling: ScalingRequest | UnsetType = UNSET
+    flush: FlushRequest | UnsetType = UNSET
+    retention: RetentionRequest | UnsetType = UNSET
+    max_payload_bytes: Annotated[int, Meta(ge=1, le=5 * 1024**4)] | UnsetType | None = UNSET
+
+
+class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
+    """A topic's configuration. Every field may be left out; an existing topic is compared only in the named ones."""
+
+    format: Literal["json", "bytes", "typed"] | UnsetType = UNSET
+    schema: dict[str, Any] | UnsetType | None = UNSET
+    key_field: FieldName | UnsetType | None = UNSET
+    initial_segments: Annotated[int, Meta(ge=1, le=MAX_SEGMENTS)] | UnsetType = UNSET
+
+
+class TopicAnswer(Struct):
+    """A topic as it stands. `scaling` is the policy that holds, defaults too. `segments` counts those that take
+    messages; `hot_segments` get too much, most of it of one key, so that they are not split. `messages` counts all that
+    were acknowledged, `bytes` its files and what is not in files yet."""
+
+    name: str
+    state: str
+    format: str
+    schema: dict[str, Any] | None
+    key_field: str | None
+    initial_segments: int
+    scaling: ScalingPolicy
+    flush: FlushPolicy
+    retention: RetentionPolicy
+    max_payload_bytes: int | None
+    created_at: datetime
+    segments: int
+    hot_segments: list[int]
+    messages: int
+    bytes: int
+    path: str
+
+
+class TopicSummary(Struct):
+    """A topic in a list."""
+
+    name: str
+    state: str
+    format: str
+    created_at: datetime
+
+
+class TopicList(Struct, omit_defaults=True):
+    """One page; `next_page_token` is there when more topics follow."""
+
+    topics: list[TopicSummary]
+    next_page_token: str | UnsetType = UNSET
+
+
+class FlushAnswer(Struct):
+    """Everything acknowledged before the call is in files."""
+
+    flushed: bool
+
+
+_TOPIC = msgspec.json.Decoder(TopicRequest)
+_CHANGE = msgspec.json.Decoder(ChangeRequest)
+_EXAMPLE = {"format": "json", "key_field": "carrier", "initial_segments": 4}
+_SHOWN = {
+    "name": "flights",
+    "state": "active",
+    **_EXAMPLE,
+    "schema": None,
+    "scaling": msgspec.to_builtins(ScalingPolicy(min_segments=4)),
+    "flush": {"max_bytes": None, "min_bytes": None, "max_age_s": 60.0},
+    "retention": {"max_age_s": None, "max_bytes": None},
+    "max_payload_bytes": None,
+    "created_at": "2026-01-31T12:00:00Z",
+    "segments": 4,
+    "hot_segments": [],
+    "messages": 18,
+    "bytes": 936,
+    "path": "file:///var/lib/seaweedq/store/topics/flights",
+}
+_LISTED = {name: _SHOWN[name] for name in ("name", "state", "format", "created_at")}
+
+
+@router.put(
+    "/v1/topics/{topic}",
+    **described(
+        TopicRequest,
+        {201: TopicAnswer, 200: TopicAnswer},
+        (400, 408, 409, 413, 415),
+        example=_EXAMPLE,
+        shows=_SHOWN,
+    ),
+)
+async def create_topic(request: Request, topic: str) -> Response:
+    """Create a topic (201), or make sure that it exists with what the request names (200, else 409)."""
+    broker = broker_of(request)
+    check_name(topic)
+    wanted = await read_request(request, _TOPIC, free_form=True)
+    for _ in range(TRIES):
+        with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
+            return await _ensured(broker, topic, wanted)
+    raise TopicBeingDeleted(f"topic {topic!r} is deleted again and again", topic=topic)
+
+
+async def _ensured(broker: Broker, topic: str, wanted: TopicRequest) -> Response:
+    created = False
+    await broker.catalog.look(topic)
+    if broker.catalog.find(topic) is None:
+        created = await broker.admin.create(topic, _config(wanted))
+    found = broker.catalog.topic(topic)
+    if not created:
+        _compare(found, wanted)
+    return json_answer(await _answer(broker, found, fresh=created), 201 if created else 200)
+
+
+@router.get(
+    "/v1/topics",
+    **described(
+        None,
+        {200: TopicList},
+        (400,),
+        parameters=[
+            integer("page_size", MAX_PAGE, 1, MAX_PAGE, "topics in an answer"),
+            {"name": "page_token", "in": "query", "description": "from the page before", "schema": {"type": "string"}},
+        ],
+        shows={"topics": [_LISTED], "next_page_token": "flights"},
+    ),
+)
+async def list_topics(request: Request) -> Response:
+    """The topics by name, a page at a time."""
+    broker = broker_of(request)
+    options = query(request.scope)
+    size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
+    names = [name for name in broker.catalog.names() if name > options.get("page_token", "")]
+    records = [(name, found.record) for name in names[:size] if (found := broker.catalog.find(name))]
+    page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
+    if len(names) > size:
+        page.next_page_token = names[size - 1]
+    return json_answer(page)
+
+
+@router.get("/v1/topics/{topic}", **described(None, {200: TopicAnswer}, (404, 409), shows=_SHOWN))
+async def show_topic(request: Request, topic: str) -> Response:
+    """A topic with its configuration, counts, bytes and store path."""
+    broker = broker_of(request)
+    return json_answer(await _answer(broker, await broker.catalog.known(check_name(topic))))
+
+
+@router.patch(
+    "/v1/topics/{topic}",
+    **described(
+        ChangeRequest,
+        {200: TopicAnswer},
+        (400, 404, 408, 409, 413, 415),
+        example={"flush": {"max_age_s": 60}},
+        shows=_SHOWN,
+    ),
+)
+async def change_topic(request: Request, topic: str) -> Response:
+    """Change flush, retention, scaling or the largest payload: what is named changes, null brings its default back."""
+    broker = broker_of(request)
+    check_name(topic)
+    wanted = await read_request(request, _CHANGE)
+    found = await broker.catalog.known(topic)
+    while not await broker.admin.change(found, _changed(found.record.config, wanted)):
+        found = broker.catalog.topic(topic)
+    return json_answer(await _answer(broker, found))
+
+
+@router.delete("/v1/topics/{topic}", status_code=204, **described(None, {204: None}, (404, 409)))
+async def delete_topic(request: Request, topic: str) -> Response:
+    """Delete a topic with its data; answers when all of it is gone. A deletion that failed half way goes on."""
+    broker = broker_of(request)
+    found = broker.catalog.find(check_name(topic))
+    await broker.delete_topic(found or await broker.catalog.known(topic))
+    return Response(status_code=204)
+
+
+@router.post("/v1/topics/{topic}/flush", **described(None, {200: FlushAnswer}, (404, 409), shows={"flushed": True}))
+async def flush_topic(request: Request, topic: str) -> Response:
+    """Bring everything acknowledged before the call into files."""
+    broker = broker_of(request)
+    await broker.everywhere.positions(await broker.catalog.known(check_name(topic)), flush=True)
+    return json_answer(FlushAnswer(True))
+
+
+def _config(wanted: TopicRequest) -> TopicConfig:
+    """The whole configuration that a request stands for. Raises InvalidRequest."""
+    format = Format(wanted.format or Format.JSON)
+    if (format is Format.TYPED) != bool(wanted.schema):
+        raise InvalidRequest("a typed topic needs a schema, and no other has one", field="schema", value=format)
+    if wanted.schema and (size := len(msgspec.json.encode(wanted.schema))) > MAX_SCHEMA_BYTES:
+        detail = f"the schema takes {size} bytes, over {MAX_SCHEMA_BYTES}"
+        raise InvalidRequest(detail, field="schema", value=size, bound=MAX_SCHEMA_BYTES)
+    columns = parse_schema(wanted.schema) if wanted.schema else None
+    if wanted.key_field:
+        check_key_field(Layout.of(format, columns), wanted.key_field)
+    base = TopicConfig(
+        format=format.value,
+        schema=wanted.schema or None,
+        key_field=wanted.key_field or None,
+        initial_segments=wanted.initial_segments or 1,
+        columns=encode_fields(columns) if columns else None,
+    )
+    return _changed(base, wanted)
+
+
+def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
+    """The configuration with what the request names changed."""
+    replace = msgspec.structs.replace
+    return replace(
+        config,
+        scaling=changed_scaling(config, wanted.scaling) if wanted.scaling else config.scaling,
+        flush=replace(config.flush, **msgspec.to_builtins(wanted.flush or FlushRequest())),
+        retention=replace(config.retention, **msgspec.to_builtins(wanted.retention or RetentionRequest())),
+        max_payload_bytes=config.max_payload_bytes if wanted.max_payload_bytes is UNSET else wanted.max_payload_bytes,
+    )
+
+
+def _compare(topic: Topic, wanted: TopicRequest) -> None:
+    """Only what the request names counts. Raises TopicConflict."""
+    current = msgspec.to_builtins(topic.record.config)
+    named = msgspec.to_builtins(wanted)
+    if wanted.scaling:
+        current["scaling"] = msgspec.to_builtins(policy_of(topic))
+        named["scaling"] = wanted_scaling(topic, wanted.scaling)
+    differences = {}
+    for field, value in named.items():
+        if field in ("flush", "retention"):
+            value = current[field] | value
+        if current[field] != value:
+            differences[field] = {"current": current[field], "requested": value}
+    if differences:
+        detail = f"topic {topic.name!r} exists with another {', '.join(differences)}"
+        raise TopicConflict(detail, differences=differences)
+
+
+async def _answer(broker: Broker, topic: Topic, fresh: bool = False) -> TopicAnswer:
+    """Of a `fresh` topic nobody is asked: each of its segments would be opened for it, by a request to the store."""
+    config = topic.record.config
+    positions = () if fresh else (await broker.everywhere.positions(topic, sizes=True)).values()
+    return TopicAnswer(
+        name=topic.name,
+        state=topic.record.state,
+        format=config.format,
+        schema=config.schema,
+        key_field=config.key_field,
+        initial_segments=config.initial_segments,
+        scaling=policy_of(topic),
+        flush=config.flush,
+        retention=config.retention,
+        max_payload_bytes=config.max_payload_bytes,
+        created_at=moment(topic.record.created_us),
+        segments=sum(record.state == "open" for record in broker.catalog.segments(topic).values()),
+        hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],
+        messages=sum(position.end for position in positions),
+        bytes=sum(position.size_bytes for position in positions),
+        path=f"{broker.settings.store_path}/topics/{topic.name}",
+    )

@@ -1,0 +1,1 @@
+"""Imports of uploaded files: records, rules, the runner."""

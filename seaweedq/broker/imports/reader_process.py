@@ -1,0 +1,187 @@
+"""The broker's side of an import's reader: a child process that is started, asked, and killed.
+
+What it says is bounded and validated like bytes from outside: the file may have got the better of it.
+"""
+
+import asyncio
+import fcntl
+import os
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq.broker.imports.pipe_protocol import GO, Job, Told, read_head
+from seaweedq.broker.imports.rules import BATCH_BYTES
+from seaweedq.errors import BadRequest, Damaged
+from seaweedq.segments.ipc_bounds import check_bounds
+from seaweedq.segments.layout import Layout, mask_of
+
+Answer = tuple[Told, pa.RecordBatch | None]
+MEMORY_BYTES = 1536 * 1024 * 1024
+STALLED_S = 120.0
+KEPT = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+SET = {  # memory that was touched once is kept, and no threads beside those that read
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(256 * 1024 * 1024),
+    "MALLOC_TOP_PAD_": str(64 * 1024 * 1024),
+    "OPENBLAS_NUM_THREADS": "1",
+}
+PIPE_BYTES = 1024 * 1024
+
+
+class ReaderDied(Exception):
+    """The child has ended, stood still, or said what nobody understands."""
+
+
+class Reader:
+    """One child. Its answers are read in a thread of its own, so that one that is slow takes none of the broker's; of
+    batches the next one is read ahead."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", layout: Layout, job: Job) -> None:
+        self._process = process
+        self._layout = layout
+        self._job = job
+        self._limit_bytes = 2 * BATCH_BYTES + 4 * job.max_message_bytes
+        self._threads = ThreadPoolExecutor(1, "import")
+        self._ahead: Future[Answer] | None = None
+
+    @staticmethod
+    async def start(command: Sequence[str], job: Job, layout: Layout) -> "Reader":
+        """Start it on a job, of whose file it gets a descriptor of its own. A start that nobody waits for any more ends
+        what it starts."""
+        job = msgspec.structs.replace(job, file=os.dup(job.file))
+        starting = asyncio.create_task(asyncio.to_thread(_started, command, job))
+        try:
+            return Reader(await asyncio.shield(starting), layout, job)
+        except asyncio.CancelledError:
+            starting.add_done_callback(partial(_forgo, layout, job))
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    async def told(self) -> Told:
+        """The next message that is none of rows. Raises ReaderDied."""
+        found, _ = await self.rows()
+        return found
+
+    async def go(self) -> None:
+        """Ask for the rows."""
+        with suppress(OSError):
+            assert self._process.stdin
+            self._process.stdin.write(GO)
+            self._process.stdin.flush()
+
+    async def close(self) -> None:
+        """End it, and wait until it is gone; which it will be also where nobody waits any more."""
+        await asyncio.shield(asyncio.wrap_future(self.end()))
+
+    def end(self) -> Future[None]:
+        """End it; done when it is gone."""
+        self._process.kill()
+        reaped = self._threads.submit(self._reap)
+        self._threads.shutdown(wait=False)
+        return reaped
+
+    def _reap(self) -> None:
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert pipe
+                pipe.close()
+
+    async def rows(self) -> Answer:
+        """The next message, and its rows. Raises ReaderDied."""
+        coming = self._ahead or self._threads.submit(self._read)
+        try:
+            async with asyncio.timeout(STALLED_S):
+                told, rows = await asyncio.wrap_future(coming)
+            self._ahead = self._threads.submit(self._read) if rows is not None else None
+            return told, rows
+        except TimeoutError:
+            raise ReaderDied(f"it has not read on for {STALLED_S:g} s") from None
+        except (EOFError, OSError):
+            self._process.kill()
+            status = await asyncio.get_running_loop().run_in_executor(self._threads, self._process.wait)
+            raise ReaderDied(f"it ended by signal {-status}" if status < 0 else f"it ended with {status}") from None
+        except (Damaged, pa.ArrowException, ValueError) as error:
+            raise ReaderDied(f"its answer makes no sense: {str(error)[:200]}") from None
+
+    def _read(self) -> Answer:
+        told = read_head(self._exactly)
+        if told.kind != "rows":
+            return told, None
+        if not 0 < told.size <= self._limit_bytes or not 0 < told.rows <= self._job.batch_rows:
+            raise Damaged(f"a batch of {told.rows} rows in {told.size} bytes")
+        rows = _one_batch(self._exactly(told.size), self._limit_bytes)
+        rows.validate(full=True)
+        if rows.num_rows != told.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):
+            raise Damaged("a batch of other columns or rows than were said")
+        return told, rows
+
+    def _exactly(self, size: int) -> bytes:
+        assert self._process.stdout
+        descriptor, buffer = self._process.stdout.fileno(), pa.allocate_buffer(size)
+        left = memoryview(buffer)
+        while left:
+            count = os.readv(descriptor, [left])
+            if not count:
+                raise EOFError
+            left = left[count:]
+        return buffer if size > PIPE_BYTES else buffer.to_pybytes()  # type: ignore[no-any-return]
+
+
+def _forgo(layout: Layout, job: Job, started: "asyncio.Task[subprocess.Popen[bytes]]") -> None:
+    if not started.cancelled() and not started.exception():
+        Reader(started.result(), layout, job).end()
+
+
+def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
+    """The only batch of a stream. Raises Damaged, also where it would take more once decompressed, and what Arrow
+    raises."""
+    try:
+        check_bounds(pa.py_buffer(stream), limit_bytes)
+        with pa.ipc.open_stream(stream) as reader:
+            return reader.read_next_batch()
+    except BadRequest as error:
+        raise Damaged(error.detail) from None
+    except StopIteration:  # which no future can hold
+        raise Damaged("a stream without a batch") from None
+
+
+def _started(command: Sequence[str], job: Job) -> "subprocess.Popen[bytes]":
+    environment = {name: value for name in KEPT if (value := os.environ.get(name)) is not None}
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            pass_fds=[job.file],
+            env={**environment, **SET},
+        )
+    finally:
+        os.close(job.file)
+    assert process.stdin
+    assert process.stdout
+    _widen(process.stdout.fileno())
+    with suppress(BrokenPipeError):
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+    return process
+
+
+def _widen(pipe: int) -> None:
+    """Linux alone can; elsewhere a batch takes more reads."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

@@ -1,0 +1,151 @@
+"""What an import decides: where its batches end, what its record says next, who goes on with it. Pure.
+
+docs/by-reference.md ("Imports") has the states, the order of writes, and why batches must be a function of the file.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord
+from seaweedq.segments.layout import Layout, mask_of
+from seaweedq.segments.producers import IMPORT
+from seaweedq.segments.rows import header_sizes
+
+if TYPE_CHECKING:  # a reader loads this module, and none of what publishes
+    from seaweedq.broker.publish.batch_split import Placed
+
+BATCH_BYTES = 16 * 1024 * 1024
+OFFSET_BYTES = 4  # of each text, beside its own
+SAVED_EVERY = 4  # batches; below the requests of a producer that a part remembers
+KEPT_US = 24 * 3600 * 1_000_000  # behind the expiry of its upload
+NEXT: dict[str, frozenset[str]] = {
+    "checking": frozenset({"running", "failed"}),
+    "running": frozenset({"done", "failed"}),
+    "done": frozenset(),
+    "failed": frozenset(),
+}
+
+
+class Cutter:
+    """Cuts a stream of rows into batches: as many as fit in `batch_rows` and `batch_bytes`, at least one.
+
+    However the stream comes in pieces, and at whatever end of a batch it begins, the batches are the same.
+    """
+
+    def __init__(self, layout: Layout, batch_rows: int, batch_bytes: int = BATCH_BYTES) -> None:
+        self._layout = layout
+        self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
+        self._held: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def cut(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take more rows: the batches that are complete with them."""
+        ends = np.cumsum(sizes(rows))
+        at = 0
+        while at < rows.num_rows:
+            before = int(ends[at - 1]) if at else 0
+            fit = int(np.searchsorted(ends, before + self._batch_bytes - self._bytes, side="right")) - at
+            fit = min(fit, self._batch_rows - self._rows, rows.num_rows - at)
+            if fit < 1 and self._rows:
+                yield from self.end()
+                continue
+            self._held.append(rows.slice(at, max(fit, 1)))
+            at += max(fit, 1)
+            self._rows += max(fit, 1)
+            self._bytes += int(ends[at - 1]) - before
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """The batch of what is left, if there is any."""
+        if self._held:
+            yield joined(self._held, self._layout)
+        self._held, self._rows, self._bytes = [], 0, 0
+
+
+def sizes(rows: pa.RecordBatch) -> np.ndarray:
+    """Bytes of each row as the cutter counts them: at least half of what a batch has for them, and the same whichever
+    optional columns the rows beside it bring."""
+    total = np.full(rows.num_rows, 8 + 2 * OFFSET_BYTES, np.int64)  # its time, and the offsets of key and headers
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            total += pc.binary_length(column).fill_null(0).to_numpy() + (0 if name.startswith("_") else OFFSET_BYTES)
+        elif pa.types.is_map(column.type):
+            total += header_sizes(column) + 2 * OFFSET_BYTES * np.diff(column.offsets.to_numpy())
+        elif not name.startswith("_"):
+            total += max(1, column.type.bit_width // 8)
+    return total
+
+
+def joined(parts: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
+    """Rows of several batches as one; a column that only some have is null in the others."""
+    if len(parts) == 1:
+        return parts[0]
+    mask = 0
+    for part in parts:
+        mask |= mask_of(part)
+    schema = layout.rows(mask)
+    columns = [pa.concat_arrays([_column(part, field) for part in parts]) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    at = rows.schema.get_field_index(field.name)
+    return rows.column(at) if at >= 0 else pa.nulls(rows.num_rows, field.type)
+
+
+def producer_of(upload_id: str) -> str:
+    """The producer of an import: no client's name begins so."""
+    return f"{IMPORT}{upload_id}"
+
+
+def goes_to(record: ImportRecord, state: str, **changes: object) -> ImportRecord:
+    """The record in its next state. Raises ValueError for one that it can not go to."""
+    if state not in NEXT[record.state]:
+        raise ValueError(f"an import does not go from {record.state} to {state}")
+    return msgspec.structs.replace(record, state=state, **changes)
+
+
+def progressed(record: ImportRecord, count: int, placed: Iterable[Placed]) -> ImportRecord:
+    """The record once `count` more rows, the next ones of the file, are durable where `placed` says."""
+    segments = {one.segment: one for one in record.segments}
+    for place in placed:
+        first, size = place.first, len(place.indexes)
+        new = ImportedSegment(place.segment, first, first + size - 1, size)
+        segments[place.segment] = _together(segments.get(place.segment), new)
+    ordered = tuple(segments[number] for number in sorted(segments))
+    return msgspec.structs.replace(record, rows_done=record.rows_done + count, segments=ordered)
+
+
+def _together(old: ImportedSegment | None, new: ImportedSegment) -> ImportedSegment:
+    if old is None:
+        return new
+    first, last = min(old.first_offset, new.first_offset), max(old.last_offset, new.last_offset)
+    return ImportedSegment(new.segment, first, last, old.count + new.count)
+
+
+def failed(record: ImportRecord, problem: ImportProblem) -> ImportRecord:
+    """The record of an import that has failed."""
+    return goes_to(record, "failed", problem=problem, broker=None)
+
+
+def is_over(record: ImportRecord) -> bool:
+    """Whether nobody works on it any more."""
+    return not NEXT[record.state]
+
+
+def adopter(upload_id: str, brokers: Iterable[str]) -> str | None:
+    """Which of the brokers goes on with an import that nobody works on: rendezvous hashing."""
+    return max(brokers, key=lambda broker: (zlib.crc32(f"{broker}/{upload_id}".encode()), broker), default=None)
+
+
+def outlived(record: ImportRecord, now_us: int) -> bool:
+    """Whether its answer need not be kept: nobody can import that upload again."""
+    return is_over(record) and now_us > record.expires_us + KEPT_US

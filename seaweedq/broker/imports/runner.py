@@ -1,0 +1,336 @@
+"""One import, step by step: the file is checked as a whole, then published batch by batch, then it is done.
+
+Order of writes: `checking` (by who asked), the check, `running`, then in turns batches and how many rows are durable,
+then `done`. A batch is repeated under its own sequences until all of it is durable, and none begins before: what is
+below `rows_done` is there, and of what is above it a repeat takes only what is not.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq.broker.imports import rules as plan
+from seaweedq.broker.imports.local_copy import opened
+from seaweedq.broker.imports.pipe_protocol import Job, Told
+from seaweedq.broker.imports.reader_process import MEMORY_BYTES, Reader, ReaderDied
+from seaweedq.broker.imports.record_store import Held, ImportRecords, Where
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.publish.publisher import Prepared, Producer, Published, Publisher
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.coordination.records import ImportProblem, ImportRecord
+from seaweedq.errors import (
+    Damaged,
+    Fenced,
+    InvalidImport,
+    Overloaded,
+    SeaweedqError,
+    SequenceOutOfOrder,
+    TopicBeingDeleted,
+    TopicNotFound,
+    Unavailable,
+)
+from seaweedq.failpoints import reach
+from seaweedq.storage.interface import ObjectStore
+
+PAUSE_S, BUDGET_PAUSE_S = 0.5, 0.05
+DEATHS = 3
+DETAIL, FIELDS_BYTES = 2000, 65_536  # of a problem that coordination keeps
+Parting = asyncio.Event
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class Lost(Exception):
+    """Somebody else works on the import, or its record is gone."""
+
+
+class Parted(Exception):
+    """The broker goes, and this import need not be waited for."""
+
+
+class Refused(Exception):
+    """The file is not taken."""
+
+    def __init__(self, problem: ImportProblem) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+@dataclass
+class _Import:
+    """An import that runs here, and its record as this broker wrote it last; `now` is ahead of it by what is durable
+    and not written yet: `unsaved` batches. `writing` is held while `held` is behind the record."""
+
+    where: Where
+    held: Held
+    now: ImportRecord
+    parting: Parting
+    unsaved: int = 0
+    writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Rows that are ready to be taken; the budget holds `held_bytes` for them."""
+
+    prepared: Prepared
+    count: int
+    held_bytes: int
+
+
+class Importing:
+    """Runs imports on a broker's parts. `command` starts a reader; `folder` is where copies of files may go."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        records: ImportRecords,
+        publisher: Publisher,
+        store: ObjectStore,
+        budget: Budget,
+        command: Sequence[str],
+        folder: Path,
+    ) -> None:
+        self._catalog = catalog
+        self._records = records
+        self._publisher = publisher
+        self._store = store
+        self._budget = budget
+        self._command = command
+        self._folder = folder
+
+    async def run(self, where: Where, held: Held, parting: Parting) -> bool:
+        """Work on an import until it is over (True), another one's, or the broker parts with it. Raises
+        TopicNotFound."""
+        work = _Import(where, held, held.record, parting)
+        deaths = at = 0
+        try:
+            while not plan.is_over(work.now) and not parting.is_set():
+                try:
+                    await self._once(work)
+                except (Refused, InvalidImport, SequenceOutOfOrder) as error:
+                    await self._fail(work, _problem(error))
+                except ReaderDied as error:
+                    deaths = deaths + 1 if at == work.now.rows_done else 1
+                    at = work.now.rows_done
+                    logger.warning("the reader of import %s: %s", where.upload_id, error)
+                    if deaths >= DEATHS:
+                        refusal = InvalidImport(
+                            f"the file's reader broke off {deaths} times behind row {at}: {error}", reason=str(error)
+                        )
+                        await self._fail(work, _problem(refusal))
+                except (Unavailable, Fenced) as error:
+                    logger.warning("import %s waits: %s", where.upload_id, error)
+                    with suppress(Parted):
+                        await _pause(work, PAUSE_S)
+                except Parted:
+                    pass
+            if not plan.is_over(work.now):
+                with suppress(Parted):
+                    await self._let_go(work)
+        except Lost:
+            logger.info("the import of %s goes on elsewhere, or is gone", where.upload_id)
+            return False
+        return plan.is_over(work.now)
+
+    async def _once(self, work: _Import) -> None:
+        """From where it is to its end, with one reader; returns as well where the broker parts with it."""
+        record, topic = work.now, self._topic(work.where)
+        file = await opened(self._store, record.name, record.size, record.sha256, self._folder)
+        try:
+            job = Job(
+                record.format,
+                record.bare,
+                file,
+                record.size,
+                topic.record.config.columns,
+                topic.record.config.format,
+                topic.record.config.key_field,
+                record.started_us,
+                record.max_message_bytes,
+                MEMORY_BYTES,
+                record.batch_rows,
+                record.state == "checking",
+                record.rows_done,
+            )
+            reader = await Reader.start(self._command, job, topic.layout)
+        finally:
+            os.close(file)
+        try:
+            if record.state != "checking" or await self._check(work, reader):
+                await self._publish_all(work, reader)
+        finally:
+            await reader.close()
+
+    async def _check(self, work: _Import, reader: Reader) -> bool:
+        """Step 3 and 4. False: the broker parts with it."""
+        while (told := _sound(await reader.told())).kind == "seen":
+            if work.parting.is_set():
+                return False
+        if told.kind != "checked":
+            raise ReaderDied(f"it said {told.kind!r} instead of what it has checked")
+        reach("import.checked")
+        await self._save(work, plan.goes_to(work.now, "running", rows=told.rows))
+        reach("import.running")
+        await reader.go()
+        return True
+
+    async def _publish_all(self, work: _Import, reader: Reader) -> None:
+        """Steps 5 to 7: while a batch is published the next one comes from the reader, which makes one more, and is
+        prepared."""
+        coming = asyncio.create_task(self._coming(work, reader, work.now.rows_done))
+        try:
+            while (batch := await coming) is not None:
+                coming = asyncio.create_task(self._coming(work, reader, work.now.rows_done + batch.count))
+                try:
+                    if work.parting.is_set():
+                        return
+                    published = await self._publish(work, batch.prepared)
+                finally:
+                    self._budget.release(batch.held_bytes)
+                work.now = plan.progressed(work.now, published.count, published.placed)
+                work.unsaved += 1
+                reach("import.batch")
+                if work.unsaved >= plan.SAVED_EVERY:
+                    await self._save(work, work.now)
+                    reach("import.progress")
+        finally:
+            coming.cancel()
+            coming.add_done_callback(self._forgo)  # a topic that goes cancels twice: also while this waits
+            await asyncio.wait([coming])
+        if work.now.rows_done != work.now.rows:
+            raise InvalidImport(
+                f"{work.now.rows} rows were checked, and {work.now.rows_done} came", reason="it has changed"
+            )
+        await self._save(work, plan.goes_to(work.now, "done", broker=None))
+        reach("import.done")
+
+    def _forgo(self, coming: "asyncio.Task[_Batch | None]") -> None:
+        """Nobody wants what has come."""
+        if not coming.cancelled() and not coming.exception() and (left := coming.result()):
+            self._budget.release(left.held_bytes)
+
+    async def _coming(self, work: _Import, reader: Reader, first: int) -> _Batch | None:
+        """The batch that begins at row `first`; None behind the last one. Raises as the reader, Refused, Parted."""
+        rows = _batch(await reader.rows())
+        if rows is None:
+            return None
+        producer = Producer(plan.producer_of(work.where.upload_id), first)
+        await self._hold(work, rows.nbytes)
+        try:
+            prepared = await self._steadily(
+                work, lambda: self._publisher.prepare(self._topic(work.where), rows, producer)
+            )
+        except BaseException:
+            self._budget.release(rows.nbytes)
+            raise
+        return _Batch(prepared, rows.num_rows, rows.nbytes)
+
+    async def _publish(self, work: _Import, batch: Prepared) -> Published:
+        """One batch, as often as it takes; each try knows what an earlier one has brought about."""
+        try:
+            return await self._steadily(work, lambda: self._publisher.take(self._topic(work.where), batch))
+        except SequenceOutOfOrder:
+            await self._look(work)
+            raise
+
+    async def _steadily(self, work: _Import, step: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works, or the import is another one's."""
+        while True:
+            try:
+                return await step()
+            except (Unavailable, Fenced, Damaged) as error:
+                logger.warning("import %s, behind row %d: %s", work.where.upload_id, work.now.rows_done, error)
+                await self._look(work)
+                await _pause(work, PAUSE_S)
+
+    async def _hold(self, work: _Import, size: int) -> None:
+        while True:
+            with suppress(Overloaded):
+                return self._budget.hold(size)
+            await _pause(work, BUDGET_PAUSE_S)
+
+    async def _look(self, work: _Import) -> None:
+        """Raises Lost where the import is another one's by now, and whatever keeps it from being read."""
+        async with work.writing:  # what comes is prepared while progress is written
+            found = await self._records.read(work.where)
+            if found is None or found.revision != work.held.revision:
+                raise Lost
+
+    async def _save(self, work: _Import, record: ImportRecord) -> None:
+        """Write the record; while coordination is not there it waits. Raises Lost, Parted."""
+        async with work.writing:
+            while True:
+                try:
+                    held = await self._records.write(work.where, work.held, record)
+                    break
+                except Unavailable as error:
+                    logger.warning("import %s waits: %s", work.where.upload_id, error)
+                    await _pause(work, PAUSE_S)
+            if held is None:
+                raise Lost
+            work.held, work.now, work.unsaved = held, record, 0
+
+    async def _fail(self, work: _Import, problem: ImportProblem) -> None:
+        logger.info("the import of %s has failed: %s", work.where.upload_id, problem.detail)
+        with suppress(Parted):  # whoever adopts it finds the same
+            await self._save(work, plan.failed(work.now, problem))
+
+    async def _let_go(self, work: _Import) -> None:
+        """What is durable is written, and nobody's name."""
+        await self._save(work, msgspec.structs.replace(work.now, broker=None))
+
+    def _topic(self, where: Where) -> Topic:
+        """The topic as it is now. Raises TopicNotFound."""
+        try:
+            topic = self._catalog.topic(where.topic)
+        except TopicBeingDeleted as error:
+            raise TopicNotFound(error.detail, topic=where.topic) from None
+        if topic.record.incarnation != where.incarnation:
+            raise TopicNotFound(f"topic {where.topic!r} is another one now", topic=where.topic)
+        return topic
+
+
+def _batch(said: tuple[Told, pa.RecordBatch | None]) -> pa.RecordBatch | None:
+    """The rows of a message; None at the end. Raises Refused, ReaderDied."""
+    told, rows = said
+    _check_refused(told)
+    if rows is None and told.kind != "ended":
+        raise ReaderDied(f"it said {told.kind!r} instead of rows")
+    return rows
+
+
+def _sound(told: Told) -> Told:
+    _check_refused(told)
+    return told
+
+
+def _check_refused(told: Told) -> None:
+    if told.kind == "refused":
+        given = told.problem or ImportProblem("invalid-import", "the file is not taken")
+        fields = given.fields if len(msgspec.json.encode(given.fields)) <= FIELDS_BYTES else {}
+        raise Refused(ImportProblem(given.slug[:DETAIL], given.detail[:DETAIL], fields))
+
+
+def _problem(error: Exception) -> ImportProblem:
+    if isinstance(error, Refused):
+        return error.problem
+    assert isinstance(error, SeaweedqError)
+    return ImportProblem(error.slug, error.detail, dict(error.fields))
+
+
+async def _pause(work: _Import, seconds: float) -> None:
+    """Wait before something is tried again. Raises Parted."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work.parting.wait()
+    if work.parting.is_set():
+        raise Parted

@@ -1,0 +1,215 @@
+"""Imports: files that were uploaded become messages, row by row, at whichever broker works on them.
+
+Who asks, joins or adopts is here; the steps of one import are broker/importing's. The record in coordination is all
+there is to an import: docs/by-reference.md ("Imports") has its states, the order of writes, and why two may work on it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from seaweedq.broker.imports import rules as plan
+from seaweedq.broker.imports.record_store import Held, ImportRecords, Where
+from seaweedq.broker.imports.runner import Importing, Parting
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.clock import Clock
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.records import ImportRecord, UploadRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import NotReady, SeaweedqError, TopicBeingDeleted, TopicNotFound, UploadConflict, UploadNotFound
+from seaweedq.failpoints import reach
+from seaweedq.segments.rows import Reference
+from seaweedq.settings import Settings
+
+AT_ONCE = 2  # imports that run at a broker; each has a reader with up to MEMORY_BYTES
+LOOK_S, LOOK_AGAIN_S = 1.0, 60.0
+POLL_S = 0.25
+logger = logging.getLogger(__name__)
+
+Format = Literal["parquet", "ndjson", "arrow"]
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What imports need of uploads (broker/uploads/service)."""
+
+    find: Callable[[Topic, str], Awaitable[tuple[UploadRecord, int]]]
+    claim: Callable[[Topic, str, Literal["imported"]], Awaitable[Reference]]
+
+
+class Imports:
+    """The imports that this broker works on, and what can be said of all others."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        records: ImportRecords,
+        roster: Roster,
+        membership: Membership,
+        claims: Claims,
+        importing: Importing,
+        clock: Clock,
+        settings: Settings,
+    ) -> None:
+        self._catalog = catalog
+        self._records = records
+        self._roster = roster
+        self._membership = membership
+        self._claims = claims
+        self._importing = importing
+        self._clock = clock
+        self._settings = settings
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._tasks: dict[Where, asyncio.Task[None]] = {}
+        self._parting: Parting = asyncio.Event()
+        self._seen: frozenset[str] = frozenset()
+
+    async def begin(self, topic: Topic, upload_id: str, format: Format, bare: bool) -> ImportRecord:
+        """Begin an import, or join it. Raises what claiming an upload raises, and UploadConflict where it is imported
+        as another format."""
+        where = Where.of(topic, upload_id)
+        held = await self._records.read(where)
+        if held is None:
+            held = await self._create(topic, where, format, bare)
+        if (held.record.format, held.record.bare) != (format, bare):
+            was = f"{held.record.format}{' (bare)' if held.record.bare else ''}"
+            raise UploadConflict(f"the upload is imported as {was} already", upload_id=upload_id)
+        if not plan.is_over(held.record):
+            await self._see_to(where, held)
+        return held.record
+
+    async def show(self, topic: Topic, upload_id: str) -> ImportRecord:
+        """How far an import is. Raises UploadNotFound."""
+        held = await self._records.read(Where.of(topic, upload_id))
+        if held is None:
+            raise UploadNotFound(
+                f"no import of upload {upload_id!r} was asked for, or it is long over",
+                topic=topic.name,
+                upload_id=upload_id,
+            )
+        return held.record
+
+    async def wait(self, topic: Topic, upload_id: str, wait_s: float) -> ImportRecord:
+        """As `show`, once it is over or `wait_s` seconds have passed."""
+        where, end_s = Where.of(topic, upload_id), self._clock.monotonic_s() + wait_s
+        while True:
+            record = await self.show(topic, upload_id)
+            left_s = end_s - self._clock.monotonic_s()
+            if plan.is_over(record) or left_s <= 0:
+                return record
+            if self._parting.is_set():
+                raise NotReady("the broker is stopping; the import goes on at another one")
+            task = self._tasks.get(where)
+            pause_s = min(left_s, POLL_S)
+            await (asyncio.wait([task], timeout=pause_s) if task else asyncio.sleep(pause_s))
+
+    async def look_often(self) -> None:
+        """Go on with what nobody works on: at the start, when brokers come or go, and now and then."""
+        due_s = self._clock.monotonic_s()
+        while True:
+            brokers = frozenset(self._living())
+            if brokers != self._seen or self._clock.monotonic_s() >= due_s:
+                try:
+                    await self.look()
+                    self._seen, due_s = brokers, self._clock.monotonic_s() + LOOK_AGAIN_S
+                except SeaweedqError as error:
+                    logger.warning("imports could not be looked through: %s", error)
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Adopt the imports that are this broker's to adopt, and drop the records that have outlived their use."""
+        async for where, held in self._records.all():
+            mine = held.record.broker == self._membership.broker  # perhaps one that has broken off here
+            if not mine and plan.adopter(where.upload_id, self._living()) != self._membership.broker:
+                continue
+            topic = self._catalog.find(where.topic)
+            if topic is not None and topic.record.incarnation != where.incarnation:
+                await self._records.drop(where, held)  # a crash amid a deletion has left it
+            elif plan.outlived(held.record, self._clock.now_us()):
+                await self._records.drop(where, held)
+            elif topic is not None and topic.record.state == "active" and not plan.is_over(held.record):
+                await self._see_to(where, held)
+
+    async def remove_topic(self, topic: Topic) -> None:
+        """Remove the imports of a topic that is being deleted. Repeatable; who works on one learns of it."""
+        await self._records.drop_all(topic)
+
+    def forget(self, topic: Topic) -> None:
+        """A topic is being deleted, or gone: nothing more of it is imported here."""
+        for where, task in self._tasks.items():
+            if (where.topic, where.incarnation) == (topic.name, topic.record.incarnation):
+                task.cancel()
+
+    def begin_part(self) -> None:
+        """Send home who waits; what runs here ends with its batch."""
+        self._parting.set()
+
+    async def part(self) -> None:
+        """Stop at the end of a batch, and let go of all imports, so that others go on with them."""
+        self._parting.set()
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()))
+
+    async def stop(self) -> None:
+        """Break off what is under way; whoever adopts it goes on where the record says."""
+        self._parting.set()
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _living(self) -> Sequence[str]:
+        """The brokers that may adopt."""
+        return [broker for broker, (record, _) in self._roster.brokers.items() if record.takes_more]
+
+    async def _create(self, topic: Topic, where: Where, format: Format, bare: bool) -> Held:
+        upload, _ = await self._claims.find(topic, where.upload_id)
+        reference = await self._claims.claim(topic, where.upload_id, "imported")
+        reach("import.claimed")
+        record = ImportRecord(
+            format,
+            bare,
+            upload.name,
+            reference.size,
+            reference.sha256,
+            self._clock.now_us(),
+            upload.expires_us,
+            self._settings.max_message_bytes,
+            self._settings.import_batch_rows,
+            self._membership.broker,
+        )
+        held = await self._records.create(topic, where, record)
+        reach("import.checking")
+        return held
+
+    async def _see_to(self, where: Where, held: Held) -> None:
+        """Work on it here, unless somebody who lives does so elsewhere."""
+        mine = held.record.broker == self._membership.broker
+        if where in self._tasks or self._parting.is_set():
+            return
+        if not mine:
+            if held.record.broker is not None and not await self._roster.gone(held.record.broker):
+                return
+            adopted = msgspec.structs.replace(held.record, broker=self._membership.broker)
+            found = await self._records.write(where, held, adopted)
+            if found is None or where in self._tasks:
+                return
+            logger.info("goes on with the import of %s into %s", where.upload_id, where.topic)
+            held = found
+        task = asyncio.create_task(self._work(where, held), name=f"import of {where.upload_id}")
+        self._tasks[where] = task
+        task.add_done_callback(lambda _: self._tasks.pop(where, None))
+
+    async def _work(self, where: Where, held: Held) -> None:
+        try:
+            async with self._turns:
+                if await self._importing.run(where, held, self._parting):
+                    return
+            self._seen = frozenset()  # look whether somebody has it now
+        except (TopicNotFound, TopicBeingDeleted):
+            logger.info("the import of %s ends: topic %s is gone", where.upload_id, where.topic)
+        except Exception:
+            logger.exception("the import of %s into %s has broken off", where.upload_id, where.topic)

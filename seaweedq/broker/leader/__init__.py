@@ -1,0 +1,1 @@
+"""The leader's work: recovery, assignment, rebalancing, scaling, sweeps."""

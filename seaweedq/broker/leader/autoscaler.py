@@ -1,0 +1,133 @@
+"""Scaling: the leader has segments split that get too much, and neighbours merged that have become idle.
+
+What is to be done is decided in balancer/scaling, in a thread, from what the owners report; a plan is written
+(broker/reshape/planner), and the owner carries it out. It decides nothing about safety, and a plan that fails costs
+nothing.
+"""
+
+import asyncio
+import logging
+from dataclasses import replace
+
+from seaweedq.balancer.columns import Segment, TopicId
+from seaweedq.balancer.placement import Move, SegmentId
+from seaweedq.balancer.policy import ScalingPolicy
+from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Split, decide
+from seaweedq.broker.leader.rebalancer import Evening, hosts_of
+from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.load.meters import policy_of, segment_of
+from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.clock import Clock
+from seaweedq.coordination.election import Election
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import SeaweedqError
+
+PLANS = 64  # at most, each time
+BREATH = 1_000  # segments that are looked at between two turns of others
+LATER_S = 20.0
+REST = 10  # times as long as a round took to decide there is no other
+logger = logging.getLogger(__name__)
+
+
+class Scaler:
+    """The leader's part in it. `hot` are the segments whose load is that of one key, which no split would help."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        roster: Roster,
+        reports: Reports,
+        planner: Planner,
+        evening: Evening,
+        election: Election,
+        clock: Clock,
+    ) -> None:
+        self.hot: set[SegmentId] = set()
+        self._catalog = catalog
+        self._roster = roster
+        self._reports = reports
+        self._planner = planner
+        self._evening = evening
+        self._election = election
+        self._clock = clock
+        self._told: set[SegmentId] = set()
+        self._later: dict[SegmentId, float] = {}  # left alone until then: they could not be planned
+        self._not_before_s = float("-inf")
+
+    async def scale(self) -> None:
+        """Decide from the last reports, and have it planned."""
+        if self._clock.monotonic_s() < self._not_before_s:
+            return
+        began_s = self._clock.monotonic_s()
+        segments, policies = await self._segments()
+        hosts = [host for host in hosts_of(self._roster) if host.broker in self._reports.answered]
+        plans = await asyncio.to_thread(decide, segments, policies, self._reports.costs, hosts, PLANS)
+        now_s = self._clock.monotonic_s()
+        self._not_before_s = now_s + REST * (now_s - began_s)
+        self._tell_hot({plan.segment: plan for plan in plans if isinstance(plan, HotKey)})
+        self._later = {segment: at_s for segment, at_s in self._later.items() if at_s > now_s}
+        for plan in plans:
+            try:
+                await self._carry_out(plan)
+            except SeaweedqError as error:
+                logger.info("%s was not planned: %s", plan, error)
+                concerned = (plan.left, plan.right) if isinstance(plan, Merge) else (plan.segment,)
+                self._later |= dict.fromkeys(concerned, now_s + LATER_S)
+
+    async def _carry_out(self, plan: Plan) -> None:
+        if isinstance(plan, Split) and (topic := self._topic(plan.segment)):
+            logger.info("segment %d of %s gets too much: split at %s", plan.segment[2], topic.name, list(plan.points))
+            await self._planner.plan(
+                topic, [plan.segment[2]], plan.points, plan.owners, [self._election.leader_compare()]
+            )
+        elif isinstance(plan, Merge) and (topic := self._topic(plan.left)):
+            logger.info("segments %d and %d of %s are idle: merge", plan.left[2], plan.right[2], topic.name)
+            await self._planner.plan(topic, [plan.left[2], plan.right[2]], compares=[self._election.leader_compare()])
+        elif isinstance(plan, Gather):
+            await self._evening.move(Move(plan.segment, plan.source, plan.target))
+
+    async def _segments(self) -> tuple[list[Segment], dict[TopicId, ScalingPolicy]]:
+        now_us = self._clock.now_us()
+        found: list[Segment] = []
+        policies: dict[TopicId, ScalingPolicy] = {}
+        looked = 0
+        for topic in filter(None, map(self._catalog.find, self._catalog.names())):
+            if topic.record.state == "deleting":
+                continue
+            name = (topic.name, topic.record.incarnation)
+            policies[name] = policy_of(topic)  # also of one that is left alone: its load counts
+            for number, (record, _) in list(self._catalog.records(topic).items()):
+                if record.state == "open":
+                    key = (*name, number)
+                    segment = segment_of(key, record, self._reports.loads.get(key), now_us)
+                    found.append(replace(segment, locked=True) if key in self._later else segment)
+            looked += len(self._catalog.records(topic))
+            if looked >= BREATH:
+                looked = 0
+                await asyncio.sleep(0)
+        return found, policies
+
+    def _topic(self, segment: SegmentId) -> Topic | None:
+        topic = self._catalog.find(segment[0])
+        return topic if topic and topic.record.incarnation == segment[1] else None
+
+    def _tell_hot(self, hot: dict[SegmentId, HotKey]) -> None:
+        """Say it once of each segment, also where its load comes and goes."""
+        self._told = set(filter(self._is_open, self._told))
+        for segment, plan in hot.items():
+            if segment not in self._told:
+                logger.warning(
+                    "segment %d of %s is not split: one key, of hash %d, has %d%% of its load",
+                    segment[2],
+                    segment[0],
+                    plan.hash,
+                    round(100 * plan.share),
+                )
+        self._told |= hot.keys()
+        self.hot = set(hot)
+
+    def _is_open(self, segment: SegmentId) -> bool:
+        topic = self._topic(segment)
+        known = self._catalog.records(topic).get(segment[2]) if topic else None
+        return known is not None and known[0].state == "open"

@@ -1,0 +1,209 @@
+"""The leader: sees that every journal of the dead is recovered, and every segment has a living owner.
+
+It is level triggered and keeps nothing that it can not read again: each round looks at how things are and does the next
+step. A round costs what is wrong, not what there is, and waits for nothing but coordination: whatever may take long
+goes on beside it (recoveries, and the chores: broker/leader/periodic). Every transaction compares the leader's key, and
+the key of each broker that it names an owner; one that takes a segment from a dead broker also compares that this one
+is gone and that its journal was recovered. Both are read again before, since the views may be behind: a broker's keys
+were there before it owned anything, and never come back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from seaweedq.balancer.placement import SegmentId, assign
+from seaweedq.broker.leader.periodic import Chore
+from seaweedq.broker.leader.rebalancer import Evening, hosts_of
+from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.recovery.journal_recovery import Takeover
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.clock import Clock
+from seaweedq.coordination import keys
+from seaweedq.coordination.election import Election
+from seaweedq.coordination.interface import Change, Compare, Coordination, Put
+from seaweedq.coordination.records import JournalRecord, SegmentRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import Fenced, SeaweedqError, Unavailable
+from seaweedq.failpoints import reach
+
+PAGE = 40  # segments a transaction: twice that, their new owners and four more comparisons stay below 128
+ROUND_S = 1.0
+FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
+RECOVERIES = 4  # at a time: each may hold a whole journal in memory
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Homeless:
+    segment: SegmentId
+    record: SegmentRecord
+    revision: int
+
+
+@dataclass(slots=True)
+class _Again:
+    """When a journal's recovery may be tried again, and how long to wait if that fails too."""
+
+    at_s: float = float("-inf")
+    pause_s: float = FIRST_AGAIN_S
+
+
+class Leader:
+    """One broker's leadership; `run` is its loop, which does nothing while another one leads."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        roster: Roster,
+        coordination: Coordination,
+        election: Election,
+        takeover: Takeover,
+        evening: Evening,
+        reports: Reports,
+        chores: Sequence[Chore],
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._roster = roster
+        self._coordination = coordination
+        self._election = election
+        self._takeover = takeover
+        self._evening = evening
+        self._reports = reports
+        self._chores = chores
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._recovering: dict[str, asyncio.Task[bool]] = {}
+        self._places = asyncio.Semaphore(RECOVERIES)
+        self._again: dict[str, _Again] = {}
+
+    def wake(self) -> None:
+        """Something has changed: look at once."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Lead whenever elected, for ever."""
+        try:
+            while True:
+                await self._election.elected()
+                self._wake.clear()
+                await self._try_round()
+                with suppress(TimeoutError):  # wait_for of Python 3.11 may swallow the cancellation that ends this loop
+                    async with asyncio.timeout(ROUND_S):
+                        await self._wake.wait()
+        finally:
+            await self.stop()
+
+    async def round(self) -> None:
+        """One look at everything, and the next step of each."""
+        await self._recover()
+        await self._give_homeless()
+        for chore in self._chores:
+            chore.begin()
+
+    async def _try_round(self) -> None:
+        try:
+            await self.round()
+        except (Fenced, Unavailable) as error:
+            logger.warning("this round of the leader ended early: %s", error)
+        except SeaweedqError:
+            logger.exception("a round of the leader failed")
+
+    async def stop(self) -> None:
+        """End what goes on beside the rounds."""
+        for task in self._recovering.values():
+            task.cancel()
+        await asyncio.gather(
+            *self._recovering.values(), *(chore.stop() for chore in self._chores), return_exceptions=True
+        )
+
+    async def _recover(self) -> None:
+        """Begin the recovery of each journal whose broker is gone."""
+        self._again = {broker: again for broker, again in self._again.items() if broker in self._roster.journals}
+        self._takeover.see(self._roster.journals)
+        for broker, (record, revision) in list(self._roster.journals.items()):
+            again = self._again.get(broker)
+            early = again is not None and self._clock.monotonic_s() < again.at_s
+            if self._roster.alive(broker) or broker in self._recovering or early or not await self._roster.gone(broker):
+                continue
+            self._election.leader_compare()
+            reach("leader.recover")
+            task = asyncio.create_task(self._recover_one(broker, record, revision), name=f"recovery of {broker}")
+            self._recovering[broker] = task
+            task.add_done_callback(partial(self._recovered, broker))
+
+    async def _recover_one(self, broker: str, record: JournalRecord, revision: int) -> bool:
+        async with self._places:
+            return await self._takeover.recover(broker, record, revision)
+
+    def _recovered(self, broker: str, task: asyncio.Task[bool]) -> None:
+        del self._recovering[broker]
+        again = self._again.setdefault(broker, _Again())
+        again.at_s = self._clock.monotonic_s() + again.pause_s
+        again.pause_s = min(2 * again.pause_s, LAST_AGAIN_S)
+        if not task.cancelled() and (error := task.exception()):
+            unforeseen = None if isinstance(error, SeaweedqError) else error
+            logger.error("the journal of %s is not recovered yet: %s", broker, error, exc_info=unforeseen)
+        self._wake.set()
+
+    async def _give_homeless(self) -> None:
+        for owner in self._catalog.owners():
+            if self._roster.alive(owner) or not (segments := self._owned_by(owner)):
+                continue
+            released = await self._released(owner)
+            if released is not None:
+                await self._give(segments, released)
+
+    async def _released(self, owner: str | None) -> list[Compare] | None:
+        """What must hold for a dead owner's segments to be given away; None: not yet."""
+        if owner is None:
+            return []
+        broker, journal = keys.BROKERS.key(owner), keys.JOURNALS.key(owner)
+        there = await self._coordination.get(journal)
+        if await self._coordination.get(broker) or (there and not keys.JOURNALS.decode(there.value).recovered):
+            return None
+        return [Compare(broker, 0)]  # the journal's key can only go from here, with its content
+
+    async def _give(self, homeless: Sequence[_Homeless], released: list[Compare]) -> None:
+        owned = self._evening.owned()
+        targets = await asyncio.to_thread(
+            assign, [one.segment for one in homeless], owned, self._reports.costs, hosts_of(self._roster)
+        )
+        given = [one for one in homeless if one.segment in targets]
+        for start in range(0, len(given), PAGE):
+            page = given[start : start + PAGE]
+            writes = [_owned_by(one, targets[one.segment]) for one in page]
+            compares = [
+                self._election.leader_compare(),
+                *released,
+                *(self._roster.compare(broker) for broker in {targets[one.segment] for one in page}),
+                *(Compare(put.key, one.revision) for put, one in zip(writes, page, strict=True)),
+            ]
+            reach("leader.give")
+            revision = await self._coordination.commit(compares, writes)
+            if revision is None:
+                logger.warning("segments or brokers have changed meanwhile, looking again")
+                await asyncio.gather(self._catalog.load(), self._roster.load())
+                self._wake.set()
+                return
+            self._catalog.apply([Change(put.key, put.value, revision) for put in writes])
+
+    def _owned_by(self, owner: str | None) -> list[_Homeless]:
+        """The segments of the topics that are there."""
+        found = []
+        for name, incarnation, number in self._catalog.owned_by(owner):
+            topic = self._catalog.find(name)
+            if topic and topic.record.incarnation == incarnation:
+                found.append(_Homeless((name, incarnation, number), *self._catalog.segment(topic, number)))
+        return found
+
+
+def _owned_by(one: _Homeless, owner: str) -> Put:
+    record = msgspec.structs.replace(one.record, owner=owner)
+    return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(record))

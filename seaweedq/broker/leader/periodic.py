@@ -1,0 +1,72 @@
+"""What the leader does beside its rounds, each at most once at a time: a round never waits for a chore."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.clock import Clock
+from seaweedq.errors import SeaweedqError
+
+DELETION_S = 5.0  # how long a deletion is left to whoever began it, before the leader goes on with it
+DELETIONS = 4
+logger = logging.getLogger(__name__)
+
+
+class Chore:
+    """`work`, due again `every_s` after it has ended, also after it has failed."""
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[object]], every_s: float, clock: Clock) -> None:
+        self._name = name
+        self._work = work
+        self._every_s = every_s
+        self._clock = clock
+        self._due_s = float("-inf")
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Begin, if it is due and not under way."""
+        if self._task is None and self._clock.monotonic_s() >= self._due_s:
+            self._task = asyncio.create_task(self._run(), name=self._name)
+
+    async def stop(self) -> None:
+        """Break off what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            await self._work()
+        except SeaweedqError as error:
+            logger.warning("%s ended early, to be tried again: %s", self._name, error)
+        except Exception:
+            logger.exception("%s failed, to be tried again", self._name)
+        finally:
+            self._due_s = self._clock.monotonic_s() + self._every_s
+            self._task = None
+
+
+class Deletions:
+    """Deletions that whoever began them seems to have left."""
+
+    def __init__(self, catalog: Catalog, delete: Callable[[Topic], Awaitable[None]], clock: Clock) -> None:
+        self._catalog = catalog
+        self._delete = delete
+        self._clock = clock
+        self._since_s: dict[Topic, float] = {}
+
+    async def end(self) -> None:
+        """Go on with those that are due."""
+        now_s = self._clock.monotonic_s()
+        self._since_s = {topic: self._since_s.get(topic, now_s) for topic in self._catalog.doomed()}
+        places = asyncio.Semaphore(DELETIONS)
+        due = [topic for topic, since_s in self._since_s.items() if now_s - since_s > DELETION_S]
+        await asyncio.gather(*(self._end(topic, places) for topic in due))
+
+    async def _end(self, topic: Topic, places: asyncio.Semaphore) -> None:
+        try:
+            async with places:
+                await self._delete(topic)
+        except SeaweedqError as error:
+            logger.warning("topic %s is not deleted yet: %s", topic.name, error)

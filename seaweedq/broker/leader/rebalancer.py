@@ -1,0 +1,93 @@
+"""Evening out: segments move between living brokers until none has much more to do than the others.
+
+What is to move is decided in balancer/placement, in a thread, from what the owners report; the owner of a segment moves
+it (broker/topics/ownership). It decides nothing about safety, and a move that fails costs nothing.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from seaweedq.balancer.placement import Host, Move, SegmentId, moves
+from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.fields import Id, TopicName
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.clock import Clock
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import SeaweedqError
+
+MOVES = 64  # at most, each time
+GIVERS = 8
+TOLERANCE = 0.3
+GIVE_S = 30.0  # a large tail takes its time to be flushed
+SETTLED_S = 30.0  # a segment that was moved stays where it is for so long
+REST = 10  # times as long as a plan took to make there is no other
+logger = logging.getLogger(__name__)
+
+
+class GiveRequest(msgspec.Struct, array_like=True):
+    """What the leader asks an owner: give this segment to `target`."""
+
+    topic: TopicName
+    incarnation: Id
+    segment: Id
+    target: str
+
+
+class Evening:
+    """The leader's part in it."""
+
+    def __init__(self, catalog: Catalog, roster: Roster, reports: Reports, peers: Peers, clock: Clock) -> None:
+        self._catalog = catalog
+        self._roster = roster
+        self._reports = reports
+        self._peers = peers
+        self._clock = clock
+        self._moved_s: dict[SegmentId, float] = {}
+        self._not_before_s = float("-inf")
+
+    def owned(self) -> dict[SegmentId, str]:
+        """The segments of living brokers."""
+        return {segment: owner for owner in self._roster.brokers for segment in self._catalog.owned_by(owner)}
+
+    async def even(self) -> None:
+        """Decide, and have segments moved. Who does not report gives nothing and is given nothing."""
+        if len(self._roster.brokers) < 2 or self._clock.monotonic_s() < self._not_before_s:
+            return
+        hosts = [host for host in hosts_of(self._roster) if host.broker in self._reports.answered]
+        began_s = self._clock.monotonic_s()
+        planned = await asyncio.to_thread(moves, self.owned(), self._reports.costs, hosts, MOVES, TOLERANCE)
+        now_s = self._clock.monotonic_s()
+        self._not_before_s = now_s + REST * (now_s - began_s)
+        self._moved_s = {segment: at for segment, at in self._moved_s.items() if now_s - at < SETTLED_S}
+        settled = {host.broker for host in hosts if not host.draining}
+        places = asyncio.Semaphore(GIVERS)
+        locked = self._catalog.locked()  # a move would undo the plan
+        free = [m for m in planned if m.segment not in locked or m.source not in settled]
+        await asyncio.gather(
+            *(self._move_in(m, places) for m in free if m.segment not in self._moved_s or m.source not in settled)
+        )
+
+    async def move(self, move: Move) -> None:
+        """Have one segment moved, and then stay for a while."""
+        url = self._roster.url(move.source)
+        if url is None:
+            return
+        topic, incarnation, segment = move.segment
+        try:
+            request = GiveRequest(topic, incarnation, segment, move.target)
+            await self._peers.call(url, "give", request, bool, GIVE_S)
+            self._moved_s[move.segment] = self._clock.monotonic_s()
+        except SeaweedqError as error:
+            logger.info("segment %d of %s stays with %s: %s", segment, topic, move.source, error)
+
+    async def _move_in(self, move: Move, places: asyncio.Semaphore) -> None:
+        async with places:
+            await self.move(move)
+
+
+def hosts_of(roster: Roster) -> list[Host]:
+    """The living brokers."""
+    return [Host(broker, record.zone, not record.takes_more) for broker, (record, _) in sorted(roster.brokers.items())]

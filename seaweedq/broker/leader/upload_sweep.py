@@ -1,0 +1,122 @@
+"""The leader's sweep of uploads: what nobody published in time goes, or was only imported, and what removals that were
+cut off have left.
+
+It looks at a page of records at a time, and does for each what upload_plan's `step` says. Each change compares the
+record's revision and the leader's key, so a publish that was faster keeps its payload. What fails is left to the next
+pass, which goes on behind it.
+"""
+
+from collections.abc import Callable
+
+from seaweedq.broker.imports.rules import is_over
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.uploads import rules as plan
+from seaweedq.broker.uploads.removal import clear, clear_folder, cleared
+from seaweedq.broker.uploads.rules import Step
+from seaweedq.clock import Clock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put
+from seaweedq.coordination.records import UploadRecord
+from seaweedq.coordination.transactions import read_all
+from seaweedq.errors import Damaged
+from seaweedq.failpoints import reach
+from seaweedq.storage.interface import PayloadStore
+
+PAGE = 200
+
+
+class UploadSweep:
+    """Done by the leader, over all topics, those that are gone too. `leading` holds while it leads."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        coordination: Coordination,
+        store: PayloadStore,
+        clock: Clock,
+        grace_s: float,
+        leading: Callable[[], Compare],
+    ) -> None:
+        self._catalog = catalog
+        self._coordination = coordination
+        self._store = store
+        self._clock = clock
+        self._grace_s = grace_s
+        self._leading = leading
+        self._after = ""  # how far this pass is
+
+    async def records(self) -> None:
+        """One pass over all records of uploads, or the rest of the last one."""
+        while True:
+            page = await self._coordination.range(keys.UPLOADS.prefix(), self._after, PAGE)
+            for entry in page.entries:
+                self._after = entry.key
+                await self._one(entry)
+            if not page.more:
+                self._after = ""
+                return
+
+    async def folders(self) -> int:
+        """Delete what is in the folders of topics that are gone: a put may have ended after its record had gone. How
+        many objects went.
+
+        Counters are read before the topics: an incarnation that is in use is in the catalog, or not below its counter.
+        """
+        counters, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
+        under_way, _ = await read_all(self._coordination, keys.CREATIONS.prefix())
+        busy = {keys.CREATIONS.parse(entry.key)[0] for entry in under_way}
+        await self._catalog.load()
+        below = {keys.COUNTERS.parse(e.key)[0]: keys.COUNTERS.decode(e.value).next for e in counters}
+        dead = {topic: end for topic, end in below.items() if topic not in busy and self._catalog.find(topic) is None}
+        gone, after = 0, ""
+        while dead and (names := await self._store.list(plan.FOLDER, after, 1)):
+            topic = names[0].removeprefix(plan.FOLDER).split("/")[0]
+            after = plan.folder(topic) + "~"
+            if topic in dead:
+                gone += await clear_folder(self._store, topic, dead[topic])
+        return gone
+
+    async def _one(self, entry: Entry) -> None:
+        topic, _, upload = keys.UPLOADS.parse(entry.key)
+        record = keys.UPLOADS.decode(entry.value)
+        if plan.incarnation_of(upload) is None or record.name != plan.object_name(topic, upload):
+            raise Damaged(f"the record of upload {upload!r} names the object {record.name!r}")
+        match plan.step(record, self._clock.now_us(), self._grace_s):
+            case Step.REMOVE:
+                await self._remove(entry, plan.removed(record))
+            case Step.REMOVE_IMPORTED:
+                if over := await self._over(entry.key):
+                    await self._remove(entry, plan.dead(record), over)
+            case Step.CLEAR:
+                await self._clear(entry.key, record, entry.revision)
+            case Step.FORGET:
+                await self._forget(entry)
+            case Step.CLEAR_AND_FORGET:
+                await clear(self._store, record)
+                reach("sweep.again")
+                await self._forget(entry)
+
+    async def _over(self, key: str) -> Compare | None:
+        """That no import reads an upload any more, as a transaction can see it; None where one does."""
+        imported = keys.IMPORTS.key(*keys.UPLOADS.parse(key))
+        there = await self._coordination.get(imported)
+        if there is None:
+            return Compare(imported, 0)
+        return Compare(imported, there.revision) if is_over(keys.IMPORTS.decode(there.value)) else None
+
+    async def _remove(self, entry: Entry, record: UploadRecord, *compares: Compare) -> None:
+        if revision := await self._put(entry.key, record, entry.revision, *compares):
+            reach("sweep.removed")
+            await self._clear(entry.key, record, revision)
+
+    async def _clear(self, key: str, record: UploadRecord, revision: int) -> None:
+        await clear(self._store, record)
+        reach("sweep.cleared")
+        await self._put(key, cleared(record), revision)
+
+    async def _put(self, key: str, record: UploadRecord, revision: int, *compares: Compare) -> int | None:
+        all_compares = [self._leading(), Compare(key, revision), *compares]
+        return await self._coordination.commit(all_compares, [Put(key, keys.UPLOADS.encode(record))])
+
+    async def _forget(self, entry: Entry) -> None:
+        await self._coordination.commit([self._leading(), Compare(entry.key, entry.revision)], [Delete(entry.key)])

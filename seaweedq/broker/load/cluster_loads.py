@@ -1,0 +1,60 @@
+"""What brokers say of the loads of their segments, as the leader knows it."""
+
+import asyncio
+
+from seaweedq.balancer.load import SegmentLoad, costs
+from seaweedq.balancer.placement import SegmentId
+from seaweedq.broker.load.meters import LoadReport, Loads, policy_of
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.coordination.roster import Roster
+
+CALL_S = 5.0
+
+
+class Reports:
+    """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` and `costs` are of
+    those that answered, whose names are in `answered`.
+
+    What a segment's earlier owner has observed of it still counts: a move does not make it unknown.
+    """
+
+    def __init__(self, catalog: Catalog, roster: Roster, peers: Peers, broker: str, own: Loads) -> None:
+        self.loads: dict[SegmentId, SegmentLoad] = {}
+        self.costs: dict[SegmentId, float] = {}
+        self.answered: set[str] = set()
+        self._catalog = catalog
+        self._roster = roster
+        self._peers = peers
+        self._broker = broker
+        self._own = own
+        self._owners: dict[SegmentId, str] = {}
+        self._earlier: dict[SegmentId, SegmentLoad] = {}  # under owners before the present one
+
+    async def ask(self) -> None:
+        """Ask all living brokers."""
+        urls = {broker: record.url for broker, (record, _) in self._roster.brokers.items() if broker != self._broker}
+        asked = (self._peers.call(url, "load", None, LoadReport, CALL_S) for url in urls.values())
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        reports = {broker: a for broker, a in zip(urls, answers, strict=True) if isinstance(a, LoadReport)}
+        reports[self._broker] = self._own.report()
+        loads: dict[SegmentId, SegmentLoad] = {}
+        for broker, report in reports.items():
+            for segment, load in report.all().items():
+                loads[segment] = self._joined(segment, broker, load)
+        self.answered = set(reports)
+        self.loads, self.costs = loads, costs(loads)
+        known = loads.keys() | {one for broker in self._roster.brokers for one in self._catalog.owned_by(broker)}
+        self._owners = {segment: owner for segment, owner in self._owners.items() if segment in known}
+        self._earlier = {segment: load for segment, load in self._earlier.items() if segment in known}
+
+    def _joined(self, segment: SegmentId, owner: str, load: SegmentLoad) -> SegmentLoad:
+        before = self._owners.get(segment)
+        if before not in (None, owner) and (last := self.loads.get(segment)):
+            self._earlier[segment] = last
+        self._owners[segment] = owner
+        earlier = self._earlier.get(segment)
+        if earlier is None:
+            return load
+        topic = self._catalog.find(segment[0])
+        return load.following(earlier, policy_of(topic).cool_down_s) if topic else load

@@ -1,0 +1,226 @@
+"""Loads: what this broker's segments take, and of which keys, for the balancer and for whoever looks.
+
+Counted when rows become durable, looked at once a second. Hashes are those of a few rows that still are in the tail
+then: what they cost does not grow with what comes. What was not observed counts for nothing, rather than as idle: a
+broker that got a segment a moment ago would look as if it had room for more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from seaweedq.balancer.columns import Segment
+from seaweedq.balancer.load import LoadMeter, SegmentLoad, costs
+from seaweedq.balancer.placement import SegmentId
+from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
+from seaweedq.balancer.rates import WINDOWS_S, Averages
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.tail import Piece
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.clock import Clock
+from seaweedq.coordination.records import SegmentRecord
+from seaweedq.errors import InvalidRequest
+from seaweedq.segments.keyhash import hash_keys
+from seaweedq.segments.keyrange import KeyRange
+
+TICK_S = 1.0
+PIECES, ROWS = 8, 32  # sampled of a segment, each second
+WARM = 0.1  # of the target: above, the report says where in the range the load falls
+_STEP = 0.6180339887498949
+_PLACES = np.arange(ROWS) * _STEP % 1  # even, and in step with no pattern of keys
+logger = logging.getLogger(__name__)
+
+
+class LoadReport(msgspec.Struct, array_like=True):
+    """What a broker tells the leader: the loads of its segments, and of those that have none for how many seconds."""
+
+    loads: list[tuple[SegmentId, SegmentLoad]]
+    idle: list[tuple[SegmentId, float]]
+
+    def all(self) -> dict[SegmentId, SegmentLoad]:
+        """The load of each segment."""
+        return dict(self.loads) | {segment: SegmentLoad(observed_s=observed_s) for segment, observed_s in self.idle}
+
+
+@dataclass(slots=True)
+class _Metered:
+    """A segment as it was looked at last; one that nobody needed yet is not open, and takes nothing."""
+
+    segment: OpenSegment | None
+    meter: LoadMeter
+    messages: int = 0
+    size_bytes: int = 0
+    end: int = 0
+
+    def begin(self, segment: OpenSegment) -> None:
+        """Count from here."""
+        self.segment, self.end = segment, segment.end
+        self.messages, self.size_bytes = segment.taken_messages, segment.taken_bytes
+
+
+class Loads:
+    """The meters of the open segments that `broker` owns."""
+
+    def __init__(self, catalog: Catalog, broker: str, clock: Clock) -> None:
+        self._catalog = catalog
+        self._broker = broker
+        self._clock = clock
+        self._ticked_s = clock.monotonic_s()
+        self._metered: dict[SegmentId, _Metered] = {}
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self.tick()
+            except Exception:
+                logger.exception("loads were not looked at, going on")
+
+    def tick(self) -> None:
+        """Look once."""
+        now_s = self._clock.monotonic_s()
+        passed_s, self._ticked_s = now_s - self._ticked_s, now_s
+        seen: dict[SegmentId, _Metered] = {}
+        cool_downs: dict[Topic, float] = {}
+        for key in self._catalog.owned_by(self._broker):
+            topic = self._catalog.find(key[0])
+            if topic is None or topic.record.incarnation != key[1]:
+                continue
+            if topic not in cool_downs:
+                cool_downs[topic] = policy_of(topic).cool_down_s
+            known = self._metered.get(key)
+            if known is None:
+                seen[key] = _met(self._catalog.segment(topic, key[2])[0], topic.opened.get(key[2]))
+            else:
+                seen[key] = known
+                _look(known, topic.opened.get(key[2]), passed_s, cool_downs[topic])
+        self._metered = seen
+
+    def of(self, topic: Topic) -> dict[int, SegmentLoad]:
+        """The loads of a topic's open segments that are this broker's, by number."""
+        name, policy = (topic.name, topic.record.incarnation), policy_of(topic)
+        known = ((number, self._metered.get((*name, number))) for number in self._catalog.records(topic))
+        return {number: _told(one.meter, policy) for number, one in known if one}
+
+    def report(self) -> LoadReport:
+        """All of them, for the leader."""
+        found = LoadReport([], [])
+        policies: dict[tuple[str, int], ScalingPolicy] = {}
+        for key, one in self._metered.items():
+            if key[:2] not in policies:
+                topic = self._catalog.find(key[0])
+                policies[key[:2]] = policy_of(topic) if topic else ScalingPolicy()
+            load = _told(one.meter, policies[key[:2]])
+            if any(load.messages_peaks):
+                found.loads.append((key, load))
+            else:
+                found.idle.append((key, load.observed_s))
+        return found
+
+    def totals(self) -> tuple[Averages, Averages]:
+        """Messages and bytes a second of all of them together, corrected."""
+        loads = [one.meter.load(keys=False) for one in self._metered.values()]
+        observed_s = np.array([max(load.observed_s, 1e-9) for load in loads]).reshape(-1, 1)
+        weights = -np.expm1(-observed_s / np.array(WINDOWS_S))
+        per_s = ([load.messages_per_s for load in loads], [load.bytes_per_s for load in loads])
+        messages, size = (np.array(each).reshape(weights.shape) / weights for each in per_s)
+        return tuple(messages.sum(axis=0).tolist()), tuple(size.sum(axis=0).tolist())
+
+    def costs(self) -> dict[SegmentId, float]:
+        """What each segment counts as in placement."""
+        return costs(self.report().all())
+
+
+def _met(record: SegmentRecord, segment: OpenSegment | None) -> _Metered:
+    metered = _Metered(None, LoadMeter(KeyRange(record.low, record.high)))
+    if segment:
+        metered.begin(segment)
+    return metered
+
+
+def _look(known: _Metered, segment: OpenSegment | None, passed_s: float, cool_down_s: float) -> None:
+    if known.segment is not segment and segment:
+        known.begin(segment)
+        known.messages = known.size_bytes = known.end = 0  # all that it ever took came since the last look
+    messages = size_bytes = 0
+    if segment:
+        messages, size_bytes = segment.taken_messages - known.messages, segment.taken_bytes - known.size_bytes
+        if messages:
+            _sample(known.meter, segment, known.end, messages)
+        known.begin(segment)
+    known.meter.tick(messages, size_bytes, passed_s, cool_down_s)
+
+
+def _told(meter: LoadMeter, policy: ScalingPolicy) -> SegmentLoad:
+    """A load as the balancer needs it: of a cool segment nobody asks where its keys fall."""
+    load = meter.load(keys=False)
+    warm = max(load.messages_per_s) > WARM * policy.target_messages_per_s
+    return meter.load() if warm or max(load.bytes_per_s) > WARM * policy.target_bytes_per_s else load
+
+
+def segment_of(key: SegmentId, record: SegmentRecord, load: SegmentLoad | None, now_us: int) -> Segment:
+    """An open segment as the balancer's decisions see it."""
+    intent = record.intent
+    return Segment(
+        key,
+        KeyRange(record.low, record.high),
+        record.owner or "",
+        max(0.0, (now_us - record.created_us) / 1e6),
+        load,
+        locked=intent is not None,
+        becomes=len(intent.successors) / len(intent.segments) if intent else 1.0,
+    )
+
+
+def policy_of(topic: Topic) -> ScalingPolicy:
+    """A topic's policy; none of a later version, which this one cannot read, is followed."""
+    config = topic.record.config
+    try:
+        return scaling_policy(config.scaling, config.initial_segments)
+    except InvalidRequest:
+        return ScalingPolicy(enabled=False)
+
+
+def _sample(meter: LoadMeter, segment: OpenSegment, since: int, messages: int) -> None:
+    """Show the meter some rows that came since an offset, and are in the tail still."""
+    keyless, keyed = 0, []
+    for piece, times in _drawn(segment.tail.since(since), segment.end):
+        rows = piece.rows
+        chosen, counts = _places(rows.num_rows)
+        at = rows.schema.get_field_index("_key")
+        keys = rows.column(at).take(chosen) if at >= 0 else pa.nulls(len(chosen), pa.string())
+        there = keys.is_valid().to_numpy(zero_copy_only=False)
+        keyless += times * int(counts[~there].sum())
+        if there.any():
+            keyed.append(np.repeat(hash_keys(keys.drop_null()), times * counts[there]))
+    hashes = np.concatenate(keyed) if keyed else np.empty(0, np.int32)
+    sampled = keyless + len(hashes)
+    if keyless:
+        meter.sample_keyless(messages * keyless / sampled)
+    if len(hashes):
+        meter.sample(hashes, messages * len(hashes) / sampled)
+
+
+def _drawn(pieces: Sequence[Piece], end: int) -> list[tuple[Piece, int]]:
+    """Some pieces, the more likely the more rows they have, each with how often it was drawn."""
+    if len(pieces) < 2:
+        return [(piece, 1) for piece in pieces]
+    ends = np.cumsum([piece.rows.num_rows for piece in pieces])
+    places = (np.arange(PIECES) + end * _STEP % 1) / PIECES * ends[-1]
+    drawn, times = np.unique(np.searchsorted(ends, places, side="right"), return_counts=True)
+    return [(pieces[at], count) for at, count in zip(drawn.tolist(), times.tolist(), strict=True)]
+
+
+@lru_cache(maxsize=1024)  # most pieces have few rows, or one of a few sizes
+def _places(rows: int) -> tuple[pa.Array, npt.NDArray[np.intp]]:
+    """Which of a piece's rows are looked at, and as how many each counts."""
+    chosen, counts = np.unique((_PLACES * rows).astype(np.intp), return_counts=True)
+    return pa.array(chosen), counts

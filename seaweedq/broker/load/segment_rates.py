@@ -1,0 +1,43 @@
+"""What the owner of segments tells whoever looks of their loads: rates, and keys too hot to be split. Decides nothing.
+
+It says what the owner itself has seen: of a segment that was moved, what came since then.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from seaweedq.balancer.load import SegmentLoad
+from seaweedq.balancer.placement import Host
+from seaweedq.balancer.rates import IDLE, Averages
+from seaweedq.balancer.scaling import hot_keys
+from seaweedq.broker.load.meters import policy_of, segment_of
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.segment_records import Records
+
+
+class Observed(msgspec.Struct, array_like=True, frozen=True):
+    """What an open segment takes a second, by window, corrected. `hot_key` is the hash, with its share (0 to 1), of one
+    key because of which a segment that gets too much is not split."""
+
+    messages_per_s: Averages = IDLE
+    bytes_per_s: Averages = IDLE
+    hot_key: tuple[int, float] | None = None
+
+
+def observed(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_us: int) -> dict[int, Observed]:
+    """Of the segments of a topic whose loads these are, by number."""
+    hot = _hot(topic, records, loads, now_us)
+    return {
+        number: Observed(load.corrected_messages_per_s, load.corrected_bytes_per_s, hot.get(number))
+        for number, load in loads.items()
+    }
+
+
+def _hot(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_us: int) -> dict[int, tuple[int, float]]:
+    name = (topic.name, topic.record.incarnation)
+    busy = {number: load for number, load in loads.items() if any(load.messages_peaks) and number in records}
+    segments = [segment_of((*name, number), records[number][0], load, now_us) for number, load in busy.items()]
+    hosts = [Host(owner) for owner in {segment.owner for segment in segments}]
+    found = hot_keys(segments, {name: policy_of(topic)}, hosts)
+    return {plan.segment[2]: (plan.hash, plan.share) for plan in found}

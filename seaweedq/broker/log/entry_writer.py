@@ -1,0 +1,104 @@
+"""Writing an entry: rows that a journal held first become the next Parquet file of a chain.
+
+The one place that puts an entry together, for the flush, for recovery, and for the empty first file of a new topic.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.records import SegmentRecord
+from seaweedq.errors import ChainDamaged
+from seaweedq.failpoints import reach
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
+from seaweedq.segments.keyrange import KeyRange
+from seaweedq.segments.layout import Layout
+from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.schema import schema_id
+from seaweedq.storage.interface import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which segment rows come from, and what they look like; `cuts` and `predecessors` as in its record."""
+
+    topic: str
+    segment: int
+    key_range: KeyRange
+    layout: Layout
+    cuts: tuple[int, ...] = ()
+    predecessors: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Where the parts of the range begin."""
+        return (self.key_range.low, *self.cuts)
+
+    @staticmethod
+    def of(topic: str, segment: int, record: SegmentRecord, layout: Layout) -> "Source":
+        """The source that a segment's record describes."""
+        return Source(topic, segment, KeyRange(record.low, record.high), layout, record.cuts, record.predecessors)
+
+
+async def known_producers(store: ObjectStore, source: Source, chain: Chain) -> ProducerTables:
+    """The producer tables as of the chain's end; those of the predecessors' seals where it has no entry yet."""
+    if chain.last:
+        return ProducerTables.decode(chain.last.producers, source.segment)
+    found = await asyncio.gather(*(_sealed_producers(store, source.topic, number) for number in source.predecessors))
+    return ProducerTables.inherited(source.segment, source.key_range, source.cuts, found)
+
+
+async def _sealed_producers(store: ObjectStore, topic: str, segment: int) -> ProducerTables:
+    chain = Chain(store, topic, segment)
+    await chain.open()
+    if chain.last is None or chain.last.seal is None:
+        raise ChainDamaged(f"{chain.folder} has successors, and no seal", name=chain.folder)
+    return ProducerTables.decode(chain.last.producers, segment)
+
+
+class EntryWriter:
+    """Appends entries in the name of one broker."""
+
+    def __init__(self, cluster: str, broker: str, clock: Clock, ids: Ids) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._clock = clock
+        self._ids = ids
+
+    async def append(
+        self,
+        source: Source,
+        chain: Chain,
+        pieces: Sequence[tuple[int, pa.RecordBatch]],
+        producers: ProducerTables,
+        max_timestamp_us: int,
+        seal: Seal | None = None,
+    ) -> None:
+        """Encode `pieces` (dense, from the chain's end) in a thread and append them. Raises Fenced."""
+        name = chain.next
+        metadata = EntryMetadata(
+            cluster=self._cluster,
+            topic=source.topic,
+            segment=source.segment,
+            low=source.key_range.low,
+            high=source.key_range.high,
+            sequence=name.sequence,
+            first_offset=name.first_offset,
+            next_offset=name.first_offset + sum(rows.num_rows for _, rows in pieces),
+            broker=self._broker,
+            nonce=self._ids.nonce(),
+            schema_id=schema_id(source.layout.values),
+            appended_us=self._clock.now_us(),
+            max_timestamp_us=max_timestamp_us,
+            producers=producers.encode(),
+            seal=seal,
+        )
+        reach("entry.encode")
+        data = await asyncio.to_thread(encode_entry, pieces, source.layout, metadata)
+        reach("entry.append")
+        await chain.append(metadata, memoryview(data))
+        reach("entry.appended")

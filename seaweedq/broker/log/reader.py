@@ -1,0 +1,223 @@
+"""Reading a segment by offset: decoded row groups of its chain first, then its tail, in one order.
+
+What is read is durable, and stays readable: offsets below the tail's start are in the chain. Between two awaits the
+tail may be flushed, so each step looks anew where its offset stands now.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.broker.log.intervals import runs_of
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.errors import ChainDamaged, OffsetOutOfRange
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryName, read_rows
+from seaweedq.segments.layout import TIMESTAMP, Layout
+
+SCAN_BYTES = 64 * 1024 * 1024
+Pieces = list[tuple[int, pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A decoded row group, whose first row has the offset `first`."""
+
+    first: int
+    rows: pa.RecordBatch
+
+    @property
+    def end(self) -> int:
+        """One above the last offset."""
+        return self.first + int(self.rows.num_rows)
+
+
+class GroupCache:
+    """Decoded row groups, least recently used ones go first; counted in the budget."""
+
+    def __init__(self, budget: Budget, limit_bytes: int) -> None:
+        self._budget = budget
+        self._limit = limit_bytes
+        self._groups: OrderedDict[tuple[str, int, int], Group] = OrderedDict()
+
+    def get(self, key: tuple[str, int, int]) -> Group | None:
+        """A group by (folder, sequence, number in its entry), if it is here."""
+        group = self._groups.get(key)
+        if group:
+            self._groups.move_to_end(key)
+        return group
+
+    def put(self, key: tuple[str, int, int], group: Group) -> None:
+        """Keep a group, unless it alone would pass the limit."""
+        size = group.rows.nbytes
+        if size > self._limit or key in self._groups:
+            return
+        self._groups[key] = group
+        self._budget.cached += size
+        while self._budget.cached > self._limit:
+            self._evict()
+
+    def shrink(self) -> None:
+        """Give way: drop everything."""
+        while self._groups:
+            self._evict()
+
+    def _evict(self) -> None:
+        _, group = self._groups.popitem(last=False)
+        self._budget.cached -= group.rows.nbytes
+
+
+class Reader:
+    """Reads rows of segments: this broker's own, and sealed ones."""
+
+    def __init__(self, cache: GroupCache) -> None:
+        self._cache = cache
+
+    async def read(self, segment: OpenSegment, offset: int, limit: int, max_bytes: int) -> Pieces:
+        """Up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end.
+
+        Raises OffsetOutOfRange where `offset` is beyond the end.
+        """
+        if offset > segment.end:
+            raise OffsetOutOfRange(
+                f"offset {offset} is beyond the end of segment {segment.id}, which is {segment.end}",
+                offset=offset,
+                end_offset=segment.end,
+            )
+        pieces: Pieces = []
+        while limit > 0 and offset < segment.end:
+            if offset >= segment.tail.start:
+                pieces += _of_tail(segment, offset, limit, max_bytes, first=not pieces)
+                break
+            group = await self._group(segment, offset)
+            rows = group.rows.slice(offset - group.first, limit)
+            rows = rows.slice(0, fitting(rows, max_bytes, at_least=0 if pieces else 1))
+            if rows.num_rows == 0:
+                break
+            pieces.append((offset, rows))
+            complete = offset + rows.num_rows in (group.end, offset + limit)
+            offset, limit, max_bytes = offset + rows.num_rows, limit - rows.num_rows, max_bytes - rows.nbytes
+            if not complete:
+                break
+        return pieces
+
+    async def find(self, segment: OpenSegment, timestamp_us: int) -> int:
+        """The first offset whose `_timestamp` reaches this, or the end: the first entry whose running maximum does is
+        scanned from its start."""
+        with _readable(segment):
+            names = await segment.chain.names()
+            low, high = 0, len(names)
+            while low < high:
+                middle = (low + high) // 2
+                metadata = await asyncio.to_thread(segment.chain.metadata, names[middle])
+                low, high = (low, middle) if metadata.max_timestamp_us >= timestamp_us else (middle + 1, high)
+        offset = names[low].first_offset if low < len(names) else segment.tail.start
+        wanted = pa.scalar(timestamp_us, TIMESTAMP)
+        while offset < segment.end:
+            for first, rows in await self.read(segment, offset, ROW_GROUP_ROWS, SCAN_BYTES):
+                at = pc.index(pc.greater_equal(rows.column(0), wanted), True).as_py()
+                if at >= 0:
+                    return first + int(at)
+                offset = first + rows.num_rows
+        return offset
+
+    async def size_since(self, segment: OpenSegment, offset: int) -> int:
+        """About how many bytes the rows from `offset` on take: files by their share of rows, the tail as it is in
+        memory."""
+        size = 0.0
+        with _readable(segment):
+            names = await segment.chain.names()
+            for at, name in enumerate(names):
+                end = names[at + 1].first_offset if at + 1 < len(names) else segment.chain.end
+                if end > max(offset, name.first_offset):
+                    share = (end - max(offset, name.first_offset)) / (end - name.first_offset)
+                    size += share * await segment.chain.size(name)
+        for piece in segment.tail.since(offset):
+            size += piece.size_bytes * (piece.end - max(offset, piece.first)) / piece.rows.num_rows
+        return int(size)
+
+    async def _group(self, segment: OpenSegment, offset: int) -> Group:
+        with _readable(segment):
+            names = await segment.chain.names()
+            name = names[bisect_right(names, offset, key=lambda n: n.first_offset) - 1]
+            number = (offset - name.first_offset) // ROW_GROUP_ROWS
+            key = (segment.chain.folder, name.sequence, number)
+            group = self._cache.get(key)
+            if group is None:
+                group = await asyncio.to_thread(load, segment.chain, name, number, segment.layout)
+                self._cache.put(key, group)
+            return group
+
+
+@contextmanager
+def _readable(segment: OpenSegment) -> Iterator[None]:
+    """Raises what closed the segment: where it is being deleted its tail has gone, and missing files are no damage."""
+    segment.check_open()
+    try:
+        yield
+    except ChainDamaged:
+        segment.check_open()
+        raise
+
+
+def load(chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:
+    """Decode one row group; all but an entry's last have ROW_GROUP_ROWS rows. Blocks: call it in a thread."""
+    file, parquet, _ = chain.entry(name)
+    with file, parquet:
+        try:
+            return Group(name.first_offset + number * ROW_GROUP_ROWS, read_rows(parquet, number, layout))
+        except (pa.ArrowException, OSError) as error:
+            raise ChainDamaged(
+                f"row group {number} of {chain.folder}{name}: {error}", name=f"{chain.folder}{name}"
+            ) from error
+
+
+def _of_tail(segment: OpenSegment, offset: int, limit: int, max_bytes: int, first: bool) -> Pieces:
+    pieces: Pieces = []
+    for piece in segment.tail.since(offset):
+        rows = piece.rows.slice(max(0, offset - piece.first), limit)
+        wanted = rows.num_rows
+        rows = rows.slice(0, fitting(rows, max_bytes, at_least=1 if first and not pieces else 0))
+        if rows.num_rows:
+            pieces.append((max(offset, piece.first), rows))
+        limit, max_bytes = limit - rows.num_rows, max_bytes - rows.nbytes
+        if rows.num_rows < wanted or limit <= 0:
+            break
+    return pieces
+
+
+def unexpired(first: int, rows: pa.RecordBatch, now_us: int) -> Pieces:
+    """The pieces of `rows` (offsets from `first`) whose `_expires` is not over."""
+    at = rows.schema.get_field_index("_expires")
+    if at < 0:
+        return [(first, rows)]
+    over = pc.less_equal(rows.column(at), pa.scalar(now_us, TIMESTAMP)).fill_null(False)
+    alive = pc.indices_nonzero(pc.invert(over)).to_pylist()
+    return [(first + low, rows.slice(low, high - low)) for low, high in runs_of(alive)]
+
+
+def fitting(
+    rows: pa.RecordBatch,
+    max_bytes: int,
+    at_least: int,
+    size: Callable[[pa.RecordBatch], int] = lambda rows: int(rows.nbytes),
+) -> int:
+    """How many leading rows take at most `max_bytes`, found by halving; never below `at_least`. `size` is in bytes, by
+    default in memory."""
+    if size(rows) <= max_bytes:
+        return int(rows.num_rows)
+    low, high = at_least, rows.num_rows  # low fits (or is owed), high does not
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if size(rows.slice(0, middle)) <= max_bytes:
+            low = middle
+        else:
+            high = middle
+    return low

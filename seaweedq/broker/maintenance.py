@@ -1,0 +1,122 @@
+"""The broker's upkeep: ticks that flush what is due, let the journal go, make room, and write cursors down.
+
+It decides nothing about safety: a tick that fails or comes late costs space and freshness, never a message.
+"""
+
+import asyncio
+import logging
+
+from seaweedq.broker.log.flusher import Flusher, FlushLimits, TailFacts, due, pinning
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.reader import GroupCache
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.clock import Clock
+from seaweedq.coordination.records import FlushPolicy
+from seaweedq.errors import SeaweedqError
+from seaweedq.failpoints import reach
+from seaweedq.journal.interface import Journal
+from seaweedq.settings import Settings
+
+TICK_S = 0.2
+MAX_OBJECTS = 4000  # of an object journal that are needed at a time: some seconds of a recovery
+logger = logging.getLogger(__name__)
+
+
+class Upkeep:
+    """Ticks over a broker's parts."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        catalog: Catalog,
+        budget: Budget,
+        cache: GroupCache,
+        flusher: Flusher,
+        dispatcher: Dispatcher,
+        commit: GroupCommit,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._catalog = catalog
+        self._budget = budget
+        self._cache = cache
+        self._flusher = flusher
+        self._dispatcher = dispatcher
+        self._commit = commit
+        self._released = 0
+        self._flushes: set[asyncio.Task[None]] = set()
+
+    async def tick_often(self, dirty: set[OpenSegment], journal: Journal) -> None:
+        """Flush and release for ever. `dirty` are the segments that may have a tail; clean ones are taken out."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                self._flush_due(dirty, journal)
+                self._release(dirty, journal)
+                if self._budget.over:
+                    self._cache.shrink()
+            except Exception:
+                logger.exception("a tick failed, going on")
+
+    async def checkpoint_often(self) -> None:
+        """Write the cursors down for ever."""
+        while True:
+            await asyncio.sleep(self._settings.checkpoint_s)
+            try:
+                await self._dispatcher.checkpoint()
+            except SeaweedqError as error:
+                logger.warning("cursors could not be written to coordination, trying again: %s", error)
+            except Exception:
+                logger.exception("cursors could not be written to coordination, trying again")
+
+    def _flush_due(self, dirty: set[OpenSegment], journal: Journal) -> None:
+        """Begin the flushes that are due."""
+        dirty -= {segment for segment in dirty if not segment.tail}
+        facts = {
+            s: TailFacts(s.tail.size_bytes, s.tail.oldest().at_s, s.tail.oldest().commit, self._limits(s))
+            for s in dirty
+            if not s.closed
+        }
+        unreleased = journal.unreleased_bytes - self._settings.journal_max_unreleased_bytes
+        chosen = due(facts, self._clock.monotonic_s(), self._budget.excess, unreleased)
+        if journal.window > 1:  # each commit is an object, which a recovery has to get
+            chosen += [s for s in pinning(facts, self._commit.committed - MAX_OBJECTS) if s not in chosen]
+        for segment in chosen:
+            if not self._flusher.busy(segment):
+                task = asyncio.create_task(self._flush(segment))
+                self._flushes.add(task)
+                task.add_done_callback(self._flushes.discard)
+
+    async def _flush(self, segment: OpenSegment) -> None:
+        try:
+            await self._flusher.flush(segment)
+        except SeaweedqError as error:
+            logger.warning("segment %d of %s could not be flushed: %s", segment.id, segment.topic, error)
+        except Exception:
+            logger.exception("segment %d of %s could not be flushed", segment.id, segment.topic)
+
+    def _limits(self, segment: OpenSegment) -> FlushLimits:
+        """The flush policy of a segment's topic, defaults filled in."""
+        topic, settings = self._catalog.find(segment.topic), self._settings
+        policy = topic.record.config.flush if topic else FlushPolicy()
+        return FlushLimits(
+            max_bytes=policy.max_bytes or settings.flush_max_bytes,
+            min_bytes=settings.flush_min_bytes if policy.min_bytes is None else policy.min_bytes,
+            max_age_s=policy.max_age_s or settings.flush_max_age_s,
+            patient=policy.max_age_s is None and "flush_max_age_s" not in settings.model_fields_set,
+        )
+
+    def _release(self, dirty: set[OpenSegment], journal: Journal) -> None:
+        """Let the journal forget what is in files and in coordination."""
+        pins = [segment.tail.oldest().commit for segment in dirty if segment.tail]
+        if self._dispatcher.pin is not None:
+            pins.append(self._dispatcher.pin)
+        below = min(pins, default=self._commit.committed + 1)
+        if below > self._released:
+            self._released = below
+            reach("journal.release")
+            journal.release(below)

@@ -1,0 +1,1 @@
+"""Reads of a segment wherever it is, and the positions of a topic."""

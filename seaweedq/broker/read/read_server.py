@@ -1,0 +1,114 @@
+"""What other brokers read of this one's segments: ends, which they may wait for, rows, and where a time begins.
+
+Every answer is of a broker that owns the segment, if it is not sealed, and has its lease, so that a reader elsewhere
+sees what is acknowledged. Calls are bounded: rows and bytes by the caller, as a client's fetch is, waits by MAX_WAIT_S.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.reader import Pieces, Reader
+from seaweedq.broker.rpc.fields import Count, Id, Seconds, Time, TopicName
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.clock import Clock
+from seaweedq.segments.layout import Layout, mask_of
+
+MAX_WAIT_S = 10.0
+
+
+class EndsCall(msgspec.Struct, array_like=True):
+    """Asks for the ends of all of a broker's segments of a topic, once they are other than `known`, or `wait_s` is
+    over."""
+
+    topic: TopicName
+    incarnation: Id
+    known: dict[int, int]
+    wait_s: Seconds
+
+
+class SegmentCall(msgspec.Struct, array_like=True):
+    """Asks about one segment: rows or bytes from `offset` on, or the first offset whose time is `timestamp_us`."""
+
+    topic: TopicName
+    incarnation: Id
+    segment: Id
+    offset: Count = 0
+    limit: Count = 0
+    max_bytes: Count = 0
+    timestamp_us: Time = 0
+
+
+class Lent(msgspec.Struct, array_like=True):
+    """Rows on their way: the first offset, the optional columns (layout.mask_of), Arrow IPC without the schema."""
+
+    first: int
+    columns: int
+    payload: bytes
+
+
+class Lending(msgspec.Struct, array_like=True):
+    """What a read gives: rows, and where the segment ends."""
+
+    end: int
+    pieces: list[Lent]
+
+    def rows(self, layout: Layout) -> Pieces:
+        """The rows as they were, each piece with its first offset."""
+        return [
+            (one.first, pa.ipc.read_record_batch(pa.py_buffer(one.payload), layout.rows(one.columns)))
+            for one in self.pieces
+        ]
+
+
+class Lender:
+    """Lets other brokers read. `check_ready` raises NotReady where this broker may not answer."""
+
+    def __init__(
+        self, catalog: Catalog, ownership: Ownership, reader: Reader, clock: Clock, check_ready: Callable[[], None]
+    ) -> None:
+        self._catalog = catalog
+        self._ownership = ownership
+        self._reader = reader
+        self._clock = clock
+        self._check_ready = check_ready
+
+    async def ends(self, topic: Topic, known: dict[int, int], wait_s: float) -> dict[int, int]:
+        """The ends of this broker's segments of a topic, by id. Raises NotReady, TopicBeingDeleted."""
+        end_s = self._clock.monotonic_s() + min(wait_s, MAX_WAIT_S)
+        while True:
+            seen = topic.signal.count
+            self._catalog.check(topic)
+            ends = {segment.id: segment.end for segment in await self._ownership.mine(topic) if not segment.closed}
+            self._check_ready()
+            left_s = end_s - self._clock.monotonic_s()
+            if ends != known or left_s <= 0:
+                return ends
+            if topic.signal.count == seen:
+                await topic.signal.wait(left_s)
+
+    async def read(self, topic: Topic, call: SegmentCall) -> Lending:
+        """Rows of a segment of this broker. Raises NotOwner, NotReady."""
+        segment = await self._opened(topic, call)
+        pieces = await self._reader.read(segment, call.offset, call.limit, call.max_bytes)
+        lent = [Lent(first, mask_of(rows), rows.serialize().to_pybytes()) for first, rows in pieces]
+        return Lending(segment.end, lent)
+
+    async def find(self, topic: Topic, call: SegmentCall) -> int:
+        """Where a time begins in a segment of this broker. Raises NotOwner, NotReady."""
+        return await self._reader.find(await self._opened(topic, call), call.timestamp_us)
+
+    async def size_since(self, topic: Topic, call: SegmentCall) -> int:
+        """Bytes of a segment of this broker. Raises NotOwner, NotReady."""
+        return await self._reader.size_since(await self._opened(topic, call), call.offset)
+
+    async def _opened(self, topic: Topic, call: SegmentCall) -> OpenSegment:
+        if call.segment not in self._catalog.records(topic):
+            await self._catalog.look(topic.name, call.segment)
+        segment = await self._ownership.opened(topic, call.segment)
+        self._check_ready()
+        segment.check_open()
+        return segment

@@ -1,0 +1,273 @@
+"""Segments of a topic wherever they are: this broker's own, sealed ones, which it reads from their files, and those of
+others, read by calls to their owners.
+
+A remote segment's end is what its owner said last: a lower bound, since ends only rise. While a topic is read it is
+kept current, by one long poll an owner; whoever must not miss what is there asks anew (`refresh`). An owner that does
+not answer is *silent*: its segments are left out, and it is asked in the background until it answers.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from seaweedq.broker.log.reader import Pieces, Reader
+from seaweedq.broker.read.read_server import MAX_WAIT_S, EndsCall, Lending, SegmentCall
+from seaweedq.broker.read.segment_reader import Local, Readable
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.broker.topics.segment_records import Records, starts_at
+from seaweedq.clock import Clock
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable
+from seaweedq.segments.layout import Layout
+
+CALL_S = 5.0
+PAUSE_S = 0.2
+FOLLOW_S = 0.002  # between two long polls: a busy owner's answer covers what came meanwhile
+SEARCHES = 16  # segments that are searched for a time at once
+LINGER_S = 10.0  # a topic that nobody read for so long is followed no more
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Far:
+    """What is known of the segments of a topic that others own, and which of those do not answer."""
+
+    seen: int = -1  # of topic.moved, when `segments` was made
+    segments: dict[int, "RemoteSegment"] = field(default_factory=dict)
+    owners: set[str | None] = field(default_factory=set)
+    silent: set[str | None] = field(default_factory=set)
+    read_s: float = 0.0  # when somebody looked last, monotonic
+    following: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
+    probing: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
+
+    def of(self, owner: str | None) -> dict[int, int]:
+        """The known ends of an owner's segments."""
+        return {number: segment.end for number, segment in self.segments.items() if segment.owner == owner}
+
+
+class RemoteSegment:
+    """An open segment of another broker; `Readable`."""
+
+    certain = False
+
+    def __init__(self, readables: "Readables", topic: Topic, number: int, owner: str | None, end: int) -> None:
+        self.id = number
+        self.owner = owner
+        self.end = end
+        self._readables = readables
+        self._topic = topic
+
+    @property
+    def layout(self) -> Layout:
+        """How its rows look."""
+        return self._topic.layout
+
+    async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
+        """Rows from `offset` on. Raises Unavailable."""
+        lending = await self._ask("read", Lending, offset=offset, limit=limit, max_bytes=max_bytes)
+        self.end = max(self.end, lending.end)
+        return lending.rows(self.layout)
+
+    async def find(self, timestamp_us: int) -> int:
+        """The first offset whose `_timestamp` reaches this, or the end. Raises Unavailable."""
+        return await self._ask("find", int, timestamp_us=timestamp_us)
+
+    async def size_since(self, offset: int) -> int:
+        """About how many bytes the rows from `offset` on take. Raises Unavailable."""
+        return await self._ask("size", int, offset=offset)
+
+    async def _ask(self, path: str, answer: type[T], **what: int) -> T:
+        call = SegmentCall(self._topic.name, self._topic.record.incarnation, self.id, **what)
+        return await self._readables.ask(self._topic, self.owner, path, call, answer, CALL_S)
+
+
+class Readables:
+    """The segments of all topics, as far as they can be read."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        ownership: Ownership,
+        roster: Roster,
+        membership: Membership,
+        reader: Reader,
+        peers: Peers,
+        clock: Clock,
+    ) -> None:
+        self._catalog = catalog
+        self._ownership = ownership
+        self._roster = roster
+        self._membership = membership
+        self._reader = reader
+        self._peers = peers
+        self._clock = clock
+        self._topics: dict[Topic, _Far] = {}
+
+    def records(self, topic: Topic) -> Records:
+        """The records of a topic's segments, as they are known here."""
+        return self._catalog.records(topic)
+
+    async def of(self, topic: Topic, numbers: Collection[int]) -> tuple[list[Readable], set[int]]:
+        """Those of these segments that can be read now, in their order, and the numbers of the others."""
+        far = self._look(topic)
+        far.read_s = self._clock.monotonic_s()
+        for owner in far.owners - far.following.keys():
+            self._spawn(far.following, owner, self._follow(topic, far, owner))
+        for owner in far.silent - far.probing.keys():
+            self._spawn(far.probing, owner, self._probe(topic, far, owner))
+        near = [number for number in numbers if number not in far.segments]
+        if cold := [number for number in near if number not in topic.opened]:
+            await asyncio.gather(*(self._open(topic, number) for number in cold))
+        found: dict[int, Readable] = {
+            n: Local(segment, self._reader) for n in near if (segment := topic.opened.get(n)) and not segment.closed
+        }
+        found |= {n: s for n in numbers if (s := far.segments.get(n)) and s.owner not in far.silent}
+        return [found[n] for n in numbers if n in found], {n for n in numbers if n not in found}
+
+    async def every(self, topic: Topic, numbers: Collection[int]) -> dict[int, Readable]:
+        """All of these segments by id; waits for those that are held. Raises NotOwner where one can not be read."""
+        end_s = self._clock.monotonic_s() + CALL_S
+        while True:
+            seen = topic.signal.count
+            found, missing = await self.of(topic, numbers)
+            if not missing:
+                return {segment.id: segment for segment in found}
+            if self._clock.monotonic_s() >= end_s:
+                raise NotOwner(f"segments {sorted(missing)[:10]} of {topic.name!r} can not be read now")
+            await self.refresh(topic, missing)
+            if topic.signal.count == seen:
+                await topic.signal.wait(PAUSE_S)
+
+    async def find(self, topic: Topic, ends: Mapping[int, int], timestamp_us: int) -> dict[int, int]:
+        """Where to begin in each of these segments, given their ends, to have all messages from the first one on whose
+        time reaches this. Raises Unavailable."""
+        segments = await self.every(topic, ends)
+        places = asyncio.Semaphore(SEARCHES)
+
+        async def find(segment: Readable) -> int:
+            async with places:
+                return await segment.find(timestamp_us)
+
+        found = await asyncio.gather(*map(find, segments.values()))
+        return starts_at(self._catalog.records(topic), ends, dict(zip(segments, found, strict=True)))
+
+    async def refresh(self, topic: Topic, numbers: Iterable[int]) -> set[int]:
+        """Ask those who own these segments for the ends of all theirs: the numbers of those whose end is known now."""
+        far, wanted = self._look(topic), set(numbers)
+        owners = {segment.owner for n, segment in far.segments.items() if n in wanted}
+        answers = await asyncio.gather(*(self._ends(topic, far, owner, 0) for owner in owners), return_exceptions=True)
+        known: set[int] = set()
+        for answer in answers:
+            if not isinstance(answer, BaseException):
+                known |= answer[0]
+            elif not isinstance(answer, Unavailable):
+                raise answer
+        await self._look_again(topic, far, (wanted - known) & far.segments.keys())
+        return known
+
+    def forget(self, topic: Topic) -> None:
+        """Nobody here reads the topic any more."""
+        far = self._topics.pop(topic, None)
+        for task in [*far.following.values(), *far.probing.values()] if far else []:
+            task.cancel()
+
+    def close(self) -> None:
+        """Follow nobody any more."""
+        for topic in list(self._topics):
+            self.forget(topic)
+
+    async def ask(self, topic: Topic, owner: str | None, path: str, call: Any, answer: type[T], timeout_s: float) -> T:
+        """A call to an owner. Raises Unavailable: then it is silent, unless it said so itself."""
+        far = self._look(topic)
+        url = self._roster.url(owner)
+        try:
+            if url is None:
+                raise Unavailable(f"{owner}, who owns segments of {topic.name!r}, is gone")
+            return await self._peers.call(url, path, call, answer, timeout_s)
+        except NotOwner:
+            if isinstance(call, SegmentCall):
+                await self._catalog.look(topic.name, call.segment)
+            raise
+        except Unavailable:
+            far.silent.add(owner)
+            raise
+
+    async def _open(self, topic: Topic, number: int) -> None:
+        with suppress(Unavailable, SegmentNotFound):
+            await self._ownership.open(topic, number)
+
+    def _look(self, topic: Topic) -> _Far:
+        """What is known, brought up to who owns what now."""
+        far = self._topics.setdefault(topic, _Far())
+        if far.seen == topic.moved.count:
+            return far
+        far.seen = topic.moved.count
+        owners = {
+            n: r.owner
+            for n, (r, _) in self._catalog.records(topic).items()
+            if r.state == "open" and r.owner != self._membership.broker
+        }
+        for number in far.segments.keys() - owners.keys():
+            del far.segments[number]
+        for number, owner in owners.items():
+            known = far.segments.get(number)
+            if known is None or known.owner != owner:
+                far.segments[number] = RemoteSegment(self, topic, number, owner, known.end if known else 0)
+        far.owners = set(owners.values())
+        far.silent &= far.owners
+        return far
+
+    async def _ends(self, topic: Topic, far: _Far, owner: str | None, wait_s: float) -> tuple[set[int], set[int]]:
+        """Take an owner's ends in: the numbers of those that are known now, and of those about which the two disagree.
+        Raises Unavailable."""
+        call = EndsCall(topic.name, topic.record.incarnation, far.of(owner), wait_s)
+        ends = await self.ask(topic, owner, "ends", call, dict[int, int], wait_s + CALL_S)
+        far.silent.discard(owner)
+        rises = [(segment, end) for n, end in ends.items() if (segment := far.segments.get(n)) and end > segment.end]
+        for segment, end in rises:
+            segment.end = end
+        if rises:
+            topic.signal.wake()
+        return ends.keys() & far.segments.keys(), ends.keys() ^ far.of(owner).keys()
+
+    async def _look_again(self, topic: Topic, far: _Far, missing: Iterable[int]) -> None:
+        """Segments of which an owner that answers says nothing have another one, or are sealed: the watch may be
+        behind."""
+        for number in missing:
+            segment = far.segments.get(number)
+            if segment is None or segment.owner not in far.silent:
+                await self._catalog.look(topic.name, number)
+
+    async def _follow(self, topic: Topic, far: _Far, owner: str | None) -> None:
+        while self._clock.monotonic_s() - far.read_s < LINGER_S and owner in self._look(topic).owners:
+            pause_s = FOLLOW_S
+            try:
+                _, strange = await self._ends(topic, far, owner, MAX_WAIT_S)
+                if strange:
+                    await self._look_again(topic, far, strange)
+                    pause_s = PAUSE_S
+            except Unavailable:
+                pause_s = PAUSE_S
+            await asyncio.sleep(pause_s)
+
+    async def _probe(self, topic: Topic, far: _Far, owner: str | None) -> None:
+        while owner in far.silent:
+            with suppress(Unavailable):
+                await self._ends(topic, far, owner, 0)
+                topic.signal.wake()
+            await asyncio.sleep(PAUSE_S)
+
+    def _spawn(self, tasks: dict[str | None, asyncio.Task[None]], owner: str | None, work: Any) -> None:
+        async def run() -> None:
+            try:
+                with suppress(SeaweedqError):  # the topic goes; whoever reads next learns that
+                    await work
+            finally:
+                tasks.pop(owner, None)
+
+        tasks[owner] = asyncio.create_task(run(), name=f"reading at {owner}")

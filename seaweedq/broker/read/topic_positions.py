@@ -1,0 +1,224 @@
+"""What concerns a whole topic, at all the brokers that own segments of it: where they stand, flush, close.
+
+Each owner is asked for its own segments; segments that changed hands meanwhile, were sealed, or whose owner does not
+answer, are asked for again, until the time is over. So an answer is complete, or there is none. Nobody is asked about a
+sealed segment: its record has its end.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.load.segment_rates import Observed, observed
+from seaweedq.broker.log.flusher import Flusher
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.reader import Reader
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.fields import Id, TopicName
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.clock import Clock
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import NotOwner, NotReady, Unavailable
+
+PAUSE_S = 0.1
+CALL_MARGIN_S = 1.0
+LOOK_S = 0.5
+SEALED = 16  # sealed segments whose files are looked at at once
+T = TypeVar("T")
+
+
+class TopicCall(msgspec.Struct, array_like=True):
+    """A topic, as one broker names it to another; `sizes` and `flush` are wanted too where they are true."""
+
+    topic: TopicName
+    incarnation: Id
+    sizes: bool = False
+    flush: bool = False
+
+
+class Position(msgspec.Struct, array_like=True):
+    """Where a segment stands: offsets, and the bytes of its files and tail where they were asked for. An open one comes
+    with what its owner has observed of its load."""
+
+    segment: int
+    flushed: int
+    end: int
+    size_bytes: int = 0
+    observed: Observed | None = None
+
+
+class Everywhere:
+    """Asks the owners of a topic's segments, this broker among them."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        ownership: Ownership,
+        roster: Roster,
+        membership: Membership,
+        peers: Peers,
+        reader: Reader,
+        flusher: Flusher,
+        loads: Loads,
+        clock: Clock,
+        timeout_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._ownership = ownership
+        self._roster = roster
+        self._membership = membership
+        self._peers = peers
+        self._reader = reader
+        self._flusher = flusher
+        self._loads = loads
+        self._clock = clock
+        self._timeout_s = timeout_s
+
+    async def positions(self, topic: Topic, sizes: bool = False, flush: bool = False) -> dict[int, Position]:
+        """All segments by id, sealed ones too; with `flush` after everything acknowledged before the call is in files.
+
+        They are those of one set of records: of the messages of any key, what lies below the positions comes before
+        all that does not, also where segments are replaced meanwhile; who needs the records takes them at once, before
+        anything else is awaited. (With `sizes` they may be newer.) Raises Unavailable, TopicBeingDeleted.
+        """
+        call = TopicCall(topic.name, topic.record.incarnation, sizes, flush)
+        end_s = self._clock.monotonic_s() + self._timeout_s
+        found: dict[int, Position] = {}
+        await self._know_predecessors(topic)
+        while True:
+            trouble: Unavailable | None = None
+            seen = topic.moved.count
+            try:
+                await self._catalog.whole(topic)
+                if not (missing := self._missing(topic, found)):
+                    break
+                seen = topic.moved.count
+                trouble = await self._ask_all(topic, missing, call, found, end_s - self._clock.monotonic_s())
+            except Unavailable as error:
+                trouble = error
+            left_s = end_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                raise trouble or NotOwner(f"segments of {topic.name!r} are changing")
+            if topic.moved.count == seen:
+                await topic.moved.wait(min(PAUSE_S, left_s))
+        records = self._catalog.segments(topic)
+        standing = {n: _sealed(n, record) if record.state == "sealed" else found[n] for n, record in records.items()}
+        return await self._with_sizes(topic, standing) if sizes else standing
+
+    async def own(self, topic: Topic, sizes: bool = False, flush: bool = False) -> list[Position]:
+        """This broker's part of the answer. A segment that is held is left out: it is about to be another's, or to give
+        way to others."""
+        segments = [segment for segment in await self._ownership.mine(topic) if not segment.closed]
+        if flush:
+            await asyncio.gather(*(self._flusher.flush(segment, self._timeout_s) for segment in segments))
+        loads = observed(topic, self._catalog.records(topic), self._loads.of(topic), self._clock.now_us())
+        found = {segment: await self._position(segment, sizes) for segment in segments}
+        for segment, position in found.items():
+            position.observed = loads.get(segment.id, Observed())
+        if not self._membership.valid():
+            raise NotReady("this broker's lease has run out")
+        return [position for segment, position in found.items() if not segment.closed]
+
+    async def close(self, topic: Topic, here: Callable[[], Awaitable[None]]) -> None:
+        """Have all living owners close a topic that is being deleted; `here` does it on this broker."""
+        await self._catalog.reread(topic)
+        owners = {record.owner for record in self._catalog.segments(topic).values()}
+        call = TopicCall(topic.name, topic.record.incarnation)
+        for owner in owners - {self._membership.broker}:
+            if url := self._roster.url(owner):
+                try:
+                    await self._call(owner, url, "close", call, bool, self._timeout_s)
+                except Unavailable:
+                    if owner is None or await self._roster.gone(owner):
+                        continue
+                    raise
+        await here()
+
+    def _missing(self, topic: Topic, found: Mapping[int, Position]) -> dict[str | None, list[int]]:
+        """The open segments that are still to be asked for, by owner."""
+        missing: dict[str | None, list[int]] = {}
+        for number, record in self._catalog.segments(topic).items():
+            if record.state == "open" and number not in found:
+                missing.setdefault(record.owner, []).append(number)
+        return missing
+
+    async def _ask_all(
+        self,
+        topic: Topic,
+        missing: Mapping[str | None, Sequence[int]],
+        call: TopicCall,
+        found: dict[int, Position],
+        left_s: float,
+    ) -> Unavailable | None:
+        """Add to `found` what the owners of missing segments answer; gives why one did not. What an owner that answers
+        says nothing of may be another's, or sealed: the watch may be behind."""
+        trouble = None
+        answers = await asyncio.gather(
+            *(self._ask(owner, topic, call, left_s) for owner in missing), return_exceptions=True
+        )
+        for owner, answer in zip(missing, answers, strict=True):
+            if isinstance(answer, Unavailable):
+                trouble = trouble or answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                found |= {position.segment: position for position in answer}
+                if owner != self._membership.broker:
+                    for number in set(missing[owner]) - found.keys():
+                        await self._catalog.look(topic.name, number)
+        return trouble
+
+    async def _know_predecessors(self, topic: Topic) -> None:
+        """The watch may be behind what was looked up of single segments."""
+        records = self._catalog.records(topic)
+        if any(before not in records for record, _ in records.values() for before in record.predecessors):
+            await self._catalog.reread(topic)
+
+    async def _with_sizes(self, topic: Topic, standing: dict[int, Position]) -> dict[int, Position]:
+        """The same with the sizes of sealed segments."""
+        places = asyncio.Semaphore(SEALED)
+
+        async def sized(position: Position) -> Position:
+            if self._catalog.segment(topic, position.segment)[0].state == "open" or not position.end:
+                return position
+            async with places:
+                segment = await self._ownership.opened(topic, position.segment)
+                return await self._position(segment, sizes=True)
+
+        return {position.segment: position for position in await asyncio.gather(*map(sized, standing.values()))}
+
+    async def _ask(self, owner: str | None, topic: Topic, call: TopicCall, left_s: float) -> list[Position]:
+        if owner == self._membership.broker:
+            return await self.own(topic, call.sizes, call.flush)
+        url = self._roster.url(owner)
+        if url is None:
+            raise NotOwner(f"{owner}, who owns segments of {topic.name!r}, is gone", owner=owner)
+        return await self._call(owner, url, "positions", call, list[Position], left_s + CALL_MARGIN_S)
+
+    async def _call(
+        self, owner: str | None, url: str, path: str, call: TopicCall, answer: type[T], timeout_s: float
+    ) -> T:
+        """Wait for an owner's answer for as long as it lives: one that stands still does not answer."""
+        asking = asyncio.create_task(self._peers.call(url, path, call, answer, timeout_s))
+        try:
+            while not (await asyncio.wait([asking], timeout=LOOK_S))[0]:
+                if not self._roster.alive(owner):
+                    raise Unavailable(f"{owner}, who was asked, has gone, and has not answered")
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    async def _position(self, segment: OpenSegment, sizes: bool) -> Position:
+        size = await self._reader.size_since(segment, 0) if sizes else 0
+        return Position(segment.id, segment.tail.start, segment.end, size)
+
+
+def _sealed(number: int, record: SegmentRecord) -> Position:
+    end = record.end_offset or 0
+    return Position(number, end, end)

@@ -1,0 +1,1 @@
+"""Recovery of a dead broker's journal."""

@@ -1,0 +1,1 @@
+"""Splits, merges and rolls: planned, carried out, counted."""

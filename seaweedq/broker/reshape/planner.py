@@ -1,0 +1,69 @@
+"""Writing plans: which segments are to give way to which. The owner of the segments carries them out (reshaping)."""
+
+from collections.abc import Sequence
+
+from seaweedq.broker.topics import intents
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Change, Compare, Coordination, Put
+from seaweedq.coordination.records import Counter, Intent
+from seaweedq.errors import NotOwner, SegmentConflict
+from seaweedq.failpoints import reach
+
+TRIES = 5
+
+
+class Planner:
+    """Plans at any broker; nothing about safety depends on who plans, or on how well it knew the segments."""
+
+    def __init__(self, catalog: Catalog, coordination: Coordination) -> None:
+        self._catalog = catalog
+        self._coordination = coordination
+
+    async def plan(
+        self,
+        topic: Topic,
+        segments: Sequence[int],
+        points: Sequence[int] = (),
+        owners: Sequence[str | None] = (),
+        compares: Sequence[Compare] = (),
+    ) -> Intent:
+        """Have `segments` (one, or neighbours of one owner) sealed, and their range, cut at `points`, go to new ones.
+
+        One segment and points are a split, several segments a merge, one without points a roll. `owners` are who should
+        have the new ones, `compares` what must hold too. Raises SegmentNotFound, SegmentConflict, InvalidRequest,
+        NotOwner where two owners have the segments, CoordinationUnavailable: then the plan may stand.
+        """
+        for _ in range(TRIES):
+            if intent := await self._plan(topic, segments, points, owners, compares):
+                return intent
+            await self._catalog.reread(topic)
+            self._catalog.check(topic)
+        raise SegmentConflict(f"segments {list(segments)} of {topic.name!r} changed each time when they were planned")
+
+    async def _plan(
+        self,
+        topic: Topic,
+        segments: Sequence[int],
+        points: Sequence[int],
+        owners: Sequence[str | None],
+        compares: Sequence[Compare],
+    ) -> Intent | None:
+        records = self._catalog.records(topic)
+        path = keys.COUNTERS.key(topic.name)
+        there = await self._coordination.get(path)
+        first = keys.COUNTERS.decode(there.value).next if there else 0
+        intent = intents.intent_of(records, segments, points, first, owners)
+        if len({records[number][0].owner for number in segments}) > 1:
+            raise NotOwner(f"segments {list(segments)} of {topic.name!r} have different owners")
+        transaction = intents.plan(topic, records, intent)
+        counter = Put(path, keys.COUNTERS.encode(Counter(first + len(intent.successors))))
+        unchanged = Compare(path, there.revision if there else 0)
+        reach("plan.write")
+        revision = await self._coordination.commit(
+            [*transaction.compares, *compares, unchanged], [*transaction.writes, counter]
+        )
+        if revision is None:
+            return None
+        self._catalog.apply([Change(put.key, put.value, revision) for put in transaction.writes])
+        return intent

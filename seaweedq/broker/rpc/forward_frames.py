@@ -1,0 +1,103 @@
+"""Parcels: rows of one segment on their way from the broker that took the request to the segment's owner.
+
+A forward is some parcels: their headers as msgpack, the length of that in eight bytes ahead, and then the rows of each
+as Arrow IPC without the schema. The owner answers with one outcome a parcel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq.broker.rpc.client import Trouble
+from seaweedq.broker.rpc.fields import Count, Id, ProducerName, TopicName
+from seaweedq.errors import UnreadableBody
+from seaweedq.segments.frames import padded, padding
+from seaweedq.segments.layout import OPTIONAL_FIELDS, Layout
+from seaweedq.segments.producers import Sequences
+
+_LENGTH = 8
+
+
+class Header(msgspec.Struct, array_like=True, frozen=True):
+    """Where the rows go (segment, and where the part of its range begins), which optional columns they have
+    (layout.mask_of), and what makes a repeat known."""
+
+    topic: TopicName
+    incarnation: Id
+    segment: Id
+    part: Id
+    columns: Annotated[int, msgspec.Meta(ge=0, lt=1 << len(OPTIONAL_FIELDS))]
+    producer: ProducerName
+    low: Count
+    high: Count
+    length: Count
+
+
+class Outcome(msgspec.Struct, array_like=True, frozen=True):
+    """The segment that has the rows, which may be one before that they were sent to; the first row's offset there, and
+    whether they were there already; or what stands against it."""
+
+    segment: int = -1
+    first_offset: int = -1
+    duplicate: bool = False
+    trouble: Trouble | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A header and its rows, serialised."""
+
+    header: Header
+    payload: pa.Buffer | memoryview
+
+    @property
+    def sequences(self) -> Sequences:
+        """What makes a repeat known."""
+        return Sequences(self.header.producer, self.header.low, self.header.high)
+
+    def rows(self, layout: Layout) -> pa.RecordBatch:
+        """The rows, without a copy. Raises UnreadableBody."""
+        try:
+            rows = pa.ipc.read_record_batch(pa.py_buffer(self.payload), layout.rows(self.header.columns))
+            rows.validate(full=True)
+        except (pa.ArrowException, OSError, ValueError, IndexError, EOFError) as error:
+            raise UnreadableBody(f"the rows of a parcel cannot be read: {error}") from error
+        if not 0 < rows.num_rows <= self.header.high - self.header.low + 1:
+            raise UnreadableBody(f"a parcel of {self.header.low} to {self.header.high} has {rows.num_rows} rows")
+        for field, column in zip(rows.schema, rows.columns, strict=True):
+            if column.null_count and not field.nullable:
+                raise UnreadableBody(f"a parcel has nulls in {field.name}, which has none")
+        return rows
+
+
+_headers = msgspec.msgpack.Decoder(list[Header])
+
+
+def encode(parcels: Sequence[Parcel]) -> bytes:
+    """A forward's body."""
+    index = msgspec.msgpack.encode([parcel.header for parcel in parcels])
+    pieces: list[Any] = [len(index).to_bytes(_LENGTH, "little"), index, padding(len(index))]
+    for parcel in parcels:
+        pieces += [parcel.payload, padding(parcel.header.length)]
+    return b"".join(pieces)
+
+
+def decode(body: bytes) -> list[Parcel]:
+    """The parcels of a forward, on its bytes. Raises UnreadableBody."""
+    view = memoryview(body)
+    length = int.from_bytes(view[:_LENGTH], "little")
+    at = _LENGTH + padded(length)
+    try:
+        headers = _headers.decode(view[_LENGTH : _LENGTH + length])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableBody(f"this is no forward: {error}") from error
+    parcels = []
+    for header in headers:
+        if header.length < 0 or at + header.length > len(view):
+            raise UnreadableBody("a forward is cut short")
+        parcels.append(Parcel(header, view[at : at + header.length]))
+        at += padded(header.length)
+    return parcels

@@ -1,0 +1,1 @@
+"""Subscriptions: who dispatches, deliveries, cursors."""

@@ -1,0 +1,192 @@
+"""Creating, listing and deleting subscriptions, and their lag; at the broker that dispatches, or would.
+
+Create: 1. the record, `creating`, naming this broker; 2. cursors, one a segment; 3. the record, `active`. Delete: 1.
+the record, `deleting`; 2. the cursors go; 3. the record. Each write compares what the last one left, so of two brokers
+one does it all. A record that is not active counts as not there; as long as its broker lives and works on it nobody
+else does. What a dead one has left, or this broker itself after a lost answer, is done with by the next creation or
+deletion, as a deletion that was cut off: a cursor that it left for a segment of which the next creator has not heard
+would be one too many.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq.broker.read.remote_reader import Readables
+from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.subscriptions.assignment import Held, Succession, key_of
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.subscription import Backlog, Subscription
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.clock import Clock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
+from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.transactions import read_all
+from seaweedq.errors import NotOwner, SubscriptionNotFound
+from seaweedq.failpoints import reach
+
+PAGE = 60
+LAGS = 16  # segments whose lag is looked at at once
+LAG_S, PAUSE_S = 5.0, 0.1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What a subscription has still to ack of one segment; `size_bytes` is about what it takes in memory or files."""
+
+    segment: int
+    acked_to: int
+    end_offset: int
+    messages: int
+    size_bytes: int
+    seconds: float
+
+
+class SubscriptionAdmin:
+    """Applies changes of subscriptions to coordination and the dispatcher. What has changed meanwhile at another broker
+    raises NotOwner: ask again, perhaps there."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        succession: Succession,
+        dispatcher: Dispatcher,
+        readables: Readables,
+        everywhere: Everywhere,
+        clock: Clock,
+    ) -> None:
+        self._coordination = coordination
+        self._succession = succession
+        self._dispatcher = dispatcher
+        self._readables = readables
+        self._everywhere = everywhere
+        self._clock = clock
+
+    async def find(self, topic: Topic, name: str) -> SubscriptionRecord | None:
+        """The record of one that is there, or None."""
+        there = await self._succession.read(topic, name)
+        return there.record if there and there.record.state == "active" else None
+
+    async def names(self, topic: Topic) -> list[str]:
+        """The topic's subscriptions, sorted."""
+        entries, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix(topic.name, topic.record.incarnation))
+        active = [entry for entry in entries if keys.SUBSCRIPTIONS.decode(entry.value).state == "active"]
+        return [str(keys.SUBSCRIPTIONS.parse(entry.key)[2]) for entry in active]
+
+    async def create(self, topic: Topic, name: str, record: SubscriptionRecord) -> bool:
+        """Create it with its cursors where `record.start` says. False: it is there already. Raises NotOwner."""
+        if await self.find(topic, name):
+            return False
+        starts = await self._starts(topic, record.start)
+        async with self._dispatcher.changing(topic, name):
+            there = await self._succession.read(topic, name)
+            if there and there.record.state == "active":
+                return False
+            if there:
+                doomed = msgspec.structs.replace(there.record, state="deleting")
+                await self._finish(topic, name, await self._succession.claim(topic, name, doomed, there))
+                there = None
+            creating = msgspec.structs.replace(record, state="creating")
+            held = await self._succession.claim(topic, name, creating, there)
+            await self._make(topic, name, held, starts)
+        return True
+
+    async def _make(self, topic: Topic, name: str, held: Held, starts: dict[int, int]) -> None:
+        unchanged = [Compare(key_of(topic, name), held.revision)]
+        cursors = [
+            Put(
+                keys.CURSORS.key(topic.name, topic.record.incarnation, name, segment),
+                keys.CURSORS.encode(CursorRecord(held.record.epoch, start)),
+            )
+            for segment, start in starts.items()
+        ]
+        for start in range(0, len(cursors), PAGE):
+            reach("subscribe.cursors")
+            if not await self._coordination.commit(unchanged, cursors[start : start + PAGE]):
+                raise NotOwner(f"subscription {name!r} of {topic.name!r} has changed meanwhile")
+        reach("subscribe.record")
+        active = msgspec.structs.replace(held.record, state="active")
+        await self._succession.write(topic, name, active, unchanged)
+        self._dispatcher.forget(topic, name)  # one of the same name, whose deletion was in doubt
+
+    async def delete(self, topic: Topic, name: str) -> None:
+        """Delete it with its cursors. Raises SubscriptionNotFound, NotOwner."""
+        async with self._dispatcher.changing(topic, name):
+            there = await self._succession.read(topic, name)
+            if there is None:
+                raise SubscriptionNotFound(
+                    f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
+                )
+            doomed = msgspec.structs.replace(there.record, state="deleting")
+            held = await self._succession.claim(topic, name, doomed, there)
+            reach("unsubscribe.cursors")
+            self._dispatcher.forget(topic, name)
+            await self._finish(topic, name, held)
+
+    async def _finish(self, topic: Topic, name: str, held: Held) -> None:
+        """Remove the cursors, and then the record, of one that is `deleting`."""
+        entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
+        unchanged = [Compare(key_of(topic, name), held.revision)]
+        pages = [entries[start : start + PAGE] for start in range(0, len(entries), PAGE)]
+        writes: list[list[Delete]] = [[Delete(entry.key) for entry in page] for page in pages]
+        for doomed in [*writes, [Delete(key_of(topic, name))]]:
+            if not await self._coordination.commit(unchanged, doomed):
+                raise NotOwner(f"subscription {name!r} of {topic.name!r} has changed meanwhile")
+            reach("unsubscribe.record")
+
+    async def lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
+        """What is not acked yet, for each segment that is not done: also of those that wait for their predecessors.
+        Raises Unavailable."""
+        end_s = self._clock.monotonic_s() + LAG_S
+        while True:
+            seen = topic.signal.count
+            try:
+                return await self._lag(topic, subscription)
+            except NotOwner:  # a segment is just changing hands, or giving way to others
+                if self._clock.monotonic_s() >= end_s:
+                    raise
+            if topic.signal.count == seen:
+                await topic.signal.wait(PAUSE_S)
+
+    async def _lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
+        positions = await self._everywhere.positions(topic)
+        subscription.advance(self._readables.records(topic))
+        done, now_us = subscription.frontier.done, self._clock.now_us()
+        left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
+        segments = await self._readables.every(topic, [one.segment for one in left if one.messages])
+        places = asyncio.Semaphore(LAGS)
+
+        async def lag(one: Backlog) -> Lag:
+            size, age_s = 0, 0.0
+            if segment := segments.get(one.segment):
+                async with places:
+                    size, age_s = await _weigh(segment, one.acked_to, now_us)
+            return Lag(one.segment, one.acked_to, one.end, one.messages, size, age_s)
+
+        return await asyncio.gather(*map(lag, left))
+
+    async def _starts(self, topic: Topic, start: str | dict[str, str]) -> dict[int, int]:
+        """Where to begin in each segment that there is now. Those that come to be later begin at 0, so where one is
+        replaced while this is found out, or before it is written, nothing is missed and nothing comes twice."""
+        positions = await self._everywhere.positions(topic)
+        ends = {number: position.end for number, position in positions.items()}
+        if start == "earliest":
+            return dict.fromkeys(ends, 0)
+        if start == "latest":
+            return ends
+        assert isinstance(start, dict)
+        timestamp_us = (datetime.fromisoformat(start["timestamp"]) - EPOCH) // timedelta(microseconds=1)
+        return await self._readables.find(topic, ends, timestamp_us)
+
+
+async def _weigh(segment: Readable, offset: int, now_us: int) -> tuple[int, float]:
+    """About how many bytes the rows from `offset` on take, and the age of the first one in seconds."""
+    pieces = await segment.read(offset, 1, 1)
+    oldest_us = pieces[0][1].column(0)[0].cast(pa.int64()).as_py()
+    return await segment.size_since(offset), max(0.0, (now_us - oldest_us) / 1e6)

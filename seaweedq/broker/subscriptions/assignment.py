@@ -1,0 +1,143 @@
+"""Who dispatches a subscription: the broker that its record names, for as long as that one lives; then its heir.
+
+The heir is the rendezvous winner among living brokers that are not about to leave, so all brokers agree on it without
+a word. It takes over in one transaction, which compares
+- the record's revision: of two that try one wins, and whatever an earlier dispatcher still sends (a checkpoint, a
+  release, an own take-over) compares a revision that is not there any more;
+- this broker's key: who has been declared dead takes nothing over;
+- that the last dispatcher's key is gone. It never comes back, so a paused one can not go on either.
+Before that, its journal must have been worked in: the key is gone, or says `recovered`. Then all its acks are in the
+cursors, which are read after the transaction; the epoch, one higher, keeps a recovery that runs again from adding
+anything. A dispatcher that lives lets go by itself: all its acks are in the cursors before the record names nobody.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from seaweedq.balancer.placement import Host, successor_of
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Coordination, Put
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.records import SubscriptionRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import NotOwner, SubscriptionNotFound
+from seaweedq.failpoints import reach
+
+KNOWN = 100_000  # dispatchers that are remembered
+
+
+class Held(NamedTuple):
+    """A subscription's record, and its revision."""
+
+    record: SubscriptionRecord
+    revision: int
+
+
+class Succession:
+    """Finds, takes and releases the records of subscriptions for one broker; `leaving`: it takes nothing over."""
+
+    def __init__(self, coordination: Coordination, roster: Roster, membership: Membership) -> None:
+        self._coordination = coordination
+        self._roster = roster
+        self._membership = membership
+        self._known: dict[tuple[Topic, str], str] = {}
+        self.leaving = False
+
+    async def dispatcher(self, topic: Topic, name: str) -> str:
+        """The broker to ask about a subscription; where there is none, the one that would make it."""
+        known = self._known.get((topic, name))
+        if known and self._roster.alive(known):
+            return known
+        there = await self.read(topic, name)
+        if there is None:
+            return self.heir(topic, name)
+        who = there.record.dispatcher
+        if who is None or not (self._roster.alive(who) or not await self._roster.gone(who)):
+            who = self.heir(topic, name)
+        if len(self._known) >= KNOWN:
+            self._known.clear()
+        self._known[topic, name] = who
+        return who
+
+    def doubt(self, topic: Topic, name: str) -> None:
+        """Whoever was said to be the dispatcher is not, or does not answer: look anew next time."""
+        self._known.pop((topic, name), None)
+
+    def forget(self, topic: Topic) -> None:
+        """The topic is gone."""
+        for key in [key for key in self._known if key[0] is topic]:
+            del self._known[key]
+
+    def heir(self, topic: Topic, name: str) -> str:
+        """Who would take over; this broker where all are about to leave."""
+        hosts = [Host(broker, r.zone, not r.takes_more) for broker, (r, _) in self._roster.brokers.items()]
+        return successor_of(f"{topic.name}/{topic.record.incarnation}/{name}", hosts) or self._membership.broker
+
+    async def read(self, topic: Topic, name: str) -> Held | None:
+        """The record as it is now."""
+        there = await self._coordination.get(key_of(topic, name))
+        return Held(keys.SUBSCRIPTIONS.decode(there.value), there.revision) if there else None
+
+    async def take(self, topic: Topic, name: str) -> Held:
+        """Become the dispatcher of an active subscription, in a new epoch. Raises SubscriptionNotFound, NotOwner."""
+        there = await self.read(topic, name)
+        if there is None or there.record.state != "active":
+            if there and there.record.dispatcher != self._membership.broker:
+                await self.free(there.record)
+            raise SubscriptionNotFound(
+                f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
+            )
+        compares = await self.free(there.record)
+        return await self.write(
+            topic,
+            name,
+            msgspec.structs.replace(there.record, epoch=there.record.epoch + 1, dispatcher=self._membership.broker),
+            [Compare(key_of(topic, name), there.revision), *compares],
+        )
+
+    async def claim(self, topic: Topic, name: str, record: SubscriptionRecord, before: Held | None) -> Held:
+        """Write a record of this broker's in place of what was there before. Raises NotOwner where it has changed."""
+        compares = await self.free(before.record if before else None)
+        mine = msgspec.structs.replace(record, dispatcher=self._membership.broker)
+        revision = before.revision if before else 0
+        return await self.write(topic, name, mine, [Compare(key_of(topic, name), revision), *compares])
+
+    async def release(self, topic: Topic, name: str, held: Held) -> None:
+        """Dispatch no more; all acks are in the cursors. Raises CoordinationUnavailable: perhaps it is done."""
+        record = msgspec.structs.replace(held.record, dispatcher=None)
+        reach("dispatch.release")
+        key = key_of(topic, name)
+        await self._coordination.commit([Compare(key, held.revision)], [Put(key, keys.SUBSCRIPTIONS.encode(record))])
+        self.doubt(topic, name)
+
+    async def write(self, topic: Topic, name: str, record: SubscriptionRecord, compares: list[Compare]) -> Held:
+        """Write the record if all of it holds. Raises NotOwner."""
+        put = Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(record))
+        revision = await self._coordination.commit(compares, [put])
+        if revision is None:
+            raise NotOwner(f"subscription {name!r} of {topic.name!r} has changed meanwhile")
+        return Held(record, revision)
+
+    async def free(self, record: SubscriptionRecord | None) -> list[Compare]:
+        """What must hold for this broker to dispatch after the one that `record` names. Raises NotOwner: not yet."""
+        mine = self._membership.broker
+        before = record.dispatcher if record else None
+        if before == mine:
+            return [self._membership.compare()]
+        if self.leaving:
+            raise NotOwner(f"{mine} is about to leave")
+        if before is None:
+            return [self._membership.compare()]
+        if self._roster.alive(before) or not await self._roster.gone(before):
+            raise NotOwner(f"{before} dispatches it", owner=before)
+        journal = await self._coordination.get(keys.JOURNALS.key(before))
+        if journal and not keys.JOURNALS.decode(journal.value).recovered:
+            raise NotOwner(f"the journal of {before}, who dispatched it, is not recovered yet")
+        return [self._membership.compare(), Compare(keys.BROKERS.key(before), 0)]
+
+
+def key_of(topic: Topic, name: str) -> str:
+    """Where the subscription's record is."""
+    return keys.SUBSCRIPTIONS.key(topic.name, topic.record.incarnation, name)

@@ -1,0 +1,93 @@
+"""The way of cursors to coordination and back: read at take-over, written as checkpoints.
+
+A checkpoint compares the subscription's revision, so that only the present dispatcher writes, and the revision of each
+cursor, so that one whose answer was lost, and which arrives late, does not take a newer one back. Acks pin their
+commits until a checkpoint that has them is known to be durable.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from seaweedq.broker.subscriptions.assignment import key_of
+from seaweedq.broker.subscriptions.subscription import SegmentCursor, Subscription
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
+from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.transactions import read_all
+from seaweedq.failpoints import reach
+
+PAGE = 60  # cursors a transaction: a write and a comparison each
+
+
+class _Change(NamedTuple):
+    """A cursor to write, with the newest commit that its record holds."""
+
+    segment: int
+    cursor: SegmentCursor
+    record: CursorRecord
+    newest: int
+
+
+class Cursors:
+    """Reads and writes the cursors of subscriptions."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    async def read(self, topic: Topic, name: str, epoch: int, now_s: float) -> dict[int, SegmentCursor]:
+        """All cursors of a subscription that was taken over in `epoch`, by segment."""
+        found = await self._entries(topic, name)
+        return {
+            n: SegmentCursor.taken(keys.CURSORS.decode(e.value), e.revision, epoch, now_s) for n, e in found.items()
+        }
+
+    async def save(self, subscription: Subscription, handing_on_s: float | None = None) -> bool:
+        """Write what has changed, and let go of the commits that held its acks. False: another one dispatches now.
+
+        With `handing_on_s` (now, monotonic) also what is leased. Raises CoordinationUnavailable.
+        """
+        async with subscription.saving:
+            if subscription.closed and handing_on_s is None:
+                return True  # its last checkpoint, with the leases, is written by whoever hands it on
+            while True:
+                changed = [
+                    _Change(segment, cursor, record, cursor.newest)
+                    for segment, cursor in subscription.cursors.items()
+                    if (record := cursor.changed(subscription.record.epoch, handing_on_s))
+                ]
+                pages = [changed[start : start + PAGE] for start in range(0, len(changed), PAGE)]
+                if not [page for page in pages if not await self._write(subscription, page)]:
+                    subscription.forget_done()
+                    return True
+                there = await self._coordination.get(key_of(subscription.topic, subscription.name))
+                if there is None or there.revision != subscription.revision:
+                    return False
+                entries = await self._entries(subscription.topic, subscription.name)
+                for segment, cursor in subscription.cursors.items():
+                    cursor.revision = entries[segment].revision if segment in entries else 0
+
+    async def _entries(self, topic: Topic, name: str) -> dict[int, Entry]:
+        entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
+        return {int(keys.CURSORS.parse(entry.key)[3]): entry for entry in entries}
+
+    async def _write(self, subscription: Subscription, changed: Sequence[_Change]) -> bool:
+        topic, name = subscription.topic, subscription.name
+        writes = [
+            Put(
+                keys.CURSORS.key(topic.name, topic.record.incarnation, name, one.segment),
+                keys.CURSORS.encode(one.record),
+            )
+            for one in changed
+        ]
+        compares = [Compare(put.key, one.cursor.revision) for put, one in zip(writes, changed, strict=True)]
+        reach("checkpoint.write")
+        revision = await self._coordination.commit(
+            [Compare(key_of(topic, name), subscription.revision), *compares], writes
+        )
+        if revision is None:
+            return False
+        reach("checkpoint.written")
+        for one in changed:
+            one.cursor.saved(one.record, one.newest, revision)
+        return True

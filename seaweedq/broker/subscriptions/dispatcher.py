@@ -1,0 +1,300 @@
+"""The dispatcher: hands a subscription's messages out, takes acks, hands the whole of it on to another broker.
+
+Opening a subscription is taking it over (broker/subscriptions/assignment) and then reading its cursors. Which segments
+it reads is its frontier (broker/subscriptions/frontier): what is done is not looked at, what comes behind unacked
+predecessors not yet. An ack is a frame in the journal; a checkpoint (broker/subscriptions/cursor_store) comes before
+the release of those frames, and is written every `checkpoint_s` for what has changed. A crash in between leaves the
+frames, and recovery works them in.
+
+Handing on: 1. nothing more is leased or acked, who waits is sent on; 2. the acks under way become durable; 3. a
+checkpoint of all of it, leases too, so that nothing comes twice; 4. the record names no dispatcher; 5. it is forgotten
+here. A crash before 4 is a dispatcher's death, with an empty journal as far as this subscription goes; one behind it is
+nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.intervals import Run
+from seaweedq.broker.log.reader import Pieces, unexpired
+from seaweedq.broker.read.remote_reader import Readables
+from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.subscriptions.assignment import Succession
+from seaweedq.broker.subscriptions.cursor_store import Cursors
+from seaweedq.broker.subscriptions.delivery import Judged
+from seaweedq.broker.subscriptions.subscription import Acks, SegmentCursor, Subscription
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.clock import Clock
+from seaweedq.errors import NotOwner, Unavailable
+from seaweedq.failpoints import reach
+from seaweedq.segments.frames import Frame, FrameKind
+
+PULL_BYTES = 8 * 1024 * 1024
+PAUSE_S = 0.2  # before a segment that could not be read is asked for again
+ANYBODY = ""  # pulls without a consumer count as one
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Messages of one segment that a pull gives: rows, and how often each offset was delivered where that is not
+    once."""
+
+    segment: Readable
+    pieces: Pieces
+    attempts: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the segments gave: what was leased, which segments could not be read, and of which it is only
+    known what their owners said last."""
+
+    found: list[Delivered]
+    missing: set[int]
+    hearsay: set[int]
+
+
+class Dispatcher:
+    """The subscriptions that this broker dispatches. `timeout_s`: how long a pull insists on segments that can not be
+    read."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        succession: Succession,
+        cursors: Cursors,
+        readables: Readables,
+        commit: GroupCommit,
+        clock: Clock,
+        timeout_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._succession = succession
+        self._cursors = cursors
+        self._readables = readables
+        self._commit = commit
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self.closing = False  # pulls do not wait any more
+        self._subscriptions: dict[tuple[Topic, str], Subscription] = {}
+        self._changing: WeakValueDictionary[tuple[Topic, str], asyncio.Lock] = WeakValueDictionary()
+
+    @property
+    def pin(self) -> int | None:
+        """The oldest commit that must stay because of acks without a checkpoint."""
+        return min((s.pin for s in self._subscriptions.values() if s.pin is not None), default=None)
+
+    def names(self) -> list[tuple[Topic, str]]:
+        """What is open here."""
+        return list(self._subscriptions)
+
+    def has(self, topic: Topic, name: str) -> bool:
+        """Whether it is open here, and not on its way to another broker."""
+        found = self._subscriptions.get((topic, name))
+        return found is not None and found.closed is None
+
+    def changing(self, topic: Topic, name: str) -> AbstractAsyncContextManager[None]:
+        """Held by whoever makes, opens, hands on or removes a subscription."""
+        lock = self._changing.get((topic, name))
+        if lock is None:
+            lock = self._changing[topic, name] = asyncio.Lock()
+        return lock
+
+    async def open(self, topic: Topic, name: str) -> Subscription:
+        """The subscription, taken over where it was not open. Raises SubscriptionNotFound, TopicBeingDeleted, NotOwner:
+        it is another broker's."""
+        found = self._subscriptions.get((topic, name))
+        if found is None:
+            async with self.changing(topic, name):
+                found = self._subscriptions.get((topic, name)) or await self._open(topic, name)
+        found.check()
+        return found
+
+    def forget(self, topic: Topic, name: str | None = None) -> None:
+        """Close a subscription, or all of a topic: deleted, or another broker's."""
+        for key in [k for k in self._subscriptions if k[0] is topic and name in (None, k[1])]:
+            self._subscriptions.pop(key).closed = NotOwner(f"subscription {key[1]!r} is not open here any more")
+        if not any(key[0] is topic for key in self._subscriptions):
+            self._readables.forget(topic)
+        topic.signal.wake()
+
+    async def hand_on(self, topic: Topic, name: str) -> None:
+        """Dispatch a subscription no more. Raises Unavailable: then this broker still does, or has forgotten it."""
+        async with self.changing(topic, name):
+            subscription = self._subscriptions.get((topic, name))
+            if subscription is None:
+                return
+            subscription.closed = NotOwner(f"subscription {name!r} is being handed on")
+            topic.signal.wake()
+            try:
+                async with subscription.delivering:
+                    await self._commit.quiet()
+                    saved = await self._cursors.save(subscription, self._clock.monotonic_s())
+            except BaseException:
+                subscription.closed = None
+                raise
+            try:
+                if saved:
+                    await self._succession.release(topic, name, subscription.held)
+            finally:
+                self.forget(topic, name)
+
+    async def look(self, topic: Topic, name: str, consumer: str | None, max_messages: int) -> list[Delivered]:
+        """Lease up to `max_messages` of what is known to be there."""
+        return (await self._round(topic, name, consumer or ANYBODY, max_messages)).found
+
+    async def pull(
+        self, topic: Topic, name: str, consumer: str | None, max_messages: int, wait_s: float
+    ) -> list[Delivered]:
+        """Lease up to `max_messages`; waits up to `wait_s` for the first one. Nothing means that there was none: the
+        owners of all segments that it may read were asked. Raises Unavailable where some did not answer."""
+        began_s = self._clock.monotonic_s()
+        end_s, give_up_s = began_s + wait_s, began_s + max(wait_s, self._timeout_s)
+        asked: set[int] = set()
+        while True:
+            seen = topic.signal.count
+            look = await self._round(topic, name, consumer or ANYBODY, max_messages)
+            if look.found or self.closing:
+                return look.found
+            unsure = look.missing | (look.hearsay - asked)
+            if unsure:
+                asked |= await self._readables.refresh(topic, unsure)
+                if topic.signal.count != seen:
+                    continue
+                unsure = look.missing | (look.hearsay - asked)
+            now_s = self._clock.monotonic_s()
+            if now_s >= end_s and not unsure:
+                return []
+            if now_s >= give_up_s:
+                numbers = sorted(unsure)[:10]
+                raise Unavailable(f"segments {numbers} of {topic.name!r} could not be read", segments=numbers)
+            if topic.signal.count == seen:  # else something came to a segment that had been looked at already
+                wake_s = now_s + PAUSE_S if unsure else end_s
+                await topic.signal.wait(max(0.001, min([wake_s, *self._deadlines(topic, name)]) - now_s))
+
+    async def ack(
+        self, topic: Topic, name: str, offsets: dict[int, list[int]], consumer: str | None
+    ) -> dict[int, Judged]:
+        """Ack offsets by segment; returns when what could be acked is durable. Raises JournalUnavailable, NotReady."""
+        subscription = await self.open(topic, name)
+        now_s = self._clock.monotonic_s()
+        judged: dict[int, Judged] = {}
+        durable: list[asyncio.Future[None]] = []
+        for segment, wanted in offsets.items():
+            cursor = subscription.cursors.get(segment)
+            if cursor is None:
+                judged[segment] = subscription.judge_done(self._catalog.records(topic).get(segment), segment, wanted)
+                continue
+            cursor.delivery.expire(now_s)
+            judged[segment] = result = cursor.delivery.judge(wanted, consumer)
+            if result.runs:
+                durable.append(self._begin_ack(subscription, segment, cursor, result.runs))
+        await asyncio.gather(*map(asyncio.shield, durable))
+        return judged
+
+    def _begin_ack(
+        self, subscription: Subscription, segment: int, cursor: SegmentCursor, runs: Sequence[Run]
+    ) -> asyncio.Future[None]:
+        """Journal the runs; they count, and pin their commit, in the step in which the journal has them."""
+        cursor.delivery.begin_ack(runs)
+
+        def count(commit: int) -> None:
+            cursor.delivery.end_ack(runs, durable=True)
+            cursor.pin_at(commit)
+
+        def give_back(done: asyncio.Future[None]) -> None:
+            if done.cancelled() or done.exception():
+                cursor.delivery.end_ack(runs, durable=False)
+            subscription.topic.signal.wake()  # it may be another consumer's turn now, or the window have room
+
+        done = self._commit.add_frame(self._frame(subscription, segment, runs), count)
+        done.add_done_callback(give_back)
+        return done
+
+    async def checkpoint(self) -> None:
+        """Write the cursors that have changed, and let go of the commits that held their acks."""
+        for (topic, name), subscription in list(self._subscriptions.items()):
+            if not await self._cursors.save(subscription) and self._subscriptions.get((topic, name)) is subscription:
+                self.forget(topic, name)
+
+    async def _round(self, topic: Topic, name: str, consumer: str, max_messages: int) -> Look:
+        """One look at all segments that the subscription may read."""
+        subscription = await self.open(topic, name)
+        async with subscription.delivering:
+            subscription.check()
+            look = await self._lease(topic, subscription, consumer, max_messages)
+            while not look.found and subscription.has_ended(self._catalog.records(topic)):
+                look = await self._lease(topic, subscription, consumer, max_messages)  # all that was left had expired
+            return look
+
+    def _deadlines(self, topic: Topic, name: str) -> list[float]:
+        subscription = self._subscriptions.get((topic, name))
+        return subscription.deadlines() if subscription else []
+
+    async def _lease(self, topic: Topic, subscription: Subscription, consumer: str, wanted: int) -> Look:
+        """Go round the segments, each time beginning with another one, until there is enough."""
+        if not subscription.advance(self._catalog.records(topic)):
+            await self._catalog.reread(topic)
+            subscription.look_anew(self._catalog.records(topic))
+        now_s = self._clock.monotonic_s()
+        deadline_s = now_s + subscription.record.ack_deadline_s
+        found: list[Delivered] = []
+        left_bytes = PULL_BYTES
+        segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
+        for segment in subscription.rotate(segments):
+            delivery = subscription.cursor(segment.id).delivery
+            delivery.expire(now_s)
+            while wanted > 0 and left_bytes > 0 and (run := delivery.available(consumer, segment.end, wanted)):
+                try:
+                    pieces = await segment.read(run[0], run[1] - run[0], left_bytes)
+                except Unavailable:
+                    missing.add(segment.id)
+                    break
+                now = delivery.available(consumer, segment.end, wanted)
+                if now is None or now[0] != run[0]:
+                    continue  # leases ended, or an ack failed, during the read: what became due goes first
+                read = (run[0], run[0] + sum(rows.num_rows for _, rows in pieces))
+                delivery.lease(read, consumer, deadline_s)
+                pieces = self._without_expired(delivery.pass_over, pieces)
+                count = sum(rows.num_rows for _, rows in pieces)
+                if count:
+                    attempts = {o: n for o in range(*read) if (n := delivery.attempts.get(o))}
+                    found.append(Delivered(segment, pieces, attempts))
+                wanted -= count
+                left_bytes -= sum(rows.nbytes for _, rows in pieces)
+        return Look(found, missing, {segment.id for segment in segments if not segment.certain})
+
+    def _without_expired(self, pass_over: Callable[[int, int], None], pieces: Pieces) -> Pieces:
+        """Leave out messages whose time is over; nobody gets them, so they count as acked."""
+        kept: Pieces = []
+        for first, rows in pieces:
+            fresh = unexpired(first, rows, self._clock.now_us())
+            kept += fresh
+            low = first
+            for start, part in [*fresh, (first + rows.num_rows, rows)]:
+                pass_over(low, start)
+                low = start + part.num_rows
+        return kept
+
+    def _frame(self, subscription: Subscription, segment: int, runs: Iterable[Run]) -> Frame:
+        topic = subscription.topic
+        acks = Acks(subscription.name, topic.record.incarnation, subscription.record.epoch, tuple(runs))
+        payload = msgspec.msgpack.encode(acks)
+        return Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), self._clock.now_us(), payload)
+
+    async def _open(self, topic: Topic, name: str) -> Subscription:
+        held = await self._succession.take(topic, name)
+        reach("dispatch.epoch")
+        cursors = await self._cursors.read(topic, name, held.record.epoch, self._clock.monotonic_s())
+        await self._catalog.reread(topic)
+        self._catalog.check(topic)
+        records = self._catalog.records(topic)
+        subscription = Subscription(topic, name, held.record, held.revision, cursors, records)
+        self._subscriptions[topic, name] = subscription
+        return subscription

@@ -1,0 +1,64 @@
+"""When a living dispatcher lets a subscription go: when it is about to leave, and when another broker is the heir.
+
+The second is only about balance, so it waits until the brokers have been the same for a while. What does not work is
+tried again; a broker that leaves gives up what takes too long, and its death hands it over.
+"""
+
+import asyncio
+import logging
+
+from seaweedq.broker.subscriptions.assignment import Succession
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.clock import Clock
+from seaweedq.coordination.membership import Membership
+from seaweedq.errors import SeaweedqError
+
+TICK_S = 0.5
+SETTLED_S = 2.0
+GIVERS = 8
+logger = logging.getLogger(__name__)
+
+
+class Handover:
+    """Watches over what one dispatcher has open."""
+
+    def __init__(self, dispatcher: Dispatcher, succession: Succession, membership: Membership, clock: Clock) -> None:
+        self._dispatcher = dispatcher
+        self._succession = succession
+        self._membership = membership
+        self._clock = clock
+        self._since_s: dict[tuple[Topic, str], tuple[str, float]] = {}
+        self._places = asyncio.Semaphore(GIVERS)
+
+    async def run(self) -> None:
+        """Hand on what is another broker's, for ever."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            await asyncio.gather(*map(self._hand_on, self._due()))
+
+    async def leave(self) -> None:
+        """Take nothing over any more, and hand on everything."""
+        self._succession.leaving = True
+        await asyncio.gather(*map(self._hand_on, self._dispatcher.names()))
+
+    def _due(self) -> list[tuple[Topic, str]]:
+        """What another broker has been the heir of for a while."""
+        now_s, mine = self._clock.monotonic_s(), self._membership.broker
+        heirs = {key: self._succession.heir(*key) for key in self._dispatcher.names()}
+        known = self._since_s
+        self._since_s = {
+            key: known[key] if key in known and known[key][0] == heir else (heir, now_s)
+            for key, heir in heirs.items()
+            if heir != mine
+        }
+        return [key for key, (_, since_s) in self._since_s.items() if now_s - since_s >= SETTLED_S]
+
+    async def _hand_on(self, subscription: tuple[Topic, str]) -> None:
+        topic, name = subscription
+        async with self._places:
+            try:
+                await self._dispatcher.hand_on(topic, name)
+                logger.info("subscription %s of %s is handed on", name, topic.name)
+            except SeaweedqError as error:
+                logger.warning("subscription %s of %s could not be handed on: %s", name, topic.name, error)

@@ -1,0 +1,195 @@
+"""A subscription as its dispatcher holds it: the delivery of each segment, and the cursors' way to durability.
+
+An ack is a frame in the journal. Coordination gets a checkpoint of the cursors now and then, and only after that may
+the frames go: `pin` is the oldest commit that still holds acks beyond the last checkpoint.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+
+from seaweedq.broker.log.intervals import Run
+from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.subscriptions.assignment import Held
+from seaweedq.broker.subscriptions.delivery import Delivery, Judged, Lease
+from seaweedq.broker.subscriptions.frontier import Frontier
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.segment_records import Records
+from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
+from seaweedq.errors import NotOwner
+
+
+class Acks(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of an ack frame: acked runs of one segment. Counts only for the subscription's `epoch`."""
+
+    subscription: str
+    incarnation: int
+    epoch: int
+    runs: tuple[Run, ...]
+
+
+class SegmentCursor:
+    """One segment of a subscription: its delivery, and which commit holds its oldest ack since the last checkpoint."""
+
+    def __init__(self, record: CursorRecord, revision: int = 0, leases: Iterable[Lease] = ()) -> None:
+        attempts = {int(offset): count for offset, count in record.attempts.items()}
+        self.delivery = Delivery(
+            record.acked_to, record.acked, attempts, record.delivered_to, leases, record.consumer if leases else None
+        )
+        self.pin: int | None = None
+        self.revision = revision  # of the record in coordination, 0 for none
+        self._newest = -1
+        self._saved = record
+
+    @staticmethod
+    def taken(record: CursorRecord, revision: int, epoch: int, now_s: float) -> "SegmentCursor":
+        """The cursor as a dispatcher takes it over in `epoch`, with the leases that the one before handed on."""
+        handed_on = record.leases if record.epoch == epoch - 1 else ()
+        return SegmentCursor(record, revision, [Lease(low, high, now_s + left_s) for low, high, left_s in handed_on])
+
+    def record(self, epoch: int) -> CursorRecord:
+        """The cursor as a checkpoint."""
+        delivery = self.delivery
+        attempts = {str(offset): count for offset, count in delivery.attempts.items()}
+        return CursorRecord(epoch, delivery.acked_to, tuple(delivery.acked), attempts, delivery.delivered_to)
+
+    def handed_on(self, epoch: int, now_s: float) -> CursorRecord:
+        """The cursor as a checkpoint, with what is leased."""
+        leases, consumer = self.delivery.leased()
+        left = tuple((lease.low, lease.high, lease.deadline_s - now_s) for lease in leases)
+        return msgspec.structs.replace(self.record(epoch), leases=left, consumer=consumer if left else None)
+
+    def changed(self, epoch: int, handing_on_s: float | None = None) -> CursorRecord | None:
+        """The checkpoint to write, or None where the last one still says it all and no commit waits for one."""
+        record = self.record(epoch) if handing_on_s is None else self.handed_on(epoch, handing_on_s)
+        return record if record != self._saved or self.pin is not None else None
+
+    def pin_at(self, commit: int) -> None:
+        """This commit holds an ack."""
+        if self.pin is None:
+            self.pin = commit
+        self._newest = commit
+
+    def saved(self, record: CursorRecord, newest: int, revision: int) -> None:
+        """A checkpoint is durable that had the acks of all commits up to `newest`."""
+        self._saved, self.revision = record, revision
+        if self.pin is not None:
+            self.pin = newest + 1 if self._newest > newest else None
+
+    @property
+    def newest(self) -> int:
+        """The newest commit that holds an ack, -1 for none."""
+        return self._newest
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is not acked of a segment: `messages` between `acked_to` and `end`."""
+
+    segment: int
+    acked_to: int
+    end: int
+    messages: int
+
+
+class Subscription:
+    """One subscription of one topic, open at its dispatcher. Whoever leases holds `delivering`, who writes cursors
+    `saving`; once `closed` nothing is leased or acked any more. `cursors` are those of segments that are not done."""
+
+    def __init__(
+        self,
+        topic: Topic,
+        name: str,
+        record: SubscriptionRecord,
+        revision: int,
+        cursors: dict[int, SegmentCursor],
+        records: Records = MappingProxyType({}),
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.record = record
+        self.revision = revision
+        self.cursors = cursors
+        self.frontier = Frontier(records, self.acked_to)
+        for number in self.frontier.done & cursors.keys():
+            del cursors[number]  # it is in coordination as it was read
+        self.delivering = asyncio.Lock()
+        self.saving = asyncio.Lock()
+        self.closed: NotOwner | None = None
+        self._turn = 0
+
+    @property
+    def pin(self) -> int | None:
+        """The oldest commit that must stay because of acks."""
+        return min((c.pin for c in self.cursors.values() if c.pin is not None), default=None)
+
+    @property
+    def held(self) -> Held:
+        """Its record, as it was taken."""
+        return Held(self.record, self.revision)
+
+    def check(self) -> None:
+        """Raises what closed it."""
+        if self.closed:
+            raise self.closed
+
+    def cursor(self, segment: int) -> SegmentCursor:
+        """The cursor of a segment; one that has none yet begins at its start."""
+        found = self.cursors.get(segment)
+        if found is None:
+            found = self.cursors[segment] = SegmentCursor(CursorRecord(self.record.epoch, 0))
+        return found
+
+    def acked_to(self, segment: int) -> int:
+        """Everything of a segment that is not done is acked below this."""
+        found = self.cursors.get(segment)
+        return found.delivery.acked_to if found else 0
+
+    def backlog(self, segment: int, end: int) -> Backlog:
+        """What is not acked of a segment that is not done, and ends there."""
+        found = self.cursors.get(segment)
+        if found is None:
+            return Backlog(segment, 0, end, end)
+        acked_to = found.delivery.acked_to
+        end = max(end, acked_to)
+        return Backlog(segment, acked_to, end, max(0, end - acked_to - found.delivery.acked.size))
+
+    def judge_done(self, known: tuple[SegmentRecord, int] | None, segment: int, offsets: Sequence[int]) -> Judged:
+        """What an ack means in a segment that has no cursor here, and this record and revision: of one that is done all
+        is acked, of another one nothing was delivered."""
+        end = known[0].end_offset if known and segment in self.frontier.done else 0
+        unknown = sorted({offset for offset in offsets if offset >= (end or 0)})
+        return Judged(known=len(set(offsets)) - len(unknown), unknown=unknown)
+
+    def advance(self, records: Records) -> bool:
+        """Take in what was acked and sealed. False: not all records are known; then `look_anew` once they are."""
+        return self.frontier.advance(records, self.acked_to)
+
+    def has_ended(self, records: Records) -> bool:
+        """Whether `advance` has something to take in."""
+        return self.frontier.has_ended(records, self.acked_to)
+
+    def look_anew(self, records: Records) -> None:
+        """These are all records that there are."""
+        self.frontier = Frontier(records, self.acked_to, self.frontier.done)
+
+    def forget_done(self) -> None:
+        """Let go of the cursors of segments that are done, as far as a checkpoint says so."""
+        for number in [number for number in self.cursors if number in self.frontier.done]:
+            if self.cursors[number].changed(self.record.epoch) is None:
+                del self.cursors[number]
+
+    def deadlines(self) -> list[float]:
+        """When leases end (monotonic seconds); at least the next one of each segment."""
+        cursors = [self.cursors[number] for number in self.frontier.open if number in self.cursors]
+        return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
+
+    def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
+        """The segments, beginning with another one each time, so that none starves; but for those that are done when
+        their turn comes, whose cursors may have gone."""
+        self._turn = (self._turn + 1) % max(1, len(segments))
+        turns = [*segments[self._turn :], *segments[: self._turn]]
+        return (segment for segment in turns if segment.id in self.frontier.open)

@@ -1,0 +1,1 @@
+"""Topics as records: the catalogue, who owns which segment, intents, creation and deletion."""

@@ -1,0 +1,246 @@
+"""This broker's view of the topics: records of coordination, kept current by watches, and the segments it has open.
+
+Own changes are applied at once (`apply`), so that whoever made them sees them.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from seaweedq.broker.log.notifier import Signal
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.topics.bounds import Bounds
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Change, Coordination
+from seaweedq.coordination.records import SegmentRecord, TopicRecord
+from seaweedq.coordination.view import View
+from seaweedq.errors import NotOwner, NotReady, SegmentNotFound, TopicBeingDeleted, TopicNotFound
+from seaweedq.segments.keyrange import KeyRange, tiles_key_space
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import decode_fields
+
+PREFIXES = ("topics/", "segments/")
+REREADS = 3  # of many segments, which come in pages, some may change in between
+SegmentKey = tuple[str, int, int]  # topic, incarnation, id
+
+
+@dataclass(frozen=True)
+class Routing(Bounds):
+    """`opened` has the segment of each part, None where another broker owns it, or it was not needed yet."""
+
+    opened: list[OpenSegment | None]
+
+    @staticmethod
+    def of(records: Mapping[int, tuple[SegmentRecord, int]], opened: Mapping[int, OpenSegment]) -> "Routing":
+        """Where rows go as these records, each with its revision, say."""
+        parts = sorted((low, n) for n, (record, _) in records.items() if record.state == "open" for low in record.parts)
+        lows = np.array([low for low, _ in parts], dtype=np.int32)
+        return Routing(lows, [number for _, number in parts], [opened.get(number) for _, number in parts])
+
+    def note(self, segment: OpenSegment) -> None:
+        """A segment has been opened."""
+        for at, number in enumerate(self.ids):
+            if number == segment.id:
+                self.opened[at] = segment
+
+
+@dataclass(eq=False)
+class Topic:
+    """A topic as of some revision, and what this broker has open of it. `routing` is made when first needed."""
+
+    name: str
+    record: TopicRecord
+    revision: int
+    layout: Layout
+    signal: Signal = field(default_factory=Signal)
+    opened: dict[int, OpenSegment] = field(default_factory=dict)
+    deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    leaving: set[int] = field(default_factory=set)  # segments on their way to another broker
+    routing: Routing | None = None
+    moved: Signal = field(default_factory=Signal)  # a segment's record has changed
+
+    def regroup(self, segment: int, now: tuple[SegmentRecord, int] | None) -> None:
+        """A segment's record has changed: routes are looked up anew, and one that another broker has is let go."""
+        self.routing = None
+        opened = self.opened.get(segment)
+        if opened and now and now[0].owner != opened.owner:
+            del self.opened[segment]
+            fate = f"belongs to {now[0].owner}" if now[0].owner else "is sealed"
+            opened.close(NotOwner(f"segment {segment} of {self.name!r} {fate}", owner=now[0].owner))
+        self.moved.wake()
+        self.signal.wake()
+
+    @staticmethod
+    def of(name: str, record: TopicRecord, revision: int) -> "Topic":
+        """A topic with nothing open."""
+        return Topic(name, record, revision, layout_of(record))
+
+
+def layout_of(record: TopicRecord) -> Layout:
+    """The record layout of a topic."""
+    fields = decode_fields(record.config.columns) if record.config.columns else None
+    return Layout.of(Format(record.config.format), fields)
+
+
+class Catalog:
+    """Topics and their segments."""
+
+    def __init__(self, coordination: Coordination, closed: Callable[[Topic], None]) -> None:
+        self._closed = closed  # told of a topic that is gone or being deleted
+        self._topics: dict[str, Topic] = {}
+        self._segments: dict[str, dict[int, tuple[SegmentRecord, int]]] = {}  # by topic/incarnation
+        self._owners: dict[str | None, set[SegmentKey]] = {}  # open segments by owner
+        self._locked: set[SegmentKey] = set()  # those with an intent
+        self.locking = Signal()  # a segment has got an intent, or another one
+        self._doomed: set[str] = set()
+        self._view = View(coordination, PREFIXES, self._apply)
+        self.load = self._view.load
+        self.follow = self._view.follow
+
+    def names(self) -> list[str]:
+        """All topics, also those being deleted, sorted."""
+        return sorted(self._topics)
+
+    def find(self, name: str) -> Topic | None:
+        """The topic, whatever its state."""
+        return self._topics.get(name)
+
+    def topic(self, name: str) -> Topic:
+        """An active topic. Raises TopicNotFound, TopicBeingDeleted."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise TopicNotFound(f"there is no topic {name!r}", topic=name)
+        if topic.record.state == "deleting":
+            raise TopicBeingDeleted(f"topic {name!r} is being deleted", topic=name)
+        return topic
+
+    def check(self, topic: Topic) -> None:
+        """Raises TopicBeingDeleted unless the topic is still there, this very one, and active."""
+        if self._topics.get(topic.name) is not topic or topic.record.state == "deleting":
+            raise TopicBeingDeleted(f"topic {topic.name!r} is being deleted", topic=topic.name)
+
+    def segments(self, topic: Topic) -> dict[int, SegmentRecord]:
+        """The topic's segments by id."""
+        known = self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
+        return {segment: record for segment, (record, _) in sorted(known.items())}
+
+    def records(self, topic: Topic) -> Mapping[int, tuple[SegmentRecord, int]]:
+        """The topic's segments by id, each with its revision."""
+        return self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
+
+    def owners(self) -> list[str | None]:
+        """All whom some segment's record names its owner."""
+        return list(self._owners)
+
+    def owned_by(self, broker: str | None) -> Collection[SegmentKey]:
+        """What a broker owns: topic, incarnation and id of each open segment; also of topics that are not there yet."""
+        return self._owners.get(broker, ())
+
+    def locked(self) -> Collection[SegmentKey]:
+        """The segments that have an intent."""
+        return self._locked
+
+    def doomed(self) -> list[Topic]:
+        """The topics that are being deleted."""
+        return [self._topics[name] for name in self._doomed]
+
+    async def known(self, name: str) -> Topic:
+        """As `topic`, but where there is none it looks again: another broker may just have made it."""
+        topic = self._topics.get(name)
+        if topic is None or topic.record.state == "deleting":
+            await self._view.refresh(keys.TOPICS.key(name))
+        return self.topic(name)
+
+    async def reread(self, topic: Topic) -> None:
+        """Read the records of a topic's segments again."""
+        await self._view.reread(keys.SEGMENTS.prefix(topic.name, topic.record.incarnation))
+
+    async def whole(self, topic: Topic) -> None:
+        """See to it that all segments of a topic are known: the watch of topics may be ahead of that of segments.
+        Raises NotReady, TopicBeingDeleted."""
+        for _ in range(REREADS):
+            if self._is_whole(topic):
+                break
+            await self.reread(topic)
+        self.check(topic)
+        if not self._is_whole(topic):
+            raise NotReady(f"the segments of topic {topic.name!r} do not hold all keys at the moment")
+
+    def _is_whole(self, topic: Topic) -> bool:
+        return tiles_key_space(KeyRange(r.low, r.high) for r, _ in self.records(topic).values() if r.state == "open")
+
+    def segment(self, topic: Topic, segment: int) -> tuple[SegmentRecord, int]:
+        """A segment's record and its revision. Raises SegmentNotFound."""
+        known = self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
+        if segment not in known:
+            raise SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
+        return known[segment]
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Work changes in, unless a newer one of the same key is known."""
+        self._view.take(changes)
+
+    async def look(self, name: str, segment: int | None = None) -> None:
+        """Read a topic's record again, or that of one of its segments: the watch may be behind."""
+        topic = self._topics.get(name)
+        if segment is None or topic is None:
+            await self._view.refresh(keys.TOPICS.key(name))
+        topic = self._topics.get(name)
+        if segment is not None and segment < keys.ID_BOUND and topic is not None:
+            await self._view.refresh(keys.SEGMENTS.key(name, topic.record.incarnation, segment))
+
+    def _apply(self, change: Change) -> None:
+        if change.key.startswith("topics/"):
+            self._apply_topic(change)
+        else:
+            self._apply_segment(change)
+
+    def _apply_topic(self, change: Change) -> None:
+        (name,) = keys.TOPICS.parse(change.key)
+        before = self._topics.get(name)
+        self._doomed.discard(name)
+        if change.value is None:
+            self._topics.pop(name, None)
+            if before:
+                self._closed(before)
+            return
+        record = keys.TOPICS.decode(change.value)
+        if record.state == "deleting":
+            self._doomed.add(name)
+        if before is None or before.record.incarnation != record.incarnation:
+            if before:
+                self._closed(before)
+            self._topics[name] = Topic.of(name, record, change.revision)
+            return
+        before.record, before.revision = record, change.revision
+        if record.state == "deleting":
+            self._closed(before)
+
+    def _apply_segment(self, change: Change) -> None:
+        name, incarnation, segment = keys.SEGMENTS.parse(change.key)
+        known = self._segments.setdefault(f"{name}/{incarnation}", {})
+        key = (name, incarnation, segment)
+        self._locked.discard(key)
+        if segment in known and known[segment][0].state == "open":
+            self._disown(known[segment][0].owner, key)
+        if change.value is None:
+            known.pop(segment, None)
+            if not known:
+                del self._segments[f"{name}/{incarnation}"]
+        else:
+            known[segment] = record, _ = (keys.SEGMENTS.decode(change.value), change.revision)
+            if record.state == "open":
+                self._owners.setdefault(record.owner, set()).add(key)
+            if record.intent:
+                self._locked.add(key)
+                self.locking.wake()
+        if (topic := self._topics.get(name)) and topic.record.incarnation == incarnation:
+            topic.regroup(segment, known.get(segment))
+
+    def _disown(self, owner: str | None, segment: SegmentKey) -> None:
+        owned = self._owners[owner]
+        owned.remove(segment)
+        if not owned:
+            del self._owners[owner]

@@ -1,0 +1,178 @@
+"""Intents as records: what a plan, its undoing, its commitment and its end write, and what each compares.
+
+Pure. docs/scaling.md has the protocol. An intent stands in the records of all segments that it locks, and is always
+written to all of them at once: comparing the revision of each covers the intent, the state and the owner.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from msgspec.structs import replace
+
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.segment_records import Records
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Put
+from seaweedq.coordination.records import Intent, SegmentRecord, Successor
+from seaweedq.coordination.transactions import MAX_OPERATIONS
+from seaweedq.errors import InvalidRequest, SegmentConflict, SegmentNotFound
+from seaweedq.segments.keyrange import KeyRange
+
+MAX_SUCCESSORS = 32  # of one segment; and as many segments give way to one
+OTHERS = 2  # comparisons of `finish`, of the topic and of its writer, beside those of segments, successors, new owners
+MAX_PARTS = 64  # of one segment's range, with a producer table each
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """What is compared, and written if all of it holds."""
+
+    compares: tuple[Compare, ...]
+    writes: tuple[Put, ...]
+
+
+def intent_of(
+    records: Records, segments: Sequence[int], points: Sequence[int], first: int, owners: Sequence[str | None] = ()
+) -> Intent:
+    """The plan that `segments` are sealed and their range, cut at `points`, goes to new ones, whose ids begin at
+    `first`; `owners` are who should own them.
+
+    Raises SegmentNotFound, SegmentConflict (sealed, locked, or with too many parts), InvalidRequest.
+    """
+    for number in segments:
+        _check_free(records, number)
+    ordered = sorted(segments, key=lambda number: records[number][0].low)
+    _check_adjacent(records, ordered)
+    whole = KeyRange(records[ordered[0]][0].low, records[ordered[-1]][0].high)
+    if len(points) >= MAX_SUCCESSORS:
+        raise InvalidRequest(f"{len(points) + 1} successors are too many, at most {MAX_SUCCESSORS} are possible")
+    try:
+        ranges = whole.cut(points)
+    except ValueError:
+        raise InvalidRequest(
+            f"points {list(points)[:10]} must rise strictly within ({whole.low}, {whole.high}), the key hashes of "
+            f"segment {', '.join(map(str, ordered))}"
+        ) from None
+    if 2 * len(ordered) + 3 * len(ranges) + OTHERS > MAX_OPERATIONS:
+        raise InvalidRequest(
+            f"{len(ordered)} segments can not give way to {len(ranges)} at once; merge them, then split"
+        )
+    hints = [*owners, *[None] * len(ranges)]
+    successors = tuple(Successor(first + at, r.low, r.high, hints[at]) for at, r in enumerate(ranges))
+    return Intent(first, "planned", tuple(ordered), successors)
+
+
+def plan(topic: Topic, records: Records, intent: Intent) -> Transaction:
+    """Lock the segments."""
+    return _written(topic, records, intent, intent)
+
+
+def undo(topic: Topic, records: Records, intent: Intent) -> Transaction:
+    """Unlock them; only for a planned one."""
+    assert intent.state == "planned"
+    return _written(topic, records, intent, None)
+
+
+def commit(topic: Topic, records: Records, intent: Intent) -> Transaction:
+    """From here it goes forward only. The caller adds that it is the owner, and lives."""
+    return _written(topic, records, intent, replace(intent, state="committed"))
+
+
+def finish(
+    topic: Topic,
+    records: Records,
+    intent: Intent,
+    ends: Mapping[int, int],
+    owners: Mapping[int, str],
+    cuts: Mapping[int, tuple[int, ...]],
+    now_us: int,
+) -> Transaction:
+    """Seal the segments at `ends`, open the successors with their `owners` and the inner bounds of their parts."""
+    ids = tuple(successor.id for successor in intent.successors)
+    writes = {
+        number: replace(
+            records[number][0],
+            state="sealed",
+            owner=None,
+            successors=_within(records[number][0], intent),
+            end_offset=ends[number],
+            sealed_us=now_us,
+            intent=None,
+        )
+        for number in intent.segments
+    }
+    state: Literal["open"] = "open"
+    for one in intent.successors:
+        before = tuple(n for n in intent.segments if records[n][0].low < one.high and one.low < records[n][0].high)
+        writes[one.id] = SegmentRecord(
+            one.low, one.high, state, before, (), owners[one.id], None, now_us, cuts=cuts[one.id]
+        )
+    absent = tuple(Compare(_key(topic, number), 0) for number in ids)
+    topic_there = Compare(keys.TOPICS.key(topic.name), topic.revision)
+    return Transaction(
+        (*_unchanged(topic, records, intent), *absent, topic_there),
+        tuple(Put(_key(topic, number), keys.SEGMENTS.encode(record)) for number, record in writes.items()),
+    )
+
+
+def locks(records: Records, intent: Intent) -> bool:
+    """Whether all its segments have this very intent, as these records say."""
+    return all(number in records and records[number][0].intent == intent for number in intent.segments)
+
+
+def _check_free(records: Records, number: int) -> None:
+    if number not in records:
+        raise SegmentNotFound(f"there is no segment {number}", segment=number)
+    record, _ = records[number]
+    if record.state != "open":
+        raise SegmentConflict(
+            f"segment {number} is sealed; its successors are {list(record.successors)}",
+            segment=number,
+            successors=list(record.successors),
+        )
+    if record.intent:
+        raise SegmentConflict(
+            f"segment {number} is being changed already: it gives way to {[s.id for s in record.intent.successors]}",
+            segment=number,
+        )
+
+
+def _check_adjacent(records: Records, ordered: list[int]) -> None:
+    if not ordered or len(set(ordered)) != len(ordered) or len(ordered) > MAX_SUCCESSORS:
+        raise InvalidRequest(
+            f"segments {list(ordered)[:40]} must be different ones, at least 1, at most {MAX_SUCCESSORS}"
+        )
+    for left, right in pairwise(ordered):
+        if records[left][0].high != records[right][0].low:
+            raise InvalidRequest(
+                f"segment {left} ends at key hash {records[left][0].high}, and segment {right} begins at "
+                f"{records[right][0].low}: only neighbours can be merged"
+            )
+    if (parts := sum(len(records[number][0].parts) for number in ordered)) > MAX_PARTS:
+        raise SegmentConflict(
+            f"segments {list(ordered)} would have {parts} parts with producers of their own, at most {MAX_PARTS} are "
+            "possible; they become fewer when producers have been idle for a day",
+            parts=parts,
+        )
+
+
+def _within(record: SegmentRecord, intent: Intent) -> tuple[int, ...]:
+    return tuple(one.id for one in intent.successors if one.low < record.high and record.low < one.high)
+
+
+def _written(topic: Topic, records: Records, intent: Intent, now: Intent | None) -> Transaction:
+    writes = [
+        Put(_key(topic, number), keys.SEGMENTS.encode(replace(records[number][0], intent=now)))
+        for number in intent.segments
+    ]
+    return Transaction(_unchanged(topic, records, intent), tuple(writes))
+
+
+def _unchanged(topic: Topic, records: Records, intent: Intent) -> tuple[Compare, ...]:
+    return tuple(Compare(_key(topic, number), records[number][1]) for number in intent.segments)
+
+
+def _key(topic: Topic, number: int) -> str:
+    return keys.SEGMENTS.key(topic.name, topic.record.incarnation, number)

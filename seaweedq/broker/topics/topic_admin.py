@@ -1,0 +1,260 @@
+"""Creating, changing and deleting topics: the order of writes, and what a crash between any two of them leaves.
+
+Create: 1. ids are allocated (the counter of the name rises, for good), and a key tied to this broker's lease says that
+they are in use. 2. The first segment gets its zero-row entry, so that an empty topic reads as an empty table. 3. The
+segments' records, under a prefix of this incarnation, in as many transactions as they need. 4. The topic's record, in
+one transaction with the end of that key. Only the last one makes the topic: a crash before it, or a lost race, leaves
+files and records of dead ids, which the leader's sweep removes; a repeated creation takes new ids.
+
+Delete: 1. The record says `deleting`: nothing is taken or read any more, PUT answers 409. 2. All owners close the
+topic's segments. 3. Files of its segments go. 4. Records of segments, subscriptions, cursors. 5. The topic's record. A
+crash leaves `deleting`, and the leader goes on at 2. The counter stays, so ids are never used again, and journal frames
+of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing that is removed can be another topic's.
+"""
+
+import asyncio
+from collections.abc import Container, Mapping, Sequence
+from contextlib import suppress
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from seaweedq.broker.log.entry_writer import EntryWriter, Source
+from seaweedq.broker.topics.catalog import Catalog, Topic, layout_of
+from seaweedq.clock import Clock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.records import Counter, CreationRecord, SegmentRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.transactions import read_all
+from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, StoreUnavailable, TopicBeingDeleted
+from seaweedq.failpoints import reach
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import segment_folder
+from seaweedq.segments.keyrange import tile
+from seaweedq.segments.producers import ProducerTables
+from seaweedq.storage.interface import ObjectStore
+
+PAGE = 50  # writes a transaction, each with its comparison, and those of their owners
+HOSTS = 20  # other brokers that a new topic's segments are spread over
+DELETIONS = 200
+
+
+class TopicAdmin:
+    """Applies changes of topics to coordination, the store and this broker's catalog."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        coordination: Coordination,
+        store: ObjectStore,
+        entries: EntryWriter,
+        clock: Clock,
+        membership: Membership,
+        roster: Roster,
+        patience_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._coordination = coordination
+        self._store = store
+        self._entries = entries
+        self._clock = clock
+        self._membership = membership
+        self._roster = roster
+        self._patience_s = patience_s  # with a store that refuses a new topic's first entry
+        self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while one is created
+
+    async def create(self, name: str, config: TopicConfig) -> bool:
+        """Create a topic, its segments spread over the living brokers. False: somebody else was faster. Raises
+        TopicBeingDeleted."""
+        async with self._creating.setdefault(name, asyncio.Lock()):
+            if await self._look(name):
+                self._catalog.topic(name)
+                return False
+            return await self._create(name, config)
+
+    async def _look(self, name: str) -> bool:
+        there = await self._coordination.get(keys.TOPICS.key(name))
+        if there:
+            self._note(there.key, there.value, there.revision)
+        return there is not None
+
+    async def _create(self, name: str, config: TopicConfig) -> bool:
+        first, creation = await self._allocate(name, config.initial_segments)
+        try:
+            return await self._make(name, config, first, creation)
+        except SeaweedqError:
+            with suppress(CoordinationUnavailable):  # then it goes with our lease
+                await self._coordination.commit([], [Delete(creation.key)])
+            raise
+
+    async def _make(self, name: str, config: TopicConfig, first: int, creation: Compare) -> bool:
+        record = TopicRecord(incarnation=first, state="active", config=config, created_us=self._clock.now_us())
+        ranges = tile(config.initial_segments)
+        source = Source(name, first, ranges[0], layout_of(record))
+        chain = Chain(self._store, name, first)
+        reach("create.allocated")
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._entries.append(source, chain, [], ProducerTables.empty(first, source.key_range), 0)
+        except TimeoutError:
+            raise chain.failing or StoreUnavailable(f"no answer to the first entry of {chain.folder}") from None
+        hosts = self._hosts()
+        segments = [
+            SegmentRecord(r.low, r.high, "open", (), (), hosts[at % len(hosts)], None, record.created_us)
+            for at, r in enumerate(ranges)
+        ]
+        for start in range(0, len(segments), PAGE):
+            reach("create.segments")
+            await self._put_segments(name, first, start, segments[start : start + PAGE])
+        reach("create.record")
+        key, value = keys.TOPICS.key(name), keys.TOPICS.encode(record)
+        revision = await self._coordination.commit([Compare(key, 0), creation], [Put(key, value), Delete(creation.key)])
+        if revision:
+            self._note(key, value, revision)
+            reach("create.made")
+            return True
+        if not await self._look(name):
+            raise NotReady("this broker's lease has run out")
+        await self._remove_records(keys.SEGMENTS.prefix(name, first))
+        await self._store.delete(chain.folder + str((await chain.names())[0]))
+        await self._coordination.commit([], [Delete(creation.key)])
+        return False
+
+    def _hosts(self) -> list[str]:
+        """The brokers that get new segments, this one first."""
+        mine = self._membership.broker
+        others = sorted(b for b, (record, _) in self._roster.brokers.items() if b != mine and record.takes_more)
+        return [mine, *others[:HOSTS]]
+
+    async def change(self, topic: Topic, config: TopicConfig) -> bool:
+        """Write a new configuration. False: the topic has changed meanwhile."""
+        return await self._replace(topic, msgspec.structs.replace(topic.record, config=config))
+
+    async def begin_delete(self, topic: Topic) -> None:
+        """Step 1 of deletion."""
+        while topic.record.state != "deleting" and self._catalog.find(topic.name) is topic:
+            await self._replace(topic, msgspec.structs.replace(topic.record, state="deleting"))
+
+    async def finish_delete(self, topic: Topic) -> None:
+        """Steps 3 to 5; nothing of the topic may be open any more. Repeatable."""
+        reach("delete.files")
+        incarnation = topic.record.incarnation
+        entries, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(topic.name, incarnation))
+        for entry in entries:
+            await self.remove_files(segment_folder(topic.name, keys.SEGMENTS.parse(entry.key)[2]))
+        for kind in (keys.CURSORS, keys.SUBSCRIPTIONS, keys.SEGMENTS):
+            reach("delete.records")
+            await self._remove_records(kind.prefix(topic.name, incarnation))
+        reach("delete.record")
+        key = keys.TOPICS.key(topic.name)
+        revision = await self._coordination.commit([Compare(key, topic.revision)], [Delete(key)])
+        if revision:
+            self._catalog.apply([Change(key, None, revision)])
+
+    async def remove_files(self, prefix: str) -> int:
+        """Delete everything below a prefix, page by page; how many objects went."""
+        removed = 0
+        while page := await self._store.list(prefix, limit=DELETIONS):
+            for name in page:
+                await self._store.delete(name)
+                reach("delete.file")
+            removed += len(page)
+        return removed
+
+    async def sweep(self) -> int:
+        """Remove what creations and deletions that were cut off have left: files and segment records of dead ids.
+
+        An id is dead if it is below its counter, no creation has it, and the topic has it not, nor has promised it to a
+        successor; read in that order: an intent is written in the transaction that takes its ids.
+        """
+        removed = 0
+        entries, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
+        under_way, _ = await read_all(self._coordination, keys.CREATIONS.prefix())
+        busy = {keys.CREATIONS.parse(entry.key)[0] for entry in under_way}
+        await self._catalog.load()
+        for entry in entries:
+            (name,) = keys.COUNTERS.parse(entry.key)
+            if name in busy:
+                continue
+            topic, below = self._catalog.find(name), keys.COUNTERS.decode(entry.value).next
+            records, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(name))
+            dead = _dead(self._catalog.segments(topic) if topic else {}, below)
+            await self._delete_keys([r.key for r in records if keys.SEGMENTS.parse(r.key)[2] in dead])
+            if dead:
+                removed += await self._sweep_files(name, {segment_folder(name, segment) for segment in dead})
+        return removed
+
+    async def _sweep_files(self, name: str, dead: Container[str]) -> int:
+        removed, after = 0, ""
+        while page := await self._store.list(f"topics/{name}/", after=after, limit=1):
+            folder = page[0].rsplit("/", 1)[0] + "/"
+            after = folder + "~"
+            if folder in dead:
+                removed += await self.remove_files(folder)
+        return removed
+
+    async def _allocate(self, name: str, count: int) -> tuple[int, Compare]:
+        """The first of `count` new ids; and what holds as long as nobody else may take them for dead."""
+        key = keys.COUNTERS.key(name)
+        while True:
+            there = await self._coordination.get(key)
+            first = keys.COUNTERS.decode(there.value).next if there else 0
+            compares = [Compare(key, there.revision if there else 0), self._membership.compare()]
+            creation = keys.CREATIONS.key(name, first)
+            value = keys.CREATIONS.encode(CreationRecord(self._membership.broker, count))
+            writes = [
+                Put(key, keys.COUNTERS.encode(Counter(first + count))),
+                Put(creation, value, self._membership.lease),
+            ]
+            if revision := await self._coordination.commit(compares, writes):
+                return first, Compare(creation, revision)
+            if not self._membership.valid():
+                raise NotReady("this broker's lease has run out")
+
+    async def _put_segments(self, name: str, first: int, start: int, records: Sequence[SegmentRecord]) -> None:
+        """Write the records of new segments, which name living brokers as their owners."""
+        writes = [
+            Put(keys.SEGMENTS.key(name, first, first + start + at), keys.SEGMENTS.encode(record))
+            for at, record in enumerate(records)
+        ]
+        owners = {record.owner for record in records if record.owner and record.owner != self._membership.broker}
+        compares = [self._membership.compare(), *map(self._roster.compare, sorted(owners))]
+        revision = await self._coordination.commit([*(Compare(put.key, 0) for put in writes), *compares], writes)
+        if revision is None:
+            await self._roster.load()
+            raise CoordinationUnavailable(f"the brokers have changed while topic {name!r} was created; try again")
+        for put in writes:
+            self._note(put.key, put.value, revision)
+
+    async def _replace(self, topic: Topic, record: TopicRecord) -> bool:
+        key, value = keys.TOPICS.key(topic.name), keys.TOPICS.encode(record)
+        revision = await self._coordination.commit([Compare(key, topic.revision)], [Put(key, value)])
+        if revision:
+            self._note(key, value, revision)
+        elif there := await self._coordination.get(key):
+            self._note(key, there.value, there.revision)
+        else:
+            raise TopicBeingDeleted(f"topic {topic.name!r} was deleted meanwhile", topic=topic.name)
+        return revision is not None
+
+    async def _remove_records(self, prefix: str) -> None:
+        entries, _ = await read_all(self._coordination, prefix)
+        await self._delete_keys([entry.key for entry in entries])
+
+    async def _delete_keys(self, doomed: Sequence[str]) -> None:
+        for start in range(0, len(doomed), PAGE):
+            page = doomed[start : start + PAGE]
+            revision = await self._coordination.commit([], [Delete(key) for key in page])
+            if revision:
+                self._catalog.apply([Change(key, None, revision) for key in page if key.startswith("segments/")])
+
+    def _note(self, key: str, value: bytes, revision: int) -> None:
+        self._catalog.apply([Change(key, value, revision)])
+
+
+def _dead(live: Mapping[int, SegmentRecord], below: int) -> set[int]:
+    """The ids below a counter that no segment has, nor is to have."""
+    promised = {s.id for record in live.values() if record.intent for s in record.intent.successors}
+    return {number for number in range(below) if number not in live and number not in promised}

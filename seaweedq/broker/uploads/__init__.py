@@ -1,0 +1,1 @@
+"""Uploads and payloads by reference: records, rules, checks, links."""

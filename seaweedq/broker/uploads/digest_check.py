@@ -1,0 +1,76 @@
+"""Is what was uploaded what was announced? Size and SHA-256 of an object, read through once where the store cannot say.
+
+A reading goes on when who asked for it goes away, and all who ask meanwhile wait for the same one: a publish that is
+sent again need not begin anew.
+"""
+
+import asyncio
+import hashlib
+from contextlib import aclosing
+
+from seaweedq.broker.uploads.prefetch import pieces
+from seaweedq.coordination.records import UploadRecord
+from seaweedq.errors import UploadIncomplete, UploadMismatch
+from seaweedq.storage.interface import PayloadStore
+
+READINGS = 2  # at a time: each holds three pieces, and hashes on a core
+
+
+class UploadCheck:
+    """Checks the objects of one store."""
+
+    def __init__(self, store: PayloadStore) -> None:
+        self._store = store
+        self._readings: dict[str, asyncio.Task[str]] = {}
+        self._places = asyncio.Semaphore(READINGS)
+
+    async def digest(self, upload: str, record: UploadRecord) -> str:
+        """The SHA-256 of an upload's object, which is of the announced size. Raises UploadIncomplete, UploadMismatch,
+        StoreUnavailable."""
+        try:
+            size, known = await self._store.digest(record.name)
+            check_size(upload, record, size)
+            return record.checked or known or await self._read(record)
+        except FileNotFoundError:
+            raise UploadIncomplete("the upload's bytes are not in the store", upload_id=upload) from None
+
+    async def close(self) -> None:
+        """Break off what is being read."""
+        readings = list(self._readings.values())
+        for reading in readings:
+            reading.cancel()
+        await asyncio.gather(*readings, return_exceptions=True)
+
+    async def _read(self, record: UploadRecord) -> str:
+        reading = self._readings.get(record.name)
+        if reading is None:
+            reading = asyncio.create_task(self._hash(record), name=f"check of {record.name}")
+            self._readings[record.name] = reading
+            reading.add_done_callback(lambda ended: self._ended(record.name, ended))
+        return await asyncio.shield(reading)
+
+    async def _hash(self, record: UploadRecord) -> str:
+        hashed = hashlib.sha256()
+        async with self._places, aclosing(pieces(self._store, record.name, 0, record.size)) as found:
+            async for piece in found:
+                await asyncio.to_thread(hashed.update, piece)
+        return hashed.hexdigest()
+
+    def _ended(self, name: str, reading: asyncio.Task[str]) -> None:
+        del self._readings[name]
+        if not reading.cancelled():
+            reading.exception()  # seen, also where nobody waits any more
+
+
+def check_size(upload: str, record: UploadRecord, size: int) -> None:
+    """Raises UploadMismatch."""
+    if size != record.size:
+        detail = f"the upload was announced with {record.size} bytes, and has {size}"
+        raise UploadMismatch(detail, upload_id=upload, field="size", value=size, bound=record.size)
+
+
+def check_digest(upload: str, record: UploadRecord, digest: str) -> None:
+    """Raises UploadMismatch."""
+    if record.sha256 is not None and digest != record.sha256:
+        detail = f"the upload was announced with the SHA-256 {record.sha256}, and has {digest}"
+        raise UploadMismatch(detail, upload_id=upload, field="sha256", value=digest, bound=record.sha256)

@@ -1,0 +1,227 @@
+"""Payloads of messages: references resolved when they are published, links for those who read them, and their bytes.
+
+A reference is stored only as the upload's own record and object say, never as the client does. And whatever a row says,
+a payload is opened, and a link given, only below the topic's own `_payloads/{topic}/`.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.broker.log.reader import Pieces, unexpired
+from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.uploads import prefetch as streaming
+from seaweedq.broker.uploads import rules as upload_plan
+from seaweedq.clock import Clock
+from seaweedq.errors import (
+    BadRequest,
+    InvalidMessages,
+    InvalidRequest,
+    NotOwner,
+    OffsetOutOfRange,
+    PayloadNotFound,
+    PayloadTooLarge,
+    Unavailable,
+    UploadConflict,
+    UploadExpired,
+    UploadIncomplete,
+    UploadMismatch,
+    UploadNotFound,
+)
+from seaweedq.segments.rows import Reference, Single, references_column
+from seaweedq.storage.interface import PayloadStore
+
+PIECE_BYTES = 1024 * 1024
+ROW_BYTES = 1024 * 1024
+PAUSE_S = 0.1
+CLAIMS = 32  # looked up at once
+MAX_CLAIMS = 10_000  # different uploads that one request may name
+MAX_ERRORS = 100
+YIELD = 200  # links, which take 10 to 20 us each, between turns for the rest of the loop
+REFUSALS = (UploadNotFound, UploadIncomplete, UploadMismatch, UploadExpired, UploadConflict, PayloadTooLarge)
+
+Claim = Callable[[Topic, str], Awaitable[Reference]]
+Link = Callable[[Topic, str], Awaitable[str]]
+Segments = Callable[[Topic, Sequence[int]], Awaitable[Mapping[int, Readable]]]
+
+
+class Payloads:
+    """The payloads of a broker's messages.
+
+    `claim` gives the reference of an upload, `link` a short-lived URL of an object, `segments` what can be read of some
+    segments; one that moves is waited for `wait_s`.
+    """
+
+    def __init__(
+        self,
+        store: PayloadStore,
+        claim: Claim,
+        link: Link,
+        segments: Segments,
+        clock: Clock,
+        wait_s: float,
+    ) -> None:
+        self._store = store
+        self._claim = claim
+        self._link = link
+        self._segments = segments
+        self._clock = clock
+        self._wait_s = wait_s
+
+    async def resolve_single(self, topic: Topic, message: Single) -> Single:
+        """The message with the reference of the upload that it names. Raises what `claim` does."""
+        assert isinstance(message.reference, str)
+        return replace(message, reference=await self._claim(topic, message.reference))
+
+    async def resolve(self, topic: Topic, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with the references of the uploads that they name; each upload is claimed once.
+
+        For one row raises what `claim` does. For several raises InvalidMessages, with those whose upload can not be
+        published; whatever is no word on the request (Unavailable) goes first. InvalidRequest for too many uploads.
+        """
+        at = rows.schema.get_field_index("_reference")
+        column = rows.column(at)
+        named = column.field("uri").to_pylist()
+        ids = list(dict.fromkeys(each for each, there in zip(named, column.is_valid(), strict=True) if there.as_py()))
+        if len(ids) > MAX_CLAIMS:
+            detail = f"{len(ids)} different uploads are more than {MAX_CLAIMS} for one request"
+            raise InvalidRequest(detail, value=len(ids), bound=MAX_CLAIMS)
+        found, refused = await self._claim_all(topic, ids)
+        if refused and rows.num_rows == 1:
+            raise refused[ids[0]]
+        if refused:
+            raise _invalid([(row, refused[each]) for row, each in enumerate(named) if each in refused])
+        return rows.set_column(at, rows.schema.field(at), references_column([found.get(each) for each in named]))
+
+    async def _claim_all(self, topic: Topic, ids: Iterable[str]) -> tuple[dict[str, Reference], dict[str, BadRequest]]:
+        """The references of some uploads, and what stands against the others."""
+        places = asyncio.Semaphore(CLAIMS)
+
+        async def claim(upload: str) -> Reference | BadRequest:
+            async with places:
+                try:
+                    return await self._claim(topic, upload)
+                except REFUSALS as error:
+                    return error
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {each: group.create_task(claim(each)) for each in ids}
+        except ExceptionGroup as ended:
+            raise ended.exceptions[0] from None
+        found = {each: task.result() for each, task in tasks.items()}
+        references = {each: result for each, result in found.items() if isinstance(result, Reference)}
+        return references, {each: result for each, result in found.items() if isinstance(result, BadRequest)}
+
+    def name_of(self, topic: Topic, uri: str | None) -> str | None:
+        """The name of the object that a reference of the topic names; None where it is not one of the topic's own.
+
+        The rest of the URI has to be a name that brokers draw, of this life of the topic, letter by letter: there is
+        nothing to decode, and no dot to follow.
+        """
+        return _name(self._folder(topic), topic, uri)
+
+    def _folder(self, topic: Topic) -> str:
+        """The URI of the topic's payloads, up to the last slash."""
+        return self._store.uri(f"{upload_plan.folder(topic.name)}0")[:-1]
+
+    async def links_of(self, topic: Topic, batches: Iterable[pa.RecordBatch]) -> dict[str, str]:
+        """`links` for all references of some rows, which mostly have none."""
+        found = [uri for rows in batches if names_uploads(rows) for uri in uris_of(rows)]
+        return await self.links(topic, found) if found else {}
+
+    async def links(self, topic: Topic, uris: Iterable[str]) -> dict[str, str]:
+        """URLs for readers, by the URI of the reference; none for what `name_of` does not know."""
+        folder, links = self._folder(topic), {}
+        for number, uri in enumerate(uris):
+            if name := _name(folder, topic, uri):
+                with suppress(Unavailable):  # a message without its link says more than no message
+                    links[uri] = await self._link(topic, name)
+            if number % YIELD == YIELD - 1:
+                await asyncio.sleep(0)
+        return links
+
+    async def find(self, topic: Topic, segment: int, offset: int) -> tuple[str, Reference]:
+        """The payload of a message: its object's name, and the reference. Raises PayloadNotFound, Unavailable."""
+        reference = await self._reference(topic, segment, offset)
+        name = self.name_of(topic, reference.uri) if reference else None
+        if not reference or not name:
+            why = "has no payload" if not reference else "names something that is no payload of the topic"
+            raise PayloadNotFound(
+                f"message {segment}-{offset} of {topic.name!r} {why}", **_place(topic, segment, offset)
+            )
+        try:
+            size = await self._store.size(name)
+        except FileNotFoundError:
+            size = -1
+        if size != reference.size:
+            there = "is not in the store" if size < 0 else f"has {size} bytes, not {reference.size}"
+            detail = f"the payload of message {segment}-{offset} of {topic.name!r} {there}"
+            raise PayloadNotFound(detail, **_place(topic, segment, offset))
+        return name, reference
+
+    async def _reference(self, topic: Topic, segment: int, offset: int) -> Reference | None:
+        pieces = await self._row(topic, segment, offset)
+        alive = [row for first, rows in pieces for row in unexpired(first, rows, self._clock.now_us())]
+        if not alive:
+            detail = f"there is no message {segment}-{offset} in {topic.name!r}"
+            raise PayloadNotFound(detail, **_place(topic, segment, offset))
+        (_, rows) = alive[0]
+        at = rows.schema.get_field_index("_reference")
+        found = rows.column(at)[0].as_py() if at >= 0 else None
+        return Reference(**found) if found else None
+
+    async def _row(self, topic: Topic, segment: int, offset: int) -> Pieces:
+        """The row, wherever its segment is; none where there is none. Waits for a segment that moves."""
+        until_s = self._clock.monotonic_s() + self._wait_s
+        while True:
+            try:
+                readable = (await self._segments(topic, [segment]))[segment]
+                return await readable.read(offset, 1, ROW_BYTES)
+            except OffsetOutOfRange:
+                return []
+            except NotOwner:
+                if self._clock.monotonic_s() >= until_s:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    def pieces(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
+        """The bytes [start, end) of an object, as `streaming.pieces`."""
+        return streaming.pieces(self._store, name, start, end, PIECE_BYTES)
+
+
+def _name(folder: str, topic: Topic, uri: str | None) -> str | None:
+    if not uri or not uri.startswith(folder):
+        return None
+    name = upload_plan.folder(topic.name) + uri[len(folder) :]
+    upload = upload_plan.id_of(topic.name, name)
+    return name if upload and upload_plan.incarnation_of(upload) == topic.record.incarnation else None
+
+
+def names_uploads(rows: pa.RecordBatch) -> bool:
+    """Whether some row has a reference."""
+    return "_reference" in rows.schema.names
+
+
+def uris_of(rows: pa.RecordBatch) -> list[str]:
+    """The URIs of the rows' references, none twice."""
+    at = rows.schema.get_field_index("_reference")
+    return pc.unique(pc.struct_field(rows.column(at), "uri").drop_null()).to_pylist() if at >= 0 else []
+
+
+def _invalid(errors: Sequence[tuple[int, BadRequest]]) -> InvalidMessages:
+    named = [
+        {"index": row, "reason": error.detail, "type": f"/problems/{error.slug}"} for row, error in errors[:MAX_ERRORS]
+    ]
+    first, reason = errors[0][0], errors[0][1].detail
+    detail = f"messages that are not valid: {len(errors)}; the first is {first}: {reason}"
+    return InvalidMessages(detail, errors=named, invalid=len(errors))
+
+
+def _place(topic: Topic, segment: int, offset: int) -> dict[str, str]:
+    return {"topic": topic.name, "id": f"{segment}-{offset}"}

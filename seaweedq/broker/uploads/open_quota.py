@@ -1,0 +1,86 @@
+"""How many open uploads a topic has, so that nobody fills the store with what is never published.
+
+Counting reads all of a topic's upload records, so it is done at most every RECOUNT_S, and adds what this broker knows
+of since; before anybody is refused it is done again. So the limit holds exactly for what comes by one broker; several
+may together pass it by what they begin in RECOUNT_S.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.clock import Clock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Coordination
+from seaweedq.errors import TooManyUploads
+
+RECOUNT_S = 30.0
+FULL_S = 1.0  # before a count that says no is done again
+
+
+@dataclass(eq=False)
+class _Count:
+    """`found` were there at `at_s`; since then `since` were begun here, less those that ended; `begun` are under
+    way."""
+
+    at_s: float = float("-inf")
+    found: int = 0
+    since: int = 0
+    begun: int = 0
+    counting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def total(self) -> int:
+        return self.found + self.since + self.begun
+
+
+class UploadCount:
+    """Open uploads by topic, about."""
+
+    def __init__(self, coordination: Coordination, clock: Clock, limit: int) -> None:
+        self._coordination = coordination
+        self._clock = clock
+        self._limit = limit
+        self._counts: WeakKeyDictionary[Topic, _Count] = WeakKeyDictionary()
+
+    @asynccontextmanager
+    async def place(self, topic: Topic) -> AsyncIterator[None]:
+        """Begin an upload in this block; one that fails does not count. Raises TooManyUploads."""
+        count = self._counts.setdefault(topic, _Count())
+        await self._recount(topic, count, RECOUNT_S)
+        if count.total >= self._limit:
+            await self._recount(topic, count, FULL_S)
+        if count.total >= self._limit:
+            detail = f"topic {topic.name!r} has {count.total} open uploads, as many as it may: publish or abort some"
+            raise TooManyUploads(detail, limit=self._limit, retry_after_s=int(FULL_S))
+        count.begun += 1
+        try:
+            yield
+            count.since += 1
+        finally:
+            count.begun -= 1
+
+    def ended(self, topic: Topic) -> None:
+        """An upload of the topic is open no more."""
+        if topic in self._counts:
+            self._counts[topic].since -= 1
+
+    async def _recount(self, topic: Topic, count: _Count, every_s: float) -> None:
+        async with count.counting:
+            now_s = self._clock.monotonic_s()
+            if now_s - count.at_s < every_s:
+                return
+            count.since = 0
+            count.found, count.at_s = await self._open(topic), now_s
+
+    async def _open(self, topic: Topic) -> int:
+        prefix, after, found = keys.UPLOADS.prefix(topic.name, topic.record.incarnation), "", 0
+        while True:
+            page = await self._coordination.range(prefix, after)
+            found += sum(keys.UPLOADS.decode(entry.value).state == "open" for entry in page.entries)
+            if not page.more:
+                return found
+            after = page.entries[-1].key

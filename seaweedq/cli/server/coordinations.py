@@ -1,0 +1,39 @@
+"""Which coordination the settings mean: the one place where its kind is chosen."""
+
+from seaweedq.clock import Clock
+from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.errors import InvalidRequest
+from seaweedq.settings import Settings
+
+ETCD = "etcd://"
+POLL_S, ALONE_S = 0.05, 1.0  # a broker that is alone writes everything itself, and sees that at once
+
+
+def open_coordination(settings: Settings, clock: Clock) -> Coordination:
+    """The coordination that the settings name. Raises InvalidRequest where it needs an extra, or a file that can not
+    be read."""
+    if not settings.coordination.startswith(ETCD):
+        poll_s = POLL_S if settings.brokers > 1 else ALONE_S
+        return EmbeddedCoordination(settings.data_dir / "coordination.db", clock, poll_s=poll_s)
+    try:
+        from seaweedq.coordination.etcd.backend import EtcdCoordination
+        from seaweedq.coordination.etcd.transport import Access
+    except ModuleNotFoundError:
+        raise InvalidRequest(
+            f"coordination={settings.coordination!r} needs etcd3: pip install 'seaweedq[etcd]'", field="coordination"
+        ) from None
+    except ImportError as error:
+        raise InvalidRequest(f"coordination={settings.coordination!r}: {error}", field="coordination") from None
+    access = Access(
+        endpoints=settings.coordination.removeprefix(ETCD).split(","),
+        user=settings.etcd_user,
+        password=settings.etcd_password,
+        ca_file=settings.etcd_ca_file,
+        cert_file=settings.etcd_cert_file,
+        key_file=settings.etcd_key_file,
+    )
+    try:
+        return EtcdCoordination(access, settings.etcd_prefix)
+    except OSError as error:
+        raise InvalidRequest(f"a file of the settings etcd_* cannot be read: {error}", field="etcd_ca_file") from None

@@ -1,0 +1,59 @@
+"""The cluster's secret, which brokers show each other: given by a setting, or drawn once and kept in the data folder.
+
+It is never printed: errors say what is wrong with a secret, and nothing of what it holds.
+"""
+
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+
+from seaweedq.errors import InvalidRequest
+from seaweedq.journal.disk import Disk
+from seaweedq.settings import Settings
+
+SECRET_FILE = "cluster-secret"
+MIN_CHARACTERS = 16
+
+
+def cluster_secret(settings: Settings) -> str:
+    """The setting `cluster_secret`, else for embedded coordination the content of `{data_dir}/cluster-secret`, which
+    is drawn where it is not there. Raises InvalidRequest for none with etcd, and for one that is too short or cannot
+    be sent in a header; OSError."""
+    if settings.cluster_secret:
+        return _checked(settings.cluster_secret, "cluster_secret")
+    if settings.coordination != "embedded":
+        raise InvalidRequest(
+            "brokers on etcd need a secret that they share: give each the same "
+            f"cluster_secret (SEAWEEDQ_CLUSTER_SECRET) of at least {MIN_CHARACTERS} characters",
+            field="cluster_secret",
+        )
+    path = settings.data_dir / SECRET_FILE
+    if not path.exists():
+        _draw(path)
+    return _checked(path.read_text("ascii", "replace").strip(), str(path))
+
+
+def _checked(secret: str, source: str) -> str:
+    if len(secret) < MIN_CHARACTERS:
+        raise InvalidRequest(f"{source} must have at least {MIN_CHARACTERS} characters", field="cluster_secret")
+    if not (secret.isascii() and secret.isprintable() and secret == secret.strip()):
+        raise InvalidRequest(f"{source} must be printable ASCII, without blanks at its ends", field="cluster_secret")
+    return secret
+
+
+def _draw(path: Path) -> None:
+    """Make the file, whole or not at all. Of those who do so at the same time one wins, for all."""
+    disk = Disk()
+    disk.make_folder(path.parent)
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        disk.write_all(fd, [secrets.token_urlsafe(32).encode()])
+        os.fsync(fd)
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        disk.sync_folder(path.parent)
+    finally:
+        disk.close(fd)
+        disk.remove(draft)

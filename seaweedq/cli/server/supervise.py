@@ -1,0 +1,147 @@
+"""The parent of several brokers on one machine: it holds the data folder, starts them, and starts again those that end.
+
+It takes no request and touches no message. SIGTERM and SIGINT stop all, a second one kills them; SIGHUP starts one
+after another anew. Should it be killed itself, its children see their stdin end, and stop (`lifeline`).
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+
+from seaweedq.cli.server.member_process import Member
+from seaweedq.cli.server.members import check_folder, check_members, homes, member_command, own_program
+from seaweedq.cli.server.secret import cluster_secret
+from seaweedq.cli.server.stores import open_store
+from seaweedq.clock import SystemIds
+from seaweedq.errors import DataFolderInUse
+from seaweedq.journal.folder_lock import FolderLock
+from seaweedq.settings import Settings
+
+MARGIN_S = 5.0  # beyond shutdown_s, for what a stop does before and after the flushes
+logger = logging.getLogger("seaweedq")
+
+
+def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
+    """Run `settings.brokers` brokers until SIGTERM or SIGINT: the exit code, 0 if all have ended in order. One that
+    ends by itself before it was ever ready ends all, with its exit code. `program` starts one, by default as this
+    process was started. Raises InvalidRequest, DataFolderInUse, OSError."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # at info it tells of each look at /readyz
+    check_members(settings)
+    lock = FolderLock(settings.data_dir)
+    lock.acquire()
+    lifeline, held = os.pipe()
+    try:
+        check_folder(settings)
+        cluster_secret(settings)
+        _wait_for_orphans(settings)
+        return asyncio.run(_run(settings, program or own_program(), lifeline))
+    finally:
+        os.close(held)
+        os.close(lifeline)
+        lock.release()
+
+
+def _wait_for_orphans(settings: Settings) -> None:
+    """Brokers whose parent was killed hold their folders, and their ports, until they have stopped."""
+    for home in homes(settings):
+        lock = FolderLock(home)
+        try:
+            lock.acquire()
+        except DataFolderInUse as error:
+            logger.warning("%s, whose parent has gone: waiting until it has stopped", error)
+            lock.acquire(settings.shutdown_s + MARGIN_S)
+        lock.release()
+
+
+async def _sweep(settings: Settings) -> None:
+    """Remove the files of puts that were cut off, now that none of the brokers writes."""
+    store = open_store(settings, SystemIds())
+    await store.sweep_temporary()
+    await store.close()
+
+
+async def _run(settings: Settings, program: Sequence[str], lifeline: int) -> int:
+    await _sweep(settings)
+    grace_s = settings.shutdown_s + MARGIN_S
+    members = [
+        Member(number, member_command(program, settings, number), lifeline, grace_s)
+        for number in range(1, settings.brokers + 1)
+    ]
+    return await _Parent(members, grace_s).run()
+
+
+class _Parent:
+    """What signals do to the members, and what the end of one does to the others."""
+
+    def __init__(self, members: Sequence[Member], grace_s: float) -> None:
+        self._members, self._grace_s = members, grace_s
+        self._stop = asyncio.Event()
+        self._rolling: asyncio.Task[None] | None = None
+        self._terminal = _has_terminal()
+        self._nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._ending, number)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        keepers = [asyncio.create_task(member.keep()) for member in self._members]
+        stopping = asyncio.create_task(self._stop.wait())
+        await asyncio.wait([stopping, *keepers], return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        self._stop.set()
+        if self._rolling:
+            self._rolling.cancel()
+        for member in self._members:
+            member.stop()
+        _, late = await asyncio.wait(keepers, timeout=self._grace_s)
+        if late:
+            logger.error("%d brokers did not stop within %.0f s: killing them", len(late), self._grace_s)
+            self._kill()
+        return max(await asyncio.gather(*keepers))
+
+    def _ending(self, number: int) -> None:
+        if self._stop.is_set():
+            logger.warning("%s again: killing all brokers", signal.Signals(number).name)
+            self._kill()
+        else:
+            logger.info("%s: stopping all brokers", signal.Signals(number).name)
+            self._stop.set()
+
+    def _kill(self) -> None:
+        for member in self._members:
+            member.kill()
+
+    def _hung_up(self) -> None:
+        """SIGHUP has two meanings: a terminal that goes sends it too, and ends what was started there."""
+        closed = self._terminal and not _has_terminal()
+        self._terminal = self._terminal and not closed
+        if closed:
+            if not self._nohup:
+                self._ending(signal.SIGHUP)
+        elif self._rolling and not self._rolling.done():
+            logger.warning("SIGHUP: the restart before is still under way; send it again afterwards")
+        elif not self._stop.is_set():
+            self._rolling = asyncio.create_task(self._roll())
+
+    async def _roll(self) -> None:
+        for member in self._members:
+            logger.info("restart: stopping broker %d of %d", member.number, len(self._members))
+            if not await member.restart():
+                logger.error(
+                    "restart: broker %d ended before it was ready; those after it were left as they are", member.number
+                )
+                return
+            logger.info("restart: broker %d is ready again", member.number)
+        logger.info("restart: done")
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a terminal that could go."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

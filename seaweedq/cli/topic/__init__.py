@@ -1,0 +1,1 @@
+"""`seaweedq topic` and its views."""

@@ -1,0 +1,102 @@
+"""What `topic history` shows: a rectangle for each segment, key ranges over time, and its row in the table. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from seaweedq.cli.topic.lineage import KEY_SPACE, Segment, changes, share
+from seaweedq.cli.topic.watch_bar import short
+
+HEAD = ("segment", "keys", "from", "to", "after", "before", "messages", "messages/s")
+COARSE = timedelta(days=1)  # times of a longer history are told with their days
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A segment in the plane: times on x, shares of the key space, from 0 to 1, on y."""
+
+    segment: int
+    begin: datetime
+    end: datetime
+    low: float
+    high: float
+    rate: float
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The boxes, and the span of time that has all of them, with some room."""
+
+    boxes: tuple[Box, ...]
+    begin: datetime
+    end: datetime
+    title: str
+
+    @property
+    def rates(self) -> tuple[float, float]:
+        """The ends of the scale of colours: from the least to the largest rate, but one to four decades."""
+        rates = [box.rate for box in self.boxes if box.rate > 0] or [1.0]
+        most = max(rates)
+        return min(max(min(rates), most / 10_000), most / 10), most
+
+    def has_room(self, box: Box, width: float, height: float) -> bool:
+        """Whether a text of that share of the picture's width and height fits in a box."""
+        span = (self.end - self.begin) / timedelta(seconds=1)
+        return (box.end - box.begin).total_seconds() >= width * span and box.high - box.low >= height
+
+
+def lay_out(topic: str, segments: Sequence[Segment], now: datetime) -> Layout:
+    """All segments of a topic, from their creation to their seal, or until now. Raises ValueError for none."""
+    if not segments:
+        raise ValueError(f"topic {topic} has no segments")
+    begin = min(segment.created_at for segment in segments)
+    end = max([now, *(segment.sealed_at for segment in segments if segment.sealed_at)])
+    boxes = (
+        Box(
+            segment=segment.id,
+            begin=segment.created_at,
+            end=segment.sealed_at or end,
+            low=segment.low / KEY_SPACE,
+            high=segment.high / KEY_SPACE,
+            rate=segment.mean_rate(end),
+            is_open=segment.is_open,
+        )
+        for segment in sorted(segments, key=lambda segment: segment.id)
+    )
+    return Layout(tuple(boxes), begin, max(end, begin + timedelta(seconds=1)), title(topic, segments))
+
+
+def title(topic: str, segments: Sequence[Segment]) -> str:
+    """How many segments there are and were, and what became of them."""
+    counts: dict[str, int] = {}
+    for change in changes(segments):
+        counts[change.kind] = counts.get(change.kind, 0) + 1
+    told = [f"{count:,} {kind}{'' if count == 1 else 's'}" for kind, count in sorted(counts.items(), reverse=True)]
+    opened = sum(segment.is_open for segment in segments)
+    messages = sum(segment.end_offset for segment in segments)
+    return f"{topic}: " + ", ".join([f"{messages:,} messages", f"{len(segments):,} segments, {opened:,} open", *told])
+
+
+def rows(segments: Iterable[Segment], now: datetime) -> list[tuple[str, ...]]:
+    """The table's cells, a row for each segment by id; times are UTC."""
+    known = sorted(segments, key=lambda segment: segment.id)
+    days = bool(known) and now - min(segment.created_at for segment in known) >= COARSE
+    return [
+        (
+            str(segment.id),
+            f"{share(segment.low)} - {share(segment.high)}",
+            moment(segment.created_at, days),
+            moment(segment.sealed_at, days) if segment.sealed_at else "",
+            " ".join(map(str, segment.predecessors)),
+            " ".join(map(str, segment.successors)),
+            f"{segment.end_offset:,}",
+            short(segment.mean_rate(now)),
+        )
+        for segment in known
+    ]
+
+
+def moment(at: datetime, days: bool) -> str:
+    """A time, with its day where there are several."""
+    return f"{at:%Y-%m-%d %H:%M:%S}" if days else f"{at:%H:%M:%S}"

@@ -1,0 +1,94 @@
+"""`seaweedq topic split`, `merge`, `roll` and `move`: segments changed by hand."""
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, say
+
+SPLIT = """Examples: seaweedq topic split flights 0 · seaweedq topic split flights 0 --parts 4 ·
+seaweedq topic split flights 0 --at 500000000 --at 1000000000"""
+MERGE = "Example: seaweedq topic merge flights 1 2"
+ROLL = "Example: seaweedq topic roll flights 3"
+MOVE = (
+    "Examples: seaweedq topic move flights 3 --to broker-2 · seaweedq topic move flights 3 --to broker.1f2e03c5a8b94d67"
+)
+CLIENT_S = 30.0
+WAIT_S = 600.0  # on top of it: what publish_timeout_s can be
+
+Segment = Annotated[int, typer.Argument(min=0, help="Id of the segment.", show_default=False)]
+
+
+def split(
+    topic: Topic,
+    segment: Segment,
+    parts: Annotated[int | None, typer.Option(min=2, max=32, help="Into so many equal ranges; 2 by default.")] = None,
+    at: Annotated[
+        list[int] | None, typer.Option(min=1, help="A key hash where a part begins; again for more, rising.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Replace a segment by several on parts of its key range."""
+    if parts and at:
+        raise typer.BadParameter("it excludes --parts", param_hint="--at")
+    _replace(url, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
+
+
+def merge(
+    topic: Topic,
+    segment: Segment,
+    neighbour: Annotated[int, typer.Argument(min=0, help="Id of a neighbour of it.", show_default=False)],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Replace two neighbouring segments by one. Where they have two owners, the second one moves first."""
+    _replace(url, topic, segment, "merge", {"with": neighbour})
+
+
+def roll(topic: Topic, segment: Segment, url: Url = DEFAULT_URL) -> None:
+    """Replace a segment by one on the same key range, with files of its own."""
+    _replace(url, topic, segment, "roll", None)
+
+
+def move(
+    topic: Topic,
+    segment: Segment,
+    to: Annotated[str, typer.Option(help="The broker's id, or its given name.", show_default=False)],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Give a segment to another broker."""
+    answer = _ask(url, topic, segment, "move", {"to": to})
+    if "to" in answer:
+        say(f"segment {segment} is still on its way from {answer['owner']} to {answer['to']}")
+    else:
+        say(f"segment {segment} is at {answer['owner']}")
+
+
+def _replace(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> None:
+    answer = _ask(url, topic, segment, change, body)
+    said = "is under way: their keys go to" if "planned" in answer else "is done: their keys are with"
+    old = ", ".join(map(str, answer.get("planned") or answer["sealed"]))
+    say(f"{change} of {old} {said}")
+    for one in answer["successors"]:
+        say(
+            f"  segment {one['id']}: keys {one['low']} to {one['high']}, at {one['owner'] or 'a broker yet to be seen'}"
+        )
+
+
+def _ask(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A broker's answer. It may be as long as brokers wait for what they are asked."""
+    from seaweedq.client.core import calls
+    from seaweedq.client.core.broker_choice import Brokers, parse_urls
+    from seaweedq.client.sync.transport import SyncTransport
+
+    try:
+        transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), CLIENT_S, None)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+    try:
+        path = f"{calls.topic_path(topic)}/segments/{segment}/{change}"
+        answer: dict[str, Any] = transport.run(calls.call("POST", path, body, wait_s=WAIT_S))
+        return answer
+    finally:
+        transport.close()

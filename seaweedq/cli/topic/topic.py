@@ -1,0 +1,188 @@
+"""`seaweedq topic`: create, list, show, flush, delete; and what changes and shows its segments, from other modules."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, first_url, say
+from seaweedq.cli.topic import history, reshape, watch
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, flush and delete topics; change their segments.")
+
+_LISTED = ("name", "format", "state", "created_at")
+
+
+@app.command(epilog="Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier")
+def create(
+    topic: Topic,
+    format: Annotated[str | None, typer.Option(help="json (the default), bytes or typed.")] = None,
+    schema: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Iceberg schema as JSON, for a typed topic.")
+    ] = None,
+    key_field: Annotated[str | None, typer.Option(help="Top-level field of the value that is the key.")] = None,
+    segments: Annotated[int | None, typer.Option(help="How many segments it starts with, 1 to 1,024.")] = None,
+    flush_max_bytes: Annotated[int | None, typer.Option(help="A tail of this size becomes a Parquet file.")] = None,
+    flush_max_age_s: Annotated[float | None, typer.Option(help="A tail this old becomes a Parquet file.")] = None,
+    retention_max_age_s: Annotated[float | None, typer.Option(help="How long messages are kept at least.")] = None,
+    retention_max_bytes: Annotated[int | None, typer.Option(help="How much is kept at least.")] = None,
+    max_payload_bytes: Annotated[
+        int | None, typer.Option(help="Largest payload of an upload, where it is to be less than the broker's setting.")
+    ] = None,
+    target_messages_per_s: Annotated[
+        int | None, typer.Option(help="A segment that gets more for long is split.")
+    ] = None,
+    target_bytes_per_s: Annotated[int | None, typer.Option(help="The same in bytes.")] = None,
+    min_segments: Annotated[int | None, typer.Option(help="No merge goes below so many.")] = None,
+    max_segments: Annotated[int | None, typer.Option(help="No split goes above so many.")] = None,
+    cool_down_s: Annotated[
+        float | None, typer.Option(help="How long segments that have become idle wait for a merge.")
+    ] = None,
+    scaling: Annotated[
+        bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge by themselves.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Create a topic, or check that it agrees with the options given."""
+    config = _present(
+        format=format,
+        schema=_schema(schema),
+        key_field=key_field,
+        initial_segments=segments,
+        flush=_present(max_bytes=flush_max_bytes, max_age_s=flush_max_age_s) or None,
+        retention=_present(max_age_s=retention_max_age_s, max_bytes=retention_max_bytes) or None,
+        max_payload_bytes=max_payload_bytes,
+        scaling=_present(
+            target_messages_per_s=target_messages_per_s,
+            target_bytes_per_s=target_bytes_per_s,
+            min_segments=min_segments,
+            max_segments=max_segments,
+            cool_down_s=cool_down_s,
+            enabled=scaling,
+        )
+        or None,
+    )
+    with connect(url) as client:
+        client.create_topic(topic, **config)
+    say(f"topic {topic} is there")
+
+
+@app.command("list", epilog="Example: seaweedq topic list --json | jq .name")
+def list_topics(
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False, url: Url = DEFAULT_URL
+) -> None:
+    """List all topics."""
+    with connect(url) as client:
+        topics = client.topics()
+    if json:
+        _print_json(topics)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*_LISTED, box=None)
+    for topic in topics:
+        table.add_row(*(_text(topic[name]) for name in _LISTED))
+    Console().print(table)
+
+
+@app.command(epilog="Example: seaweedq topic show flights")
+def show(
+    topic: Topic,
+    json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show a topic's facts and segments, and lines to paste for curl, DuckDB and Spark."""
+    with connect(url) as client:
+        facts, segments = client.topic(topic), client.segments(topic)
+    if json:
+        _print_json([{**facts, "segments": segments}])
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False)
+    for name, value in facts.items():
+        table.add_row(name, _text(value))
+    Console().print(table)
+    for segment in segments:
+        say(_segment(segment))
+    from seaweedq.cli.server.shell_hints import lines
+
+    value = '{"n": 1}' if facts["format"] == "json" else ""
+    say("\n" + "\n".join(lines(first_url(url), topic, facts["path"], value)))
+
+
+@app.command(epilog="Example: seaweedq topic flush flights")
+def flush(topic: Topic, url: Url = DEFAULT_URL) -> None:
+    """Have everything acknowledged so far in Parquet files."""
+    with connect(url) as client:
+        client.flush(topic)
+    say(f"all of topic {topic} is in files")
+
+
+@app.command(epilog="Example: seaweedq topic delete flights --yes")
+def delete(
+    topic: Topic,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Delete a topic with all its messages."""
+    with connect(url) as client:
+        client.topic(topic)
+        if not yes:
+            typer.confirm(f"Delete topic {topic} with all its messages?", abort=True)
+        client.delete_topic(topic)
+    say(f"topic {topic} is deleted")
+
+
+app.command(epilog=reshape.SPLIT)(reshape.split)
+app.command(epilog=reshape.MERGE)(reshape.merge)
+app.command(epilog=reshape.ROLL)(reshape.roll)
+app.command(epilog=reshape.MOVE)(reshape.move)
+app.command(epilog=watch.EXAMPLES)(watch.watch)
+app.command(epilog=history.EXAMPLES)(history.history)
+
+
+def _present(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _schema(path: Path | None) -> Any:
+    import msgspec
+
+    if path is None:
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes())
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint="--schema") from error
+
+
+def _print_json(objects: list[dict[str, Any]]) -> None:
+    import msgspec
+
+    for found in objects:
+        say(msgspec.json.encode(found).decode())
+
+
+def _segment(segment: dict[str, Any]) -> str:
+    said = (
+        f"segment {segment['id']}: {segment['state']}, keys {segment['low']} to {segment['high']}, "
+        f"offsets {segment['start_offset']} to {segment['end_offset']}"
+    )
+    if rates := segment.get("rates"):
+        said += f", {rates['messages_per_s'][0]:,.1f} messages/s"
+    if hot := segment.get("hot_key"):
+        said += f", too much and not split: one key, of hash {hot['hash']}, has {hot['share']:.0%} of it"
+    return said
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(item)}" for name, item in value.items() if item is not None)
+    return "" if value is None else str(value)

@@ -1,0 +1,105 @@
+"""`seaweedq topic watch`: a topic's segments, live in the terminal."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, one_line, say
+from seaweedq.errors import ConnectionFailed, Unavailable
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from seaweedq.cli.topic.watched import Look, Watched
+    from seaweedq.client import Client
+
+EXAMPLES = "Examples: seaweedq topic watch flights · seaweedq topic watch flights --once"
+EVERY_S = 1.0
+
+
+def watch(
+    topic: Topic,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show a topic's key space as a bar of segments with rates and owners, and how they split, merge and move.
+
+    Until Ctrl-C. Without a terminal: one picture, then a line for each change.
+    """
+    from rich.console import Console
+
+    from seaweedq.cli.data.pull import Interrupts
+    from seaweedq.cli.topic.watched import Watched
+
+    console = Console()
+    with connect(url) as client, Interrupts() as interrupts:
+        watched = Watched(_look(client, topic))
+        looks = interrupts.until_stopped(_looks(client, topic))
+        if once:
+            if not all(segment.messages_per_s for segment in watched.now.segments.values() if segment.is_open):
+                _see(watched, next(looks, ""))  # rates need a second look
+            console.print(_picture(topic, watched, console, None))
+        elif console.is_terminal:
+            _live(topic, watched, looks, console)
+        else:
+            console.print(_picture(topic, watched, console, None))
+            _lines(watched, looks)
+
+
+def _live(topic: str, watched: "Watched", looks: "Iterator[Look | str]", console: "Console") -> None:
+    from rich.live import Live
+
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        live.update(_picture(topic, watched, console, console.height), refresh=True)
+        for look in looks:
+            trouble = _see(watched, look)
+            live.update(_picture(topic, watched, console, console.height, trouble), refresh=True)
+    console.print(_picture(topic, watched, console, console.height))
+
+
+def _lines(watched: "Watched", looks: "Iterator[Look | str]") -> None:
+    told = set(watched.log())
+    for look in looks:
+        _see(watched, look)
+        for at, said in watched.log():
+            if (at, said) not in told:
+                say(f"{at:%H:%M:%S}  {said}")
+        told.update(watched.log())
+
+
+def _see(watched: "Watched", look: "Look | str") -> str:
+    """Take a look in; what was wrong where there is none."""
+    if isinstance(look, str):
+        return look
+    watched.see(look)
+    return ""
+
+
+def _looks(client: "Client", topic: str) -> "Iterator[Look | str]":
+    """A look each second; one that failed and may be tried again is what was wrong."""
+    while True:
+        time.sleep(EVERY_S)
+        try:
+            yield _look(client, topic)
+        except (Unavailable, ConnectionFailed) as error:
+            yield one_line(error)
+
+
+def _look(client: "Client", topic: str) -> "Look":
+    from seaweedq.cli.topic.lineage import Segment
+    from seaweedq.cli.topic.watched import Look
+
+    segments = map(Segment.of, client.segments(topic))
+    return Look(time.monotonic(), datetime.now(UTC), {segment.id: segment for segment in segments})
+
+
+def _picture(
+    topic: str, watched: "Watched", console: "Console", lines: int | None, trouble: str = ""
+) -> "RenderableType":
+    from seaweedq.cli.topic.watch_picture import Frame, picture
+
+    colours = console.is_terminal and not console.no_color
+    return picture(topic, watched, Frame(console.width, lines, colours), trouble)

@@ -1,0 +1,180 @@
+"""The picture of `topic watch`: head, bar, table and log as rich renderables. Pure: what is shown comes in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from seaweedq.cli.topic.lineage import Segment, by_range, share
+from seaweedq.cli.topic.watch_bar import Piece, colour, legend, pieces, shade, short, short_names
+from seaweedq.cli.topic.watched import Watched
+
+OWNERS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
+WIDE = 120  # columns from which there is room for everything
+HOT = 3  # segments with a hot key are named at most
+FIXED = 12  # lines beside those of table and log
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The room for the picture: columns, lines (None: as many as it takes), and whether there are colours."""
+
+    columns: int
+    lines: int | None
+    colours: bool
+
+
+def picture(topic: str, watched: Watched, frame: Frame, trouble: str = "") -> RenderableType:
+    """What is to be seen of a topic. `trouble` is why there is no newer look."""
+    segments = by_range(watched.now.segments.values())
+    rates = watched.rates()
+    owners = sorted({segment.owner for segment in segments if segment.owner})
+    styles = {owner: OWNERS[at % len(OWNERS)] if frame.colours else "" for at, owner in enumerate(owners)}
+    told = [*_log(watched.log()), *_hot(segments)]
+    rows, lines = _room(frame, len(segments), len(told))
+    shown = _hottest(segments, rates, rows)
+    return Group(
+        _head(topic, watched, segments, rates, len(owners)),
+        Text(trouble, style="red"),
+        *_bar(pieces(segments, frame.columns), rates, styles, frame),
+        _legend(frame.colours),
+        Text(),
+        _table(shown, watched, rates, styles, frame),
+        Text(f"and {len(segments) - len(shown)} more, less busy" if len(shown) < len(segments) else "", style="dim"),
+        *told[len(told) - lines :],
+    )
+
+
+def _room(frame: Frame, rows: int, lines: int) -> tuple[int, int]:
+    """How many rows of the table and lines below it there is room for: these get a third, or what is left."""
+    if frame.lines is None:
+        return rows, lines
+    free = max(2, frame.lines - FIXED)
+    lines = min(lines, max(free // 3, free - rows))
+    return min(rows, free - lines), lines
+
+
+def _hottest(segments: Sequence[Segment], rates: dict[int, float | None], most: int) -> list[Segment]:
+    hot = sorted(segments, key=lambda segment: -(rates[segment.id] or 0.0))[:most]
+    chosen = {segment.id for segment in hot}
+    return [segment for segment in segments if segment.id in chosen]
+
+
+def _head(
+    topic: str, watched: Watched, segments: Sequence[Segment], rates: dict[int, float | None], brokers: int
+) -> Text:
+    known = [rate for rate in rates.values() if rate is not None]
+    everything = watched.now.segments.values()
+    facts = [
+        f"{len(segments):,} open",
+        f"{len(everything) - len(segments):,} sealed",
+        f"{brokers} broker{'' if brokers == 1 else 's'}",
+        f"{short(sum(segment.end_offset for segment in everything))} messages"
+        + (f", {short(sum(known))}/s" if known else ""),
+    ]
+    when = f"  {_clock(watched.now.at)} UTC  "
+    return Text.assemble((topic, "bold"), (when, "dim"), " · ".join(facts), no_wrap=True, overflow="ellipsis")
+
+
+def _bar(
+    row: Sequence[Piece], rates: dict[int, float | None], styles: dict[str, str], frame: Frame
+) -> list[RenderableType]:
+    names = short_names(list(styles))
+    labels, heat, owners = Text(), Text(), Text()
+    for piece in row:
+        rate, owner = piece.rate(rates), piece.owner or ""
+        gap = " " if piece.cells > 1 else ""
+        room = piece.cells - len(gap)
+        labels.append(_fitted(piece.label, room) + gap, "bold")
+        heat.append(("█" if frame.colours else shade(rate)) * room, colour(rate) if frame.colours else "")
+        heat.append(gap)
+        name = names.get(owner, "" if owner else "-")
+        owners.append(_fitted(name, room, fill="▔" if owner else " ") + gap, styles.get(owner, ""))
+    return [_line(labels), _line(heat), _line(heat), _line(owners), _axis(frame.columns)]
+
+
+def _line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "crop"
+    return text
+
+
+def _fitted(text: str, room: int, fill: str = " ") -> str:
+    """Centred; where it does not fit, only the room is filled."""
+    return text.center(room) if len(text) <= room else fill * room
+
+
+def _axis(columns: int) -> Text:
+    ticks = [" "] * columns
+    for percent in (0, 25, 50, 75, 100):
+        text = f"{percent}%"
+        at = min(max(0, columns * percent // 100 - len(text) // 2 * (percent > 0)), columns - len(text))
+        ticks[at : at + len(text)] = text
+    return _line(Text("".join(ticks), style="dim"))
+
+
+def _legend(colours: bool) -> Text:
+    text = _line(Text.assemble(("messages/s ", "dim")))
+    for character, style, rate in legend(colours):
+        text.append(f" {character}", style)
+        text.append(f" {rate}", "dim")
+    return text
+
+
+def _table(
+    segments: Sequence[Segment], watched: Watched, rates: dict[int, float | None], styles: dict[str, str], frame: Frame
+) -> Table:
+    wide = frame.columns >= WIDE
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("segment", "keys", "messages/s", *(("1 min", "10 min", "MB/s") if wide else ()), "end offset"):
+        table.add_column(name, justify="left" if name == "keys" else "right", no_wrap=True)
+    if wide:
+        table.add_column("age", justify="right", no_wrap=True)
+        table.add_column("key hashes", no_wrap=True)
+    table.add_column("owner", no_wrap=True, overflow="ellipsis")
+    for segment in segments:
+        table.add_row(*_cells(segment, watched.now.at, rates[segment.id], styles, frame.colours, wide))
+    return table
+
+
+def _cells(
+    segment: Segment, now: datetime, rate: float | None, styles: dict[str, str], colours: bool, wide: bool
+) -> list[Text]:
+    said = Text("" if rate is None else short(rate), style=colour(rate or 0.0) if colours else "")
+    cells = [Text(str(segment.id)), Text(f"{share(segment.low)} - {share(segment.high)}"), said]
+    if wide:
+        slow = [short(segment.messages_per_s[at]) if len(segment.messages_per_s) > at else "" for at in (1, 2)]
+        mb = f"{segment.bytes_per_s[0] / 1e6:.2f}" if segment.bytes_per_s else ""
+        cells += [Text(text) for text in (*slow, mb)]
+    cells.append(Text(f"{segment.end_offset:,}"))
+    if wide:
+        cells += [Text(_age(segment.lived_s(now))), Text(f"{segment.low} - {segment.high}")]
+    owner = segment.owner or "nobody"
+    return [*cells, Text(owner, style=styles.get(owner, "red" if colours else ""))]
+
+
+def _log(entries: Sequence[tuple[datetime, str]]) -> list[Text]:
+    return [Text.assemble((_clock(at), "dim"), "  ", said, no_wrap=True, overflow="ellipsis") for at, said in entries]
+
+
+def _hot(segments: Sequence[Segment]) -> list[Text]:
+    return [
+        _line(
+            Text(f"segment {one.id} is not split: key hash {one.hot_key[0]} has {one.hot_key[1]:.0%} of its messages")
+        )
+        for one in segments
+        if one.hot_key
+    ][:HOT]
+
+
+def _clock(at: datetime) -> str:
+    return f"{at:%H:%M:%S}"
+
+
+def _age(seconds: float) -> str:
+    for unit, letter in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.0f} {letter}"
+    return f"{seconds:.0f} s"

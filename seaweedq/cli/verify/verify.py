@@ -1,0 +1,87 @@
+"""`seaweedq verify`: are a topic's files what was written, and does the broker answer what is in them?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, one_line, say
+
+if TYPE_CHECKING:
+    from seaweedq.cli.verify.verify_run import Audit
+
+EXAMPLES = """Examples: seaweedq verify flights · seaweedq verify flights --sample 0.05 ·
+seaweedq verify flights --data-dir /var/lib/seaweedq · seaweedq verify flights --store file:///mnt/store --url http://b:8080"""
+DAMAGED, BLIND = 1, 2
+
+
+def verify(
+    context: typer.Context,
+    topic: Topic,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="A broker's data folder: its files alone, unless --url is given too.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="A store's URL: its files alone, unless --url is given too.")
+    ] = None,
+    sample: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the rows to read; names and metadata are always read.")
+    ] = 1,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Audit a topic: its chains, checksums, offsets and metadata, and its rows against what the broker answers.
+
+    Exit code 0: sound. 1: damage was found. 2: it could not be looked at.
+    """
+    from seaweedq.cli.verify.verify_run import Audit
+    from seaweedq.errors import SeaweedqError
+
+    root = store or (f"file://{data_dir.absolute() / 'store'}" if data_dir else None)
+    source = context.get_parameter_source("url")
+    asked = source is not None and source.name == "COMMANDLINE"
+    audit = Audit(topic, None if root and not asked else url, root, sample)
+    try:
+        _watch(audit)
+    except (SeaweedqError, OSError, ValueError) as error:
+        complain(f"could not look at all of topic {topic}: {one_line(error)}")
+        raise typer.Exit(BLIND) from None
+    finally:
+        findings = _print(audit)
+    say(f"topic {topic}: " + (f"DAMAGED, {findings} findings" if findings else "sound"))
+    if findings:
+        raise typer.Exit(DAMAGED)
+
+
+def _watch(audit: "Audit") -> None:
+    """Run it, with a bar where somebody looks."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("listing", total=None)
+        for done, total in audit.run():
+            progress.update(task, description=f"{audit.rows:,} rows", completed=done, total=total)
+
+
+def _print(audit: "Audit") -> int:
+    """The table and the findings; how many of those."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("segment", "files", "offsets", "read", "answered", "tail", "findings", box=None)
+    for one in audit.verdicts:
+        chain = one.chain
+        offsets = f"{chain.start or 0:,} to {'?' if chain.end is None else format(chain.end, ',')}"
+        answers = [f"{one.answered:,}", f"{one.tail:,}"] if audit.live else ["", ""]
+        findings = str(len(chain.findings) or "none")
+        table.add_row(str(chain.segment), f"{chain.entries:,}", offsets, f"{one.read:,}", *answers, findings)
+    if audit.verdicts:
+        Console().print(table)
+    if audit.payloads.named or audit.payloads.notes:
+        say(f"payloads named by messages: {len(audit.payloads.named):,}")
+    for note in audit.payloads.notes:
+        say(note)
+    for finding in audit.findings:
+        say(f"{finding.where}: {finding.what}")
+    return len(audit.findings)

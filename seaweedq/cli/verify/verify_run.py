@@ -1,0 +1,255 @@
+"""The walk of `seaweedq verify`: every file of a topic through the audit, and what a broker answers beside it.
+
+Why a producer may run meanwhile: first the broker says how far each segment is in files, then the files are listed,
+then it says where each segment ends. A file that is listed is complete, and one that comes later is not looked at.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq.cli.server.stores import OpenStore, open_store
+from seaweedq.cli.verify.verify_payloads import PayloadAudit, payload_names
+from seaweedq.client.core.broker_choice import Brokers, parse_urls
+from seaweedq.client.core.calls import call, fetch_request, segments, topic_path
+from seaweedq.client.core.effects import ARROW, Reply, Request, Steps
+from seaweedq.client.core.problems import check
+from seaweedq.client.sync.transport import SyncTransport
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.errors import (
+    ClientError,
+    Damaged,
+    OffsetOutOfRange,
+    StoreUnavailable,
+    UploadConflict,
+    UploadExpired,
+    UploadNotFound,
+)
+from seaweedq.segments.agreement import disagreement, misplaced
+from seaweedq.segments.audit import Bounds, Finding, Listing, SegmentAudit
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import EntryName, segment_folder
+from seaweedq.segments.lineage import map_findings, seal_findings, unended
+from seaweedq.settings import Settings
+from seaweedq.storage.identity import NAME, Identity
+from seaweedq.storage.interface import ObjectStore
+
+PAGE_ROWS = 10_000
+PAGE_NAMES = 1_000
+TIMEOUT_S = 30.0
+
+
+@dataclass
+class Verdict:
+    """A segment's audit, and how many rows were read, answered alike by the broker, and found in its tail."""
+
+    chain: SegmentAudit
+    read: int = 0
+    answered: int = 0
+    tail: int = 0
+
+
+class Broker:
+    """What a broker says of one topic. Raises what it states, and ConnectionFailed."""
+
+    def __init__(self, url: str, topic: str) -> None:
+        self._topic = topic
+        self._transport = SyncTransport(Brokers(parse_urls(url), SystemClock().monotonic_s), TIMEOUT_S, None)
+
+    def store(self) -> tuple[str, str]:
+        """The id of its cluster, and the URL of the cluster's store."""
+        facts = self._transport.run(call("GET", "/v1/cluster"))
+        return facts["cluster"], facts["store"]
+
+    def bounds(self) -> dict[int, Bounds]:
+        """Each segment's bounds, as they are now."""
+        return {each["id"]: msgspec.convert(each, Bounds) for each in self._transport.run(segments(self._topic))}
+
+    def pages(self, segment: int, start: int, end: int) -> Iterator[tuple[int, int, pa.Table]]:
+        """Its answers for the offsets [start, end): for which of them, and the rows."""
+        while start < end:
+            request = fetch_request(self._topic, segment, start, min(PAGE_ROWS, end - start), accept=ARROW)
+            reply = check(self._transport.run(_answer(request)))
+            after = int(reply.headers["next-offset"])
+            if not start < after <= end:
+                raise Damaged(f"asked for the offsets {start} to {end - 1}, the broker goes on at {after}")
+            yield start, after, pa.ipc.open_stream(reply.body).read_all()
+            start = after
+
+    def knows_upload(self, upload: str) -> bool:
+        """Whether there is a record of that upload."""
+        try:
+            self._transport.run(call("GET", f"{topic_path(self._topic)}/uploads/{upload}"))
+        except UploadNotFound:
+            return False
+        except (UploadExpired, UploadConflict):
+            pass
+        return True
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+
+class Audit:
+    """One run over a topic; with a `url` also against that broker, whose store it is unless `root` names another.
+
+    `sample` is the share of row groups that are read; names and metadata always are.
+    """
+
+    def __init__(self, topic: str, url: str | None, root: str | None, sample: float) -> None:
+        self.live = url is not None
+        self.rows = 0
+        self.verdicts: list[Verdict] = []
+        self._topic, self._url, self._root, self._sample = topic, url, root, sample
+        self._strays: list[Finding] = []
+        self.payloads = PayloadAudit(topic)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Everything that is wrong, as far as it got."""
+        chains = (finding for verdict in self.verdicts for finding in verdict.chain.findings)
+        return [*self._strays, *chains, *self.payloads.findings]
+
+    def run(self) -> Iterator[tuple[int, int]]:
+        """Look at one row group after another: (entries done, of how many). Raises what keeps it from looking."""
+        with ExitStack() as stack:
+            broker = stack.enter_context(closing(Broker(self._url, self._topic))) if self._url else None
+            before = broker.bounds() if broker else {}
+            expected, root = broker.store() if broker else (None, "")
+            settings = Settings(store=self._root or root)
+            store = open_store(settings, SystemIds())
+            cluster, names, self.payloads.listed = asyncio.run(_look(store, self._topic))
+            if expected not in (None, cluster):
+                raise ClientError(f"the store is that of cluster {cluster}, the broker is of cluster {expected}")
+            after = broker.bounds() if broker else {}
+            listing = Listing.of(self._topic, names)
+            if broker is None and not names:
+                raise ClientError(f"there is no topics/{self._topic} in the store {self._root}")
+            self._strays += listing.findings
+            done, total = 0, sum(map(len, listing.chains.values()))
+            for number in sorted(listing.chains.keys() | after.keys()):
+                verdict = Verdict(SegmentAudit(self._topic, number, cluster))
+                self.verdicts.append(verdict)
+                chain = listing.chains.get(number, [])
+                for _ in self._files(verdict, chain, store, broker if number in after else None):
+                    yield done + verdict.chain.entries - 1, total
+                done += len(chain)
+                flushed = before[number].flushed_offset if number in before else 0
+                if number in after:
+                    state = before[number].state if number in before else "open"
+                    bounds = replace(after[number], flushed_offset=flushed, state=state)
+                    verdict.chain.finish(bounds)
+                    self._tail(verdict, bounds, broker)
+                elif broker:
+                    verdict.chain.finding("is in files, and the broker does not know of it")
+            self._lineage(settings, after)
+            self._payloads(settings, broker)
+            yield total, total
+
+    def _lineage(self, settings: Settings, known: dict[int, Bounds]) -> None:
+        """How segments follow one another: what their seals say, and with a broker what its map says."""
+        lasts = {verdict.chain.segment: last for verdict in self.verdicts if (last := verdict.chain.last)}
+        self._strays += seal_findings(self._topic, lasts)
+        self._strays += map_findings(self._topic, known) if known else ()
+        for number, later in unended(lasts).items():
+            if not asyncio.run(_is_sealed(open_store(settings, SystemIds()), self._topic, number)):
+                what = f"ends without a seal, and segment {later}, which came later, has files of its keys"
+                self._strays.append(Finding(segment_folder(self._topic, number), what))
+
+    def _payloads(self, settings: Settings, broker: Broker | None) -> None:
+        """What the rows name; what nothing names can be said only where all of them were read."""
+        asyncio.run(_sizes(open_store(settings, SystemIds()), self.payloads))
+        if self._sample == 1:
+            now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
+            self.payloads.unnamed(now, broker.knows_upload if broker else None)
+
+    def _files(
+        self, verdict: Verdict, names: Sequence[EntryName], store: ObjectStore, broker: Broker | None
+    ) -> Iterator[None]:
+        for at, name in enumerate(names):
+            try:
+                file = store.open(verdict.chain.folder + str(name))
+            except (FileNotFoundError, StoreUnavailable) as error:
+                verdict.chain.missing(name, str(error))
+                continue
+            with file:
+                for rows in verdict.chain.entry(name, file, at == len(names) - 1, self._wanted):
+                    verdict.read += rows.num_rows
+                    self.rows += rows.num_rows
+                    self.payloads.rows(verdict.chain.segment, rows)
+                    if broker:
+                        self._compare(verdict, rows, broker)
+                    yield
+            yield
+
+    def _wanted(self) -> bool:
+        return random.random() < self._sample
+
+    def _compare(self, verdict: Verdict, rows: pa.Table, broker: Broker) -> None:
+        first = rows["_offset"][0].as_py()
+        try:
+            for start, end, answer in broker.pages(verdict.chain.segment, first, first + rows.num_rows):
+                problem = disagreement(rows, answer, start, end, time.time_ns() // 1000)
+                if problem:
+                    verdict.chain.finding(problem)
+                verdict.answered += answer.num_rows
+        except (Damaged, OffsetOutOfRange) as error:
+            verdict.chain.finding(f"the broker cannot answer rows from {first} on: {error.detail}")
+
+    def _tail(self, verdict: Verdict, bounds: Bounds, broker: Broker | None) -> None:
+        """What is acknowledged and not in files must be answered from where the files end."""
+        start = verdict.chain.end if verdict.chain.entries else bounds.start_offset
+        if broker is None or start is None:
+            return
+        try:
+            for low, high, answer in broker.pages(verdict.chain.segment, start, bounds.end_offset):
+                if problem := misplaced(answer, low, high):
+                    verdict.chain.finding(problem)
+                verdict.tail += answer.num_rows
+                self.payloads.rows(verdict.chain.segment, answer)
+        except (Damaged, OffsetOutOfRange) as error:
+            verdict.chain.finding(f"the broker cannot answer the tail from {start} on: {error.detail}")
+
+
+def _answer(request: Request) -> Steps[Reply]:
+    return (yield request)  # type: ignore[no-any-return]
+
+
+async def _is_sealed(store: OpenStore, topic: str, segment: int) -> bool:
+    """Whether a chain ends in a seal by now."""
+    chain = Chain(store, topic, segment)
+    try:
+        await chain.open()
+        return chain.last is not None and chain.last.seal is not None
+    finally:
+        await store.close()
+
+
+async def _sizes(store: OpenStore, payloads: PayloadAudit) -> None:
+    try:
+        await payloads.look(store)
+    finally:
+        await store.close()
+
+
+async def _look(store: OpenStore, topic: str) -> tuple[str, list[str], list[str]]:
+    """The store's cluster id, all names below the topic's folder, and those of its payloads."""
+    try:
+        cluster = msgspec.json.decode(await store.read(NAME), type=Identity).cluster
+        names: list[str] = []
+        while page := await store.list(f"topics/{topic}/", after=names[-1] if names else "", limit=PAGE_NAMES):
+            names += page
+        payloads = await payload_names(store, topic)
+    except FileNotFoundError:
+        raise ClientError(f"there is no store: {NAME} is not there") from None
+    finally:
+        await store.close()
+    return cluster, names, payloads

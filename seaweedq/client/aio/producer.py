@@ -1,0 +1,297 @@
+"""The async producer: a task that lets go what `send` gathers, each batch in a task of its own."""
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Generator
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from seaweedq.client.core.batching import Batch, Limits
+from seaweedq.client.core.delivery import Outcome, Route
+from seaweedq.client.core.effects import Steps
+from seaweedq.client.core.map_refresh import Lookout
+from seaweedq.client.core.offload import Sent, file_job
+from seaweedq.client.core.streams import Held, Partition, Stream
+from seaweedq.client.core.wire import Published, envelope
+from seaweedq.client.files.upload_source import Progress
+from seaweedq.client.sync.upload_threads import MOST_UPLOADS
+from seaweedq.errors import ClientError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class AsyncDelivery:
+    """What becomes of one request of a producer; awaiting it gives the broker's answer, or raises the error."""
+
+    __slots__ = ("_done", "_outcome")
+
+    def __init__(self) -> None:
+        self._done = asyncio.Event()
+        self._outcome = Outcome()
+
+    def settle(self, outcome: Outcome) -> None:
+        """State the outcome."""
+        self._outcome = outcome
+        self._done.set()
+
+    async def outcome(self) -> Outcome:
+        """The outcome, once it is known."""
+        await self._done.wait()
+        return self._outcome
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._done.is_set()
+
+    async def result(self) -> Published:
+        """What the broker answered; raises the delivery's error."""
+        outcome = await self.outcome()
+        if outcome.error:
+            raise outcome.error
+        assert outcome.published is not None
+        return outcome.published
+
+    def __await__(self) -> Generator[Any, None, Published]:
+        return self.result().__await__()
+
+
+class AsyncReceipt:
+    """What becomes of one message; awaiting it gives the message's id, or raises the error."""
+
+    __slots__ = ("_delivery", "_index")
+
+    def __init__(self, delivery: AsyncDelivery, index: int) -> None:
+        self._delivery, self._index = delivery, index
+
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._delivery.done()
+
+    async def result(self) -> str:
+        """The id `{segment}-{offset}`; raises the message's error."""
+        return (await self._delivery.outcome()).id_of(self._index)
+
+    def __await__(self) -> Generator[Any, None, str]:
+        return self.result().__await__()
+
+
+class AsyncProducer:
+    """Gathers messages and publishes them in batches, each exactly once. For one event loop.
+
+    What failed is known to its receipts, and the error is also raised once: by the next `send`, `flush` or `close`.
+    The producer goes on after it.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        limits: Limits,
+        run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]],
+        on_close: Callable[["AsyncProducer"], None],
+    ) -> None:
+        self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
+        self._now_s = route.patience.monotonic_s
+        self._partition: Partition[AsyncDelivery] = Partition(limits, AsyncDelivery, route.new_id)
+        self._lookout = Lookout()
+        self._wake = asyncio.Event()
+        self._settled = asyncio.Condition()
+        self._error: Exception | None = None
+        self._closing = False
+        self._acknowledged = 0
+        self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._flights: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(MOST_UPLOADS)
+
+    async def send(
+        self,
+        value: Any,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        timestamp: datetime | str | None = None,
+        expires_in_s: float | None = None,
+    ) -> AsyncReceipt:
+        """Take a message; it leaves within `linger_ms`. Waits while `max_buffer_bytes` wait.
+
+        `value` is anything that JSON has, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError
+        and ValueError for what is no message, and the error of an earlier batch: then this message is not taken.
+        """
+        line = envelope(value, key, headers, timestamp, expires_in_s)
+        offload = self._route.offload
+        if offload and offload.is_large(line):
+            return await self._hold(key, line, offload.line(line))
+        await self._wait_for_room(len(line))
+        delivery, index = self._partition.add_line(key, line, self._now_s())
+        # The task wakes for a batch's first message and for its last: in between it knows all there is.
+        if index in (0, self._limits.batch_messages - 1):
+            self._start()
+            await asyncio.sleep(0)  # a caller that never waits would keep the task from its turn
+        return AsyncReceipt(delivery, index)
+
+    async def send_file(
+        self,
+        path: str | os.PathLike[str],
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        content_type: str | None = None,
+        progress: Progress | None = None,
+        timestamp: datetime | str | None = None,
+        expires_in_s: float | None = None,
+    ) -> AsyncReceipt:
+        """Take a file as a message: it is uploaded in the background, and published by reference.
+
+        Messages that come after it wait for it, so that all stay in order; the file must not change until then.
+        `content_type` is by default what the name's suffix stands for; `progress(bytes, of these)` hears how much was
+        sent, from any thread. Raises OSError at once where the file cannot be read, else as `send` does. The receipt
+        raises UploadMismatch, UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
+        """
+        arguments = (path, key, headers, content_type, progress, timestamp, expires_in_s)
+        job = await asyncio.to_thread(file_job, *arguments)
+        assert self._route.offload is not None
+        return await self._hold(key, b"", self._route.offload.file(job))
+
+    async def _hold(self, key: str | None, line: bytes, steps: Steps[Sent]) -> AsyncReceipt:
+        await self._wait_for_room(len(line))
+        held = self._partition.hold(key, line, self._now_s())
+        task = asyncio.create_task(self._upload(held, steps), name=f"upload-{self._route.topic}")
+        self._flights.add(task)
+        task.add_done_callback(self._flights.discard)
+        self._start()
+        return AsyncReceipt(held.batch.delivery, 0)
+
+    async def _upload(self, held: Held[AsyncDelivery], steps: Steps[Sent]) -> None:
+        sent: Sent | Exception = ClientError("the upload was cancelled")
+        try:
+            async with self._slots:
+                sent = await self._run(steps)
+        except Exception as error:  # whoever sends learns of it
+            sent = error
+        finally:
+            held.release(sent, self._now_s())
+            self._wake.set()
+
+    async def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[AsyncDelivery]:
+        """Publish a table's columns, in requests of at most half of `max_request_bytes`; a delivery for each.
+
+        Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
+        Waits while `max_buffer_bytes` wait; raises as `send` does.
+        """
+        from seaweedq.client.core.arrow_batches import slices
+
+        deliveries: list[AsyncDelivery] = []
+        limit_bytes = self._limits.max_request_bytes // 2
+        for rows in slices(table, limit_bytes):
+            await self._wait_for_room(rows.nbytes)
+            deliveries += self._partition.add_pieces(self._partition.routing.cut(rows, limit_bytes), self._now_s())
+            self._start()
+        return deliveries
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages brokers have acknowledged so far."""
+        return self._acknowledged
+
+    async def flush(self) -> None:
+        """Return once all that was sent before is settled; raises the error of a batch that failed."""
+        settled = self._partition.close_open()
+        self._wake.set()
+        async with self._settled:
+            await self._settled.wait_for(settled)
+        self._raise_error()
+
+    async def close(self) -> None:
+        """Flush and end. Raises as `flush` does; closing again is no error."""
+        self._closing = True
+        self._partition.close_open()
+        self._wake.set()
+        if self._task:
+            await self._task
+        self._on_close(self)
+        self._raise_error()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except Exception as failed:  # of a file also an OSError
+            if error is None:
+                raise
+            error.add_note(f"the producer failed too: {failed}")
+
+    async def _wait_for_room(self, size: int) -> None:
+        while not (self._error or self._closing or self._partition.has_room(size)):
+            async with self._settled:
+                await self._settled.wait()
+        self._raise_error()
+        if self._closing:
+            raise ClientError(f"the producer of topic {self._route.topic} is closed")
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error:
+            raise error
+
+    def _start(self) -> None:
+        self._wake.set()
+        if self._task is None:
+            self._task = asyncio.create_task(self._deliver_all(), name=f"producer-{self._route.topic}")
+
+    async def _deliver_all(self) -> None:
+        while not (self._closing and self._partition.idle):
+            self._wake.clear()
+            now_s = self._now_s()
+            wait_s = self._partition.ready_in_s(now_s)
+            if wait_s == 0:
+                self._look(now_s)
+                flight = asyncio.create_task(self._fly(*self._partition.take(now_s)))
+                self._flights.add(flight)
+                flight.add_done_callback(self._flights.discard)
+                continue
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        if self._looking:
+            self._looking.cancel()
+
+    async def _fly(self, stream: Stream[AsyncDelivery], batch: Batch[AsyncDelivery]) -> None:
+        outcome = await self._deliver(stream, batch)
+        batch.delivery.settle(outcome)
+        self._partition.finish(stream, batch)
+        if outcome.strayed or outcome.error:
+            self._lookout.doubt()
+        self._acknowledged += outcome.published.count if outcome.published else 0
+        self._error = self._error or outcome.error
+        self._wake.set()
+        async with self._settled:
+            self._settled.notify_all()
+
+    async def _deliver(self, stream: Stream[AsyncDelivery], batch: Batch[AsyncDelivery]) -> Outcome:
+        try:
+            outcome: Outcome = await self._run(self._route.deliver(stream, batch))
+        except Exception as error:  # the producer must live on; whoever sends learns of it
+            return Outcome(error=error)
+        return outcome
+
+    def _look(self, now_s: float) -> None:
+        if self._lookout.due(now_s):
+            self._lookout.begin()
+            self._looking = asyncio.create_task(self._follow(), name=f"segments-{self._route.topic}")
+
+    async def _follow(self) -> None:
+        try:
+            found = await self._run(self._route.look(self._partition.needs_rule))
+        except Exception:  # a map only makes things faster
+            found = None
+        self._lookout.end(self._now_s(), seen=found is not None)
+        if found:
+            seen, rule = found
+            self._partition.follow(seen, rule, self._route.given)
+            self._wake.set()

@@ -1,0 +1,175 @@
+"""The async shell's I/O: httpx carries the core's requests, over HTTP/1.1 with kept connections."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, TypeVar
+
+import httpx
+
+from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.effects import (
+    Attempt,
+    Effect,
+    Pause,
+    Piece,
+    Reply,
+    Request,
+    Signed,
+    Steps,
+    Take,
+    Together,
+    Work,
+)
+from seaweedq.client.files.upload_source import Slice
+from seaweedq.client.http.requests import LIMITS, build, failed, is_ours, is_secure, reply_of
+from seaweedq.errors import ConnectionFailed
+
+T = TypeVar("T")
+
+
+class _Stream:
+    """The body of an answer, as it comes."""
+
+    def __init__(self, url: str, response: httpx.Response) -> None:
+        self._url, self._response = url, response
+        self._chunks = response.aiter_raw()
+
+    async def take(self) -> bytes:
+        """The next bytes, none at the end. Raises ConnectionFailed."""
+        try:
+            return await anext(self._chunks, b"")
+        except httpx.RequestError as error:
+            raise failed(self._url, error) from error
+
+    async def close(self) -> None:
+        """Give the connection back, or close it where something is left."""
+        await self._response.aclose()
+
+
+class AsyncTransport:
+    """Drives the core's steps on the running event loop."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        timeout_s: float,
+        headers: Mapping[str, str] | None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._brokers, self._timeout_s, self._mock = brokers, timeout_s, transport
+        self._http = httpx.AsyncClient(headers=headers, limits=LIMITS, verify=is_secure(brokers), transport=transport)
+        self._store_http: httpx.AsyncClient | None = None
+
+    async def run(self, steps: Steps[T]) -> T:
+        """What the steps return, or the error that they raise. A cancellation is thrown into them."""
+        answer: Any = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                effect = steps.throw(failure) if failure else steps.send(answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            answer, failure = None, None
+            try:
+                answer = await self._perform(effect)
+            except BaseException as error:  # the steps may have something to tidy up
+                failure = error
+
+    async def pieces(self, steps: Steps[None]) -> AsyncIterator[bytes]:
+        """What the steps have for whoever reads. Ending it gives connections back."""
+        answer: Any = None
+        failure: ConnectionFailed | None = None
+        stream: _Stream | None = None
+        try:
+            while True:
+                try:
+                    effect = steps.throw(failure) if failure else steps.send(answer)
+                except StopIteration:
+                    return
+                answer, failure = None, None
+                if isinstance(effect, Piece):
+                    yield effect.data
+                    continue
+                try:
+                    answer = await self._perform(effect)
+                except ConnectionFailed as error:
+                    failure = error
+                if isinstance(answer, Reply) and answer.stream:
+                    stream = await _instead(stream, answer.stream)
+        finally:
+            await _instead(stream, None)
+
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Request():
+                return await self.run(self._brokers.send(effect))
+            case Attempt() | Signed():
+                return await self._send(effect)
+            case Take():
+                return await effect.stream.take()
+            case Work():
+                return await asyncio.to_thread(effect.run)
+            case Pause():
+                return await asyncio.sleep(effect.seconds)
+            case Together():
+                return await self._together(effect)
+        raise TypeError(f"nobody reads this {type(effect).__name__}")
+
+    async def _send(self, effect: Attempt | Signed) -> Reply:
+        request = effect.request if isinstance(effect, Attempt) else effect
+        http = self._http_for(effect)
+        chunks = _chunks(request.content) if isinstance(request.content, Slice) else None
+        made = build(http, effect, chunks, self._timeout_s)
+        try:
+            response = await http.send(made, stream=request.streamed)
+            if not request.streamed:
+                return reply_of(effect.url, response)
+            if response.is_success:
+                return reply_of(effect.url, response, _Stream(effect.url, response))
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+        except httpx.RequestError as error:
+            raise failed(effect.url, error) from error
+        return reply_of(effect.url, response)
+
+    def _http_for(self, effect: Attempt | Signed) -> httpx.AsyncClient:
+        """What the user's brokers get beside requests is nothing for stores."""
+        if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
+            return self._http
+        self._store_http = self._store_http or httpx.AsyncClient(limits=LIMITS, transport=self._mock)
+        return self._store_http
+
+    async def _together(self, effect: Together) -> None:
+        todo = iter(effect.steps)
+
+        async def work() -> None:
+            for steps in todo:
+                await self.run(steps)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(effect.most):
+                    group.create_task(work())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+        if self._store_http is not None:
+            await self._store_http.aclose()
+
+
+async def _chunks(body: Slice) -> AsyncIterator[bytes]:
+    chunks = body.chunks()
+    while chunk := await asyncio.to_thread(next, chunks, b""):
+        yield chunk
+
+
+async def _instead(old: _Stream | None, new: _Stream | None) -> _Stream | None:
+    if old is not None:
+        await old.close()
+    return new

@@ -1,0 +1,1 @@
+"""The client's core without I/O: effects, calls, batches, segment maps."""

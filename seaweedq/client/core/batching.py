@@ -1,0 +1,167 @@
+"""What one stream of a producer holds: messages in batches, under their sequences. Pure: the time is passed in.
+
+Batches leave in order, one at a time. A batch takes its sequence as it leaves, and keeps it over all its attempts.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import inf
+from typing import Generic, TypeVar
+
+from seaweedq.client.core.effects import ARROW, NDJSON
+
+D = TypeVar("D")
+MIB = 1024 * 1024
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's IPC format
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a batch is full, how long it may wait, and how much a producer holds.
+
+    `linger_ms` trades latency for larger batches; `batch_bytes` must be below the broker's `max_request_bytes`, and
+    over `max_buffer_bytes` of messages not yet acknowledged `send` blocks.
+    """
+
+    linger_ms: float = 5
+    batch_messages: int = 10_000
+    batch_bytes: int = 2 * MIB
+    max_buffer_bytes: int = 64 * MIB
+    max_request_bytes: int = 16 * MIB
+
+    def __post_init__(self) -> None:
+        for name, least in (("linger_ms", 0), ("batch_messages", 1), ("batch_bytes", 1), ("max_buffer_bytes", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it is at least {least}")
+        if self.batch_bytes > self.max_request_bytes:
+            raise ValueError(f"batch_bytes {self.batch_bytes} is over max_request_bytes {self.max_request_bytes}")
+
+
+@dataclass(slots=True)
+class Batch(Generic[D]):
+    """Messages that go in one request. `delivery` is the shell's: what waits for the outcome.
+
+    One that is `held` keeps a place: what it has to say comes later, and all behind it wait. By then it may have
+    failed, with `error`. `upload_id` is what it names.
+    """
+
+    content_type: str
+    delivery: D
+    opened_s: float
+    lines: list[bytes] = field(default_factory=list)
+    size: int = 0
+    count: int = 0
+    sequence: int = -1
+    head: bytes = b""
+    held: bool = False
+    upload_id: str | None = None
+    error: Exception | None = None
+
+    def content(self, lines: list[bytes]) -> bytes:
+        """The body of a request with these lines; of Arrow streams that were joined it is one stream."""
+        if not self.head:
+            return b"\n".join(lines)
+        return b"".join(
+            (self.head, *(memoryview(each)[len(self.head) : -len(END_OF_STREAM)] for each in lines), END_OF_STREAM)
+        )
+
+
+class Batcher(Generic[D]):
+    """Fills batches and lets them go. Not safe for threads by itself: the shell locks.
+
+    `accepted` and `settled` count messages; what was accepted is settled in order.
+    """
+
+    def __init__(self, limits: Limits, new_delivery: Callable[[], D]) -> None:
+        self._limits, self._new_delivery = limits, new_delivery
+        self._closed: deque[Batch[D]] = deque()
+        self._open: Batch[D] | None = None
+        self._in_flight: Batch[D] | None = None
+        self._next_sequence = 0
+        self._released_s = -inf
+        self.accepted = self.settled = 0
+
+    def add_line(self, line: bytes, now_s: float) -> tuple[D, int]:
+        """Add a message as a line of JSON: the delivery of its batch, and its place in it."""
+        size = len(line) + 1
+        batch = self._open
+        if batch is not None and batch.size + size > self._limits.batch_bytes:
+            self.close_open()
+            batch = None
+        if batch is None:
+            batch = self._open = Batch(NDJSON, self._new_delivery(), now_s)
+        batch.lines.append(line)
+        batch.size += size
+        batch.count += 1
+        self.accepted += 1
+        if batch.count >= self._limits.batch_messages:
+            self.close_open()
+        return batch.delivery, batch.count - 1
+
+    def add_stream(self, stream: bytes, rows: int, now_s: float, head: bytes = b"") -> D:
+        """Add an Arrow stream behind what waits already.
+
+        It is a batch of its own; with a `head`, its beginning that says the schema, it joins the last one that waits,
+        if that has the same and room.
+        """
+        self.close_open()
+        self.accepted += rows
+        last = self._closed[-1] if self._closed else None
+        if last and head and last.head == head and self._has_room(last, len(stream), rows):
+            last.lines.append(stream)
+            last.size += len(stream)
+            last.count += rows
+            return last.delivery
+        batch = Batch(ARROW, self._new_delivery(), now_s, [stream], len(stream), rows, head=head)
+        self._closed.append(batch)
+        return batch.delivery
+
+    def _has_room(self, batch: Batch[D], size: int, count: int) -> bool:
+        limits = self._limits
+        return batch.size + size <= limits.batch_bytes and batch.count + count <= limits.batch_messages
+
+    def hold(self, size: int, now_s: float) -> Batch[D]:
+        """Keep a place for a message of which `size` bytes are here: a batch of its own, to be released."""
+        self.close_open()
+        self.accepted += 1
+        batch = Batch(NDJSON, self._new_delivery(), now_s, [], size, 1, held=True)
+        self._closed.append(batch)
+        return batch
+
+    def release(self, batch: Batch[D], now_s: float) -> None:
+        """A batch that was held may leave when it is its turn. Patience with it, and with what waited, begins now."""
+        batch.held = False
+        self._released_s = now_s
+
+    def close_open(self) -> None:
+        """Let the open batch go without waiting for more."""
+        if self._open is not None:
+            self._closed.append(self._open)
+            self._open = None
+
+    def ready_in_s(self, now_s: float) -> float | None:
+        """Seconds until a batch may leave: 0 for now, None while there is none or one is in flight."""
+        if self._in_flight is not None:
+            return None
+        if self._closed:
+            return None if self._closed[0].held else 0.0
+        if self._open is None:
+            return None
+        return max(0.0, self._open.opened_s + self._limits.linger_ms / 1000 - now_s)
+
+    def take(self) -> Batch[D]:
+        """The batch whose turn it is, with its sequence. Only when `ready_in_s` is 0."""
+        if not self._closed:
+            self.close_open()
+        batch = self._in_flight = self._closed.popleft()
+        batch.opened_s = max(batch.opened_s, self._released_s)
+        batch.sequence = self._next_sequence
+        self._next_sequence += batch.count
+        return batch
+
+    def finish(self) -> None:
+        """The batch in flight is settled, one way or the other: the next may leave."""
+        assert self._in_flight is not None
+        self.settled += self._in_flight.count
+        self._in_flight = None

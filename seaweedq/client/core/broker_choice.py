@@ -1,0 +1,93 @@
+"""Which broker a request goes to, and who is next where one fails. Pure: the time is passed in.
+
+A client is given some brokers, and learns of others from a topic's segment map. Given ones are always worth a try;
+those that failed a moment ago go last. Learned ones are only ever a short cut: one that failed is left out for a while,
+and for long if it never answered, since its address may be one that cannot be reached from here.
+"""
+
+from collections.abc import Callable, Sequence
+from urllib.parse import urlsplit
+
+from seaweedq.client.core.effects import Attempt, Reply, Request, Steps
+from seaweedq.errors import ConnectionFailed
+
+AVOID_S, AVOID_MOST_S, AVOID_STRANGER_S = 1.0, 30.0, 300.0
+_ELSEWHERE = frozenset({502, 503, 504})
+_SAFE = frozenset({"GET", "PUT"})
+
+
+class Brokers:
+    """The brokers of a client. Threads may share it: who reads an old state makes a detour."""
+
+    def __init__(self, urls: Sequence[str], monotonic_s: Callable[[], float]) -> None:
+        self.urls = tuple(urls)
+        self._monotonic_s = monotonic_s
+        self._scheme = urlsplit(self.urls[0]).scheme
+        self._answered = set(self.urls)
+        self._failures: dict[str, tuple[int, float]] = {}  # how often in a row, and until when it is avoided
+
+    def order(self, preferred: Sequence[str] = ()) -> list[str]:
+        """Where to try, in this order: `preferred`, then those given."""
+        now_s = self._monotonic_s()
+        learned = [url for url in preferred if self._usable(url, now_s)]
+        return sorted(dict.fromkeys([*learned, *self.urls]), key=lambda url: self._avoided_s(url, now_s))
+
+    def send(self, request: Request) -> Steps[Reply]:
+        """One round: the first answer that is none of 502, 503 and 504, else the last one, or the last failure.
+
+        What may not be repeated goes on to the next broker only if it cannot have reached the one before.
+        """
+        repeatable = request.repeatable or request.method in _SAFE
+        reply: Reply
+        last: Reply | ConnectionFailed | None = None
+        for url in self.order(request.urls):
+            try:
+                last = reply = yield Attempt(url, request)
+            except ConnectionFailed as error:
+                last = error
+                self._fail(url)
+                if repeatable or not error.fields.get("sent", True):
+                    continue
+                raise
+            if reply.status not in _ELSEWHERE:
+                self._failures.pop(url, None)
+                self._answered.add(url)
+                return reply
+            self._fail(url)
+            if not repeatable:
+                return reply
+        if isinstance(last, Reply):
+            return last
+        assert last is not None
+        raise last
+
+    def _usable(self, url: str, now_s: float) -> bool:
+        # Another scheme may mean a check of certificates that this client did not set up.
+        return urlsplit(url).scheme == self._scheme and (url in self.urls or not self._avoided_s(url, now_s))
+
+    def _avoided_s(self, url: str, now_s: float) -> float:
+        until_s = self._failures.get(url, (0, 0.0))[1]
+        return until_s if until_s > now_s else 0.0
+
+    def _fail(self, url: str) -> None:
+        times = self._failures.get(url, (0, 0.0))[0]
+        avoid_s = min(AVOID_MOST_S, AVOID_S * 2.0 ** min(times, 30)) if url in self._answered else AVOID_STRANGER_S
+        self._failures[url] = (times + 1, self._monotonic_s() + avoid_s)
+
+
+def parse_urls(url: str | Sequence[str]) -> tuple[str, ...]:
+    """One URL, several separated by commas, or a sequence of such. Raises ValueError for what is none."""
+    given = [url] if isinstance(url, str) else list(url)
+    urls = tuple(dict.fromkeys(_base(one.strip()) for text in given for one in text.split(",")))
+    if len({urlsplit(one).scheme for one in urls}) > 1:
+        raise ValueError(f"url is {url!r}; either all brokers are http:// or all are https://")
+    if not urls:
+        raise ValueError("url names no broker")
+    return urls
+
+
+def _base(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ValueError(f"url is {url!r}; it should be like http://127.0.0.1:8080")
+    return url.rstrip("/")

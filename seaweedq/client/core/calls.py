@@ -1,0 +1,115 @@
+"""The core's calls, one for each route: each says what to send and what its answer means. No I/O.
+
+A call here is one request, which `brokers` may offer to several; only what `Patience` sends is tried for longer.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+from urllib.parse import quote
+
+import msgspec
+
+from seaweedq.client.core.effects import JSON, NDJSON, Request, Steps
+from seaweedq.client.core.message import M, Make, Page
+from seaweedq.client.core.problems import check
+from seaweedq.client.core.wire import Published, decode_page, decode_published, encode, envelope, reference_envelope
+
+Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
+# Longest wait that a broker grants.
+MAX_WAIT_S = 30.0
+_FLUSH_WAIT_S = 300.0
+
+
+def topic_path(topic: str) -> str:
+    """The path of a topic; its name is quoted, so that a bad one is the broker's to refuse."""
+    return f"/v1/topics/{quote(topic, safe='')}"
+
+
+def subscription_path(topic: str, subscription: str) -> str:
+    """The path of a subscription."""
+    return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}"
+
+
+def call(
+    method: Method, path: str, body: Mapping[str, Any] | None = None, wait_s: float = 0, repeatable: bool = False
+) -> Steps[Any]:
+    """Send JSON (or nothing), return the decoded answer: None if it is empty."""
+    content, headers = (b"", {}) if body is None else (encode(body), {"Content-Type": JSON})
+    reply = check((yield Request(method, path, {}, content, headers, wait_s, repeatable=repeatable)))
+    return msgspec.json.decode(reply.body) if reply.body else None
+
+
+def flush(topic: str) -> Steps[Any]:
+    """Flush a topic; large tails take their time."""
+    return (yield from call("POST", f"{topic_path(topic)}/flush", wait_s=_FLUSH_WAIT_S, repeatable=True))
+
+
+def pages(path: str, member: str) -> Steps[list[dict[str, Any]]]:
+    """A whole paged list: goes on while the answer has a `next_page_token`."""
+    found: list[dict[str, Any]] = []
+    params: dict[str, str] = {}
+    while True:
+        reply = check((yield Request("GET", path, params)))
+        answer = msgspec.json.decode(reply.body)
+        found += answer[member]
+        token = answer.get("next_page_token")
+        if not token:
+            return found
+        params = {"page_token": str(token)}
+
+
+def segments(topic: str) -> Steps[list[dict[str, Any]]]:
+    """A topic's segment map."""
+    answer = yield from call("GET", f"{topic_path(topic)}/segments")
+    found: list[dict[str, Any]] = answer["segments"]
+    return found
+
+
+def publish(topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Steps[Published]:
+    """Publish a message, or several, in one request."""
+    if isinstance(messages, Mapping):
+        request = publish_request(topic, JSON, _line(messages))
+    else:
+        request = publish_request(topic, NDJSON, b"\n".join(map(_line, messages)))
+    reply = check((yield request))
+    return decode_published(reply.body)
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    what = "reference" if "reference" in message else "value"
+    unknown = message.keys() - {what, "key", "headers", "timestamp", "expires_in_s"}
+    if unknown or what not in message:
+        reason = f"unknown fields {sorted(unknown)}" if unknown else "no value"
+        raise ValueError(
+            f"a message has {reason}; it is {{value or reference, key?, headers?, timestamp?, expires_in_s?}}"
+        )
+    if what == "value":
+        return envelope(**message)
+    more = {name: field for name, field in message.items() if name != what}
+    return reference_envelope(_upload_id(message[what]), **more)
+
+
+def _upload_id(reference: Any) -> str:
+    if not isinstance(reference, Mapping) or reference.keys() != {"upload_id"}:
+        raise ValueError('a reference is {"upload_id": ...}')
+    return str(reference["upload_id"])
+
+
+def publish_request(topic: str, content_type: str, content: bytes, headers: Mapping[str, str] | None = None) -> Request:
+    """The request of a publish."""
+    return Request(
+        "POST", f"{topic_path(topic)}/messages", {}, content, {"Content-Type": content_type, **(headers or {})}
+    )
+
+
+def fetch_request(topic: str, segment: int, offset: int, limit: int, wait_s: float = 0, accept: str = JSON) -> Request:
+    """The request of a fetch."""
+    params = {"offset": str(offset), "limit": str(limit), "wait_s": f"{wait_s:g}"}
+    path = f"{topic_path(topic)}/segments/{segment}/messages"
+    return Request("GET", path, params, headers={"Accept": accept}, wait_s=wait_s)
+
+
+def fetch(topic: str, segment: int, offset: int, limit: int, wait_s: float, message: Make[M]) -> Steps[Page[M]]:
+    """Messages of a segment from an offset on."""
+    reply = check((yield fetch_request(topic, segment, offset, limit, wait_s)))
+    return Page(decode_page(reply.body), message)

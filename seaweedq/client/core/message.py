@@ -1,0 +1,194 @@
+"""A message as users see it. It decodes its value when asked, and knows where its ack goes."""
+
+import asyncio
+import base64
+import io
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime
+from typing import Any, BinaryIO, Generic, TypeVar
+
+import msgspec
+from msgspec import UnsetType
+
+from seaweedq.client.core.wire import PageAnswer, Reference, WireMessage, encode
+from seaweedq.client.files.atomic_file import Landing
+from seaweedq.client.files.payload_file import AsyncPayload, reader
+from seaweedq.client.files.upload_source import CHUNK_BYTES, Progress
+from seaweedq.errors import ClientError
+
+
+def _nothing_to_ack(id: str) -> None:
+    raise ClientError(f"message {id} was fetched, not delivered by a subscription: there is nothing to ack", id=id)
+
+
+class BaseMessage:
+    """One message, but for its payload. Read only, apart from `ack`."""
+
+    __slots__ = ("_ack", "_wire")
+
+    def __init__(self, wire: WireMessage, ack: Callable[[str], None]) -> None:
+        self._wire, self._ack = wire, ack
+
+    @property
+    def id(self) -> str:
+        """`{segment}-{offset}`, unique in the topic."""
+        return self._wire.id
+
+    @property
+    def key(self) -> str | None:
+        """The key, if it has one."""
+        return self._wire.key
+
+    @property
+    def value(self) -> Any:
+        """The value: decoded JSON, the object of a typed topic's fields, or the bytes of a `bytes` topic.
+
+        None where there is a `reference`: nothing is fetched unless `open` or `download` asks for it.
+        """
+        value = self._wire.value
+        if self._wire.reference:
+            return None
+        return self.raw if isinstance(value, UnsetType) else msgspec.json.decode(value)
+
+    @property
+    def raw(self) -> bytes:
+        """The value as stored: its JSON text, or the bytes of a `bytes` topic. Empty where there is a `reference`."""
+        wire = self._wire
+        if wire.reference:
+            return b""
+        if not isinstance(wire.value, UnsetType):
+            return bytes(wire.value)
+        return base64.b64decode(wire.value_base64) if isinstance(wire.value_base64, str) else b""
+
+    @property
+    def json(self) -> bytes:
+        """The whole message as a broker gives it, as one line of JSON."""
+        return encode(self._wire)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The publisher's headers, empty where there are none."""
+        return self._wire.headers or {}
+
+    @property
+    def timestamp(self) -> datetime:
+        """The publisher's time, else the broker's; UTC."""
+        return self._wire.timestamp
+
+    @property
+    def segment(self) -> int:
+        """The segment it is in."""
+        return self._wire.segment
+
+    @property
+    def offset(self) -> int:
+        """Its position there, from 0."""
+        return self._wire.offset
+
+    @property
+    def attempt(self) -> int:
+        """How often it was delivered to the subscription, this time included; 1 for a fetched one."""
+        attempt = self._wire.attempt
+        return 1 if isinstance(attempt, UnsetType) else attempt
+
+    @property
+    def reference(self) -> Reference | None:
+        """Its payload, where it was published by reference: `uri`, `size`, `sha256`, `content_type`, `url`."""
+        return self._wire.reference or None
+
+    def ack(self) -> None:
+        """Have it never delivered again. Sent in the background with others, so that it returns at once.
+
+        Raises ClientError for a message that was fetched.
+        """
+        self._ack(self._wire.id)
+
+    def __repr__(self) -> str:
+        what = repr(self.reference) if self.reference else f"value={self.raw[:80]!r}"
+        return f"Message(id={self.id!r}, key={self.key!r}, {what})"
+
+
+class Message(BaseMessage):
+    """One message. Read only, apart from `ack`."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(
+        self, wire: WireMessage, pieces: Callable[[WireMessage], Iterator[bytes]], ack: Callable[[str], None]
+    ) -> None:
+        super().__init__(wire, ack)
+        self._pieces = pieces
+
+    def open(self) -> BinaryIO:
+        """The payload as a file to read from, once and from its begin; without a `reference` the value's own bytes.
+
+        Read from the store, or through a broker where that fails; what is cut off goes on by itself. The last bytes
+        come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Close it.
+        """
+        return reader(self._pieces(self._wire)) if self._wire.reference else io.BytesIO(self.raw)
+
+    def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Write the payload (or the value's own bytes) to a file, which appears once its digest was checked.
+
+        `progress(bytes, of these)` is called as it goes. Raises as reading does, and OSError; then there is no file.
+        """
+        landing = Landing(path, self._wire.reference.size if self._wire.reference else len(self.raw), progress)
+        try:
+            with self.open() as file:
+                while data := file.read(CHUNK_BYTES):
+                    landing.write(data)
+            landing.commit()
+        finally:
+            landing.discard()
+
+
+class AsyncMessage(BaseMessage):
+    """One message, for an event loop. Read only, apart from `ack`."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(
+        self, wire: WireMessage, pieces: Callable[[WireMessage], AsyncIterator[bytes]], ack: Callable[[str], None]
+    ) -> None:
+        super().__init__(wire, ack)
+        self._pieces = pieces
+
+    def open(self) -> AsyncPayload:
+        """The payload, to be read in an `async with`; without a `reference` the value's own bytes.
+
+        What `Message.open` says holds here too.
+        """
+        return AsyncPayload(self._pieces(self._wire) if self._wire.reference else _alone(self.raw))
+
+    async def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Write the payload (or the value's own bytes) to a file, as `Message.download` does."""
+        size = self._wire.reference.size if self._wire.reference else len(self.raw)
+        landing = await asyncio.to_thread(Landing, path, size, progress)
+        try:
+            async with self.open() as payload:
+                async for data in payload:
+                    await asyncio.to_thread(landing.write, data)
+            await asyncio.to_thread(landing.commit)
+        finally:
+            landing.discard()
+
+
+async def _alone(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+M = TypeVar("M", bound=BaseMessage)
+Make = Callable[[WireMessage, Callable[[str], None]], M]
+
+
+class Page(Generic[M]):
+    """The answer to a fetch: the messages, and where to go on."""
+
+    __slots__ = ("messages", "next_offset", "sealed", "successors")
+
+    def __init__(self, answer: PageAnswer, message: Make[M]) -> None:
+        self.messages = [message(wire, _nothing_to_ack) for wire in answer.messages]
+        self.next_offset = answer.next_offset
+        self.sealed = answer.sealed
+        self.successors = answer.successors

@@ -1,0 +1,154 @@
+"""What a producer sends by reference: files, and values that are over the broker's limit for one message. No I/O.
+
+The limit is the broker's setting `max_message_bytes`. A client cannot ask for it: it goes by what the user says (the
+default of the setting), and learns a smaller one from a refusal.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from mimetypes import MimeTypes
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from seaweedq.client.core.calls import call, topic_path
+from seaweedq.client.core.effects import JSON, Steps, Work
+from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.segment_map import KeyRule
+from seaweedq.client.core.uploading import ANY_BYTES, Uploading
+from seaweedq.client.core.wire import reference_envelope
+from seaweedq.client.files.upload_source import Progress, Source
+from seaweedq.errors import MessageTooLarge, TopicNotFound
+
+
+class _Line(msgspec.Struct):
+    """A message's line, as it was encoded here."""
+
+    value: msgspec.Raw | UnsetType = UNSET
+    value_base64: bytes | UnsetType = UNSET
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    timestamp: str | None = None
+    expires_in_s: float | None = None
+
+    @property
+    def content(self) -> bytes:
+        """The value's bytes, as the broker counts them."""
+        if isinstance(self.value, UnsetType):
+            return b"" if isinstance(self.value_base64, UnsetType) else self.value_base64
+        return bytes(self.value)
+
+
+_KINDS = MimeTypes()
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+@dataclass(frozen=True, slots=True)
+class FileJob:
+    """A file to be sent."""
+
+    path: Path
+    key: str | None
+    headers: dict[str, str] | None
+    timestamp: datetime | str | None
+    expires_in_s: float | None
+    content_type: str
+    progress: Progress | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The line that names an upload, and the upload; None where the value goes inline after all."""
+
+    line: bytes
+    upload_id: str | None
+
+
+def type_of(path: Path) -> str:
+    """The content type that a file's suffix stands for, on every machine the same."""
+    kind, encoding = _KINDS.guess_type(path.name)
+    return kind if kind and not encoding else ANY_BYTES
+
+
+def file_job(
+    path: str | os.PathLike[str],
+    key: str | None,
+    headers: dict[str, str] | None,
+    content_type: str | None,
+    progress: Progress | None,
+    timestamp: datetime | str | None,
+    expires_in_s: float | None,
+) -> FileJob:
+    """What is to be done for a file. Raises OSError where it cannot be read, and as `envelope` does."""
+    file = Path(path)
+    with file.open("rb"):
+        reference_envelope("", key, headers, timestamp, expires_in_s)
+    return FileJob(file, key, headers, timestamp, expires_in_s, content_type or type_of(file), progress)
+
+
+class Offload:
+    """Uploads of a producer's topic. `limit_bytes` is the largest value that goes inline; it only becomes smaller."""
+
+    def __init__(self, topic: str, patience: Patience, brokers: tuple[str, ...], limit_bytes: int) -> None:
+        self._topic, self._patience, self._brokers = topic, patience, brokers
+        self.limit_bytes = limit_bytes
+        self._rule: KeyRule | None = None
+
+    def is_large(self, line: bytes) -> bool:
+        """Whether the value of a message is over the limit."""
+        return len(line) > self.limit_bytes and len(_decode(line).content) > self.limit_bytes
+
+    def file(self, job: FileJob) -> Steps[Sent]:
+        """Upload a file. Raises as `Uploading.run` does."""
+        source: Source = yield Work(lambda: Source.of(job.path))
+        upload_id = yield from self._upload(source, job.content_type, job.progress)
+        more = (job.key, job.headers, job.timestamp, job.expires_in_s)
+        return Sent(reference_envelope(upload_id, *more), upload_id)
+
+    def line(self, line: bytes, make: bool = False) -> Steps[Sent]:
+        """Upload the value of a message. A typed topic takes no references: there the broker judges it as it is. So it
+        does where there is no topic, unless `make` says to make one: a broker that would have says so by a 413."""
+        if self._rule is None:
+            try:
+                facts: Mapping[str, Any] = yield from call("GET", topic_path(self._topic))
+            except TopicNotFound:
+                if not make:
+                    return Sent(line, None)
+                facts = yield from call("PUT", topic_path(self._topic), {})
+            self._rule = KeyRule(facts.get("key_field"), facts.get("format") == "typed")
+        if self._rule.typed:
+            return Sent(line, None)
+        found = _decode(line)
+        key = found.key
+        if key is None and self._rule.field is not None:
+            from seaweedq.client.core.key_extraction import Keys
+
+            key = Keys(self._rule).of_line(None, line)
+        content_type = JSON if isinstance(found.value_base64, UnsetType) else ANY_BYTES
+        upload_id = yield from self._upload(Source.of(found.content), content_type, None)
+        return Sent(reference_envelope(upload_id, key, found.headers, found.timestamp, found.expires_in_s), upload_id)
+
+    def again(self, lines: list[bytes], error: MessageTooLarge) -> Steps[list[bytes]]:
+        """The same messages, with what is over the broker's limit uploaded; raises the error where nothing is."""
+        limit = error.fields.get("limit_bytes")
+        if isinstance(limit, int):
+            self.limit_bytes = min(self.limit_bytes, limit)
+        found, changed = [], False
+        for line in lines:
+            sent = (yield from self.line(line, make=True)) if self.is_large(line) else Sent(line, None)
+            changed = changed or sent.upload_id is not None
+            found.append(sent.line)
+        if not changed:
+            raise error
+        return found
+
+    def _upload(self, source: Source, content_type: str, progress: Progress | None) -> Steps[str]:
+        try:
+            upload = Uploading(self._topic, source, content_type, self._patience, self._brokers, progress)
+            return (yield from upload.run())
+        finally:
+            source.close()

@@ -1,0 +1,62 @@
+"""What all subscribers share: ensure the subscription, pull, ack, and when an idle one ends. No I/O."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seaweedq.client.core.calls import MAX_WAIT_S, subscription_path
+from seaweedq.client.core.effects import JSON, Request, Steps
+from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.wire import Acked, WireMessage, decode_acked, decode_pull, encode
+from seaweedq.errors import SubscriptionConflict
+
+# Acks wait for company, but no longer than this, and no more of them than that.
+ACK_LINGER_S = 0.1
+ACK_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Pulling:
+    """One consumer of a subscription."""
+
+    topic: str
+    subscription: str
+    consumer: str
+    max_messages: int
+    idle_timeout_s: float | None
+    patience: Patience
+
+    def ensure(self, start: str | Mapping[str, Any], ack_deadline_s: float) -> Steps[None]:
+        """Create the subscription; one that is there already is used as it is. A repeat finds its own."""
+        body = {"mode": "ordered", "start": start, "ack_deadline_s": ack_deadline_s}
+        path = subscription_path(self.topic, self.subscription)
+        try:
+            yield from self.patience.send(Request("PUT", path, {}, encode(body), {"Content-Type": JSON}))
+        except SubscriptionConflict:
+            return
+
+    def pull(self) -> Steps[list[WireMessage] | None]:
+        """Wait for messages: at least one, or None once brokers had none for `idle_timeout_s`.
+
+        Only waits that a broker answered count as idle; an outage is an error, once patience ends.
+        """
+        left_s = self.idle_timeout_s
+        while True:
+            wait_s = MAX_WAIT_S if left_s is None else min(MAX_WAIT_S, left_s)
+            body = {"max_messages": self.max_messages, "wait_s": wait_s, "consumer": self.consumer}
+            reply = yield from self.patience.send(self._post("pull", body, wait_s))
+            if messages := decode_pull(reply.body).messages:
+                return messages
+            if left_s is not None:
+                left_s -= wait_s
+                if left_s <= 0:
+                    return None
+
+    def ack(self, ids: list[str]) -> Steps[Acked]:
+        """Ack; 200 means durable."""
+        reply = yield from self.patience.send(self._post("ack", {"ids": ids, "consumer": self.consumer}))
+        return decode_acked(reply.body)
+
+    def _post(self, verb: str, body: dict[str, Any], wait_s: float = 0) -> Request:
+        path = f"{subscription_path(self.topic, self.subscription)}/{verb}"
+        return Request("POST", path, {}, encode(body), {"Content-Type": JSON}, wait_s, repeatable=True)

@@ -1,0 +1,62 @@
+"""When and how often a request is sent again. Pure: time and randomness are passed in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from seaweedq.client.core.effects import Pause, Reply, Request, Steps
+from seaweedq.client.core.problems import TRANSIENT, check, error_of, retry_after_s
+from seaweedq.errors import ConnectionFailed, SeaweedqError
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses between attempts: doubling from `first_s` up to `cap_s`, each cut by up to a half at random."""
+
+    first_s: float = 0.05
+    cap_s: float = 2.0
+
+    def pause_s(self, attempt: int, random: float) -> float:
+        """Seconds to wait after failed attempt number `attempt` (from 0); `random` is in [0, 1)."""
+        whole: float = min(self.cap_s, self.first_s * 2.0 ** min(attempt, 30))
+        return whole * (1 - random / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a request is repeated: for at most `total_s` seconds, on top of what the server was asked to wait."""
+
+    total_s: float
+    monotonic_s: Callable[[], float]
+    random: Callable[[], float]
+    backoff: Backoff = Backoff()
+
+    def pause_s(self, attempt: int) -> float:
+        """Seconds to wait after failed attempt number `attempt` (from 0)."""
+        return self.backoff.pause_s(attempt, self.random())
+
+    def send(self, request: Request, since_s: float | None = None) -> Steps[Reply]:
+        """Send until a broker takes it; patience counts from `since_s` (monotonic), by default from now.
+
+        Lost connections, timeouts, 408, 429 and 502 to 504 are tried again, not before the answer's Retry-After;
+        anything else, and the last failure once patience ends, is raised.
+
+        The request must be safe to repeat.
+        """
+        began_s = self.monotonic_s() if since_s is None else since_s
+        deadline = began_s + request.wait_s + self.total_s
+        attempt = 0
+        while True:
+            failure: SeaweedqError
+            try:
+                reply: Reply = yield request
+            except ConnectionFailed as error:
+                failure, wait_s = error, 0.0
+            else:
+                if reply.status not in TRANSIENT:
+                    return check(reply)
+                failure, wait_s = error_of(reply), retry_after_s(reply)
+            wait_s = max(wait_s, self.pause_s(attempt))
+            if self.monotonic_s() + wait_s > deadline:
+                raise failure
+            yield Pause(wait_s)
+            attempt += 1

@@ -1,0 +1,55 @@
+"""Signed URLs: what may be said of them, and what the answer of a store to one of them means."""
+
+import re
+from urllib.parse import urlsplit
+
+from seaweedq.client.core.effects import Reply
+from seaweedq.client.core.problems import error_of
+from seaweedq.errors import (
+    BadRequest,
+    ClientError,
+    Forbidden,
+    RequestTimeout,
+    SeaweedqError,
+    UploadExpired,
+    UploadIncomplete,
+    UploadMismatch,
+)
+
+_CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")
+# What S3 says where the bytes are not those that the URL was made for.
+_OTHER_BYTES = frozenset(
+    {"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch", "EntityTooLarge"}
+)
+# Of a token that is too old, or of a body that did not come whole.
+_PASSING = (Forbidden, RequestTimeout, UploadExpired, UploadIncomplete)
+
+
+def bare(url: str) -> str:
+    """A URL without what makes it a permission: no query, no user, no fragment."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def refusal(reply: Reply, what: str) -> SeaweedqError:
+    """What a store, or the broker in its place, says instead of success. `what` was to be done."""
+    if "problem+json" in reply.headers.get("content-type", ""):
+        return error_of(reply)
+    found = _CODE.search(reply.body)
+    code = found[1].decode() if found else ""
+    if code in _OTHER_BYTES:
+        return UploadMismatch(f"{what}: the store says that these are not the bytes that were announced ({code})")
+    said = f"{reply.status} {code}".strip()
+    return ClientError(f"{what}: {bare(reply.url)} answered {said}", status=reply.status, code=code)
+
+
+def final(error: SeaweedqError) -> bool:
+    """Whether a fresh URL will not help: the request itself is wrong."""
+    return isinstance(error, BadRequest) and not isinstance(error, _PASSING)
+
+
+def is_there(reply: Reply) -> bool:
+    """Whether a put was refused since the object is there already; `complete` tells whether it is the right one."""
+    if reply.status == 412:
+        return True
+    return reply.status == 409 and b"/problems/upload-conflict" in reply.body

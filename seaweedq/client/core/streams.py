@@ -1,0 +1,263 @@
+"""Through which stream of a producer a message goes, so that it meets its segment's owner. Pure: time and ids come in.
+
+A *stream* is a producer towards brokers: an id, sequences that rise, one request in flight. It carries the keys of some
+ranges, all of one owner, and a key is always in one stream: so its messages stay in order. Where the owners are not
+those that the streams were made for, a stream *retires*: it sends what it has, and those that get its keys wait until
+all of that is answered. Messages without key have a stream of their own, which goes to one owner after the other.
+
+All begins with one stream for everything, and stays so while all segments have one owner.
+Which broker takes a request decides only how fast that is: any of them forwards what is not its own.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from seaweedq.client.core.batching import Batch, Batcher, Limits
+from seaweedq.client.core.offload import Sent
+from seaweedq.client.core.segment_map import KeyRule, SegmentMap
+from seaweedq.segments.keyrange import KEY_SPACE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from seaweedq.client.core.key_extraction import Keys
+
+D = TypeVar("D")
+_second = itemgetter(1)
+# Streams an owner, over all of them, beyond which all are made anew: moves leave more and more of them.
+STREAMS_AN_OWNER = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[D]):
+    """Rows of a table as an Arrow stream, and the stream that they go through. With a `head` it may join others."""
+
+    through: "Stream[D]"
+    content: bytes
+    rows: int
+    head: bytes = b""
+
+
+class Stream(Generic[D]):
+    """One identity and what it has to send. `urls` is where it goes best, `segments` where its rows should be."""
+
+    def __init__(self, producer_id: str, batcher: Batcher[D], after: Iterable["Stream[D]"] = ()) -> None:
+        self.producer_id = producer_id
+        self.batcher = batcher
+        self.urls: tuple[str, ...] = ()
+        self.segments: frozenset[int] | None = None
+        self._after = tuple(after)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that it took is settled, and what it waits for too."""
+        return self.batcher.settled == self.batcher.accepted and self._may_go()
+
+    def ready_in_s(self, now_s: float) -> float | None:
+        """Seconds until a batch may leave; None while there is none, or it is not its turn."""
+        wait_s = self.batcher.ready_in_s(now_s)
+        return wait_s if wait_s is not None and self._may_go() else None
+
+    def _may_go(self) -> bool:
+        self._after = tuple(stream for stream in self._after if not stream.idle)
+        return not self._after
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Generic[D]):
+    """A place among a stream's batches."""
+
+    batcher: Batcher[D]
+    batch: Batch[D]
+
+    def release(self, sent: Sent | Exception, now_s: float) -> None:
+        """The payload is uploaded, so that the message may go; or it is not, and never will."""
+        if isinstance(sent, Sent):
+            self.batch.lines, self.batch.upload_id = [sent.line], sent.upload_id
+        else:
+            self.batch.error = sent
+        self.batcher.release(self.batch, now_s)
+
+
+@dataclass(frozen=True)
+class Routing(Generic[D]):
+    """Which stream has which keys: `streams[n]` those from `bounds[n]` on. Never changed, only replaced."""
+
+    bounds: tuple[int, ...]
+    streams: tuple[Stream[D], ...]
+    keyless: Stream[D]
+    keys: "Keys | None"
+
+    def of_line(self, key: str | None, line: bytes) -> Stream[D]:
+        """The stream of a message."""
+        key_hash = None if self.keys is None else self.keys.hash_of_line(key, line)
+        return self.keyless if key_hash is None else self.streams[bisect_right(self.bounds, key_hash) - 1]
+
+    def cut(self, table: "pa.Table | pa.RecordBatch", limit_bytes: int) -> list[Piece[D]]:
+        """A table's rows in pieces of at most `limit_bytes`."""
+        from seaweedq.client.core.arrow_batches import cut, head_of, streams
+
+        if self.keys is None:
+            return [Piece(self.keyless, content, n) for content, n in streams(table, limit_bytes)]
+        lanes = [*dict.fromkeys((self.keyless, *self.streams))]
+        places = [lanes.index(stream) for stream in self.streams]
+        parts = cut(table, self.keys, self.bounds, places, len(lanes))
+        return [
+            Piece(lanes[lane], content, n, head_of(content, rows.schema))
+            for lane, rows in parts
+            for content, n in streams(rows, limit_bytes)
+        ]
+
+
+class Partition(Generic[D]):
+    """A producer's streams. Not safe for threads by itself: the shell locks; only `routing` may be read at any time."""
+
+    def __init__(self, limits: Limits, new_delivery: Callable[[], D], new_id: Callable[[], str]) -> None:
+        self._limits, self._new_delivery, self._new_id = limits, new_delivery, new_id
+        self._streams: list[Stream[D]] = []  # the living ones, and the retired ones that have something left
+        whole = self._stream()
+        self.routing: Routing[D] = Routing((0,), (whole,), whole, None)
+        self.pending_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def has_room(self, size: int) -> bool:
+        """Whether `size` bytes more stay within the bound; something always fits into an empty producer."""
+        return not self.pending_bytes or self.pending_bytes + size <= self._limits.max_buffer_bytes
+
+    def add_line(self, key: str | None, line: bytes, now_s: float) -> tuple[D, int]:
+        """Add a message as a line of JSON: the delivery of its batch, and its place in it."""
+        self.pending_bytes += len(line) + 1
+        return self.routing.of_line(key, line).batcher.add_line(line, now_s)
+
+    def hold(self, key: str | None, line: bytes, now_s: float) -> Held[D]:
+        """Keep a place for a message whose payload is being uploaded; `line` is all that is held of it."""
+        self.pending_bytes += len(line) + 1
+        batcher = self.routing.of_line(key, line).batcher
+        return Held(batcher, batcher.hold(len(line) + 1, now_s))
+
+    def add_pieces(self, pieces: Sequence[Piece[D]], now_s: float) -> list[D]:
+        """Add what the present `routing` has cut: the delivery of each piece, which others may share."""
+        self.pending_bytes += sum(len(piece.content) for piece in pieces)
+        return [each.through.batcher.add_stream(each.content, each.rows, now_s, each.head) for each in pieces]
+
+    def close_open(self) -> Callable[[], bool]:
+        """Let all that waits go without waiting for more; the answer says whether all of that is settled."""
+        marks = []
+        for stream in self._streams:
+            stream.batcher.close_open()
+            marks.append((stream.batcher, stream.batcher.accepted))
+        return lambda: all(batcher.settled >= accepted for batcher, accepted in marks)
+
+    def ready_in_s(self, now_s: float) -> float | None:
+        """Seconds until a batch may leave: 0 for now, None while there is none whose turn it is."""
+        waits = [wait_s for stream in self._streams if (wait_s := stream.ready_in_s(now_s)) is not None]
+        return min(waits, default=None)
+
+    def take(self, now_s: float) -> tuple[Stream[D], Batch[D]]:
+        """The next batch and its stream. Only when `ready_in_s` is 0."""
+        stream = next(stream for stream in self._streams if stream.ready_in_s(now_s) == 0)
+        self._streams.remove(stream)
+        self._streams.append(stream)
+        if stream is self.routing.keyless:
+            stream.urls = (*stream.urls[1:], *stream.urls[:1])
+        return stream, stream.batcher.take()
+
+    def finish(self, stream: Stream[D], batch: Batch[D]) -> None:
+        """A batch is settled, one way or the other."""
+        stream.batcher.finish()
+        self.pending_bytes -= batch.size
+        self._forget_idle()
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was taken is settled."""
+        return all(stream.idle for stream in self._streams)
+
+    def needs_rule(self, seen: SegmentMap) -> bool:
+        """Whether `follow` is to be told where messages have their keys."""
+        return self.routing.keys is None and len(seen.owners) > 1
+
+    def follow(self, seen: SegmentMap, rule: KeyRule | None = None, given: Sequence[str] = ()) -> None:
+        """Have messages go to the owners of this map from now on. `given` are the brokers that the user named."""
+        if self.routing.keys is None and len(seen.owners) <= 1:
+            # The owner's address may be none for us; with one owner, it is not worth finding that out.
+            whole, urls = self.routing.keyless, tuple(seen.urls.values())
+            whole.urls = urls if set(urls) <= set(given) else ()
+            whole.segments = frozenset(segment.id for segment in seen.segments)
+            return
+        if self.routing.keys is None:
+            from seaweedq.client.core.key_extraction import Keys
+
+            self._reroute(seen, Keys(rule or KeyRule()))
+        else:
+            self._reroute(seen, self.routing.keys)
+        self._aim(seen)
+        self._forget_idle()
+
+    def _stream(self, after: Iterable[Stream[D]] = ()) -> Stream[D]:
+        stream = Stream(self._new_id(), Batcher(self._limits, self._new_delivery), after)
+        self._streams.append(stream)
+        return stream
+
+    def _reroute(self, seen: SegmentMap, keys: "Keys") -> None:
+        before = self.routing
+        ranges = _overlay(before, seen)
+        parts = dict.fromkeys((stream, owner) for _, stream, owner in ranges)
+        anew = len(parts) > STREAMS_AN_OWNER * len(seen.owners)
+        owners = Counter(stream for stream, _ in parts)
+        next_of: dict[tuple[Stream[D], str | None], Stream[D]] = {}
+        if anew:
+            for owner in dict.fromkeys(owner for _, owner in parts):
+                olds = [old for old, whose in parts if whose == owner]
+                next_of |= dict.fromkeys(((old, owner) for old in olds), self._stream(olds))
+        else:
+            for old, owner in parts:
+                stays = owners[old] == 1 and old is not before.keyless
+                next_of[old, owner] = old if stays else self._stream([old])
+        keyless = self._stream([before.keyless]) if before.keyless in before.streams else before.keyless
+        runs = [next(run) for _, run in groupby(((low, next_of[old, owner]) for low, old, owner in ranges), _second)]
+        self.routing = Routing(tuple(low for low, _ in runs), tuple(stream for _, stream in runs), keyless, keys)
+        for stream in {*before.streams} - {*self.routing.streams}:
+            stream.batcher.close_open()
+
+    def _aim(self, seen: SegmentMap) -> None:
+        urls = tuple(sorted(set(seen.urls.values())))
+        segments: dict[str | None, set[int]] = {}
+        for segment in seen.segments:
+            segments.setdefault(segment.owner, set()).add(segment.id)
+        for stream, owner in dict.fromkeys((stream, owner) for _, stream, owner in _overlay(self.routing, seen)):
+            url = seen.urls.get(owner or "")
+            at = urls.index(url) if url else 0
+            stream.urls = urls[at:] + urls[:at]
+            stream.segments = frozenset(segments.get(owner, ()))
+        self.routing.keyless.urls = urls
+        self.routing.keyless.segments = frozenset(segment.id for segment in seen.segments)
+
+    def _forget_idle(self) -> None:
+        living = {*self.routing.streams, self.routing.keyless}
+        self._streams = [stream for stream in self._streams if stream in living or not stream.idle]
+
+
+def _overlay(routing: Routing[D], seen: SegmentMap) -> list[tuple[int, Stream[D], str | None]]:
+    """The key space cut by both: where each piece begins, its stream, its owner (None where the map has a hole)."""
+    owners: dict[int, str | None] = {0: None}
+    for segment in seen.segments:
+        owners[segment.low] = segment.owner
+        owners.setdefault(segment.high, None)
+    lows = sorted(low for low in {*owners, *routing.bounds} if low < KEY_SPACE)
+    owner_lows = sorted(owners)
+    return [
+        (
+            low,
+            routing.streams[bisect_right(routing.bounds, low) - 1],
+            owners[owner_lows[bisect_right(owner_lows, low) - 1]],
+        )
+        for low in lows
+    ]

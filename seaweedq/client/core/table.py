@@ -1,0 +1,121 @@
+"""A topic as one Arrow table: its files, and with `live` what is acknowledged and not yet in a file.
+
+Why no row is missed or doubled: first the brokers say each segment's end, then the files are listed, and then rows
+from behind a segment's last file up to that end come from the brokers, wherever they are by then. Only the offsets
+decide, and a file is never rewritten. Where there are files of a segment of which the brokers said nothing, others
+have given way to it meanwhile: their last rows, which come before its own, are read too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from seaweedq.client.core.calls import call, fetch_request, segments, topic_path
+from seaweedq.client.core.effects import ARROW, Steps, Work
+from seaweedq.client.core.problems import check
+from seaweedq.errors import ClientError
+from seaweedq.segments.entry import EntryName
+
+_FETCH_ROWS = 10_000
+_PARTITIONS = ds.partitioning(pa.schema([("segment", pa.int32())]), flavor="hive")
+
+
+@dataclass(frozen=True)
+class Files:
+    """A topic's files as listed once: a dataset, and for each segment the offset behind its last file."""
+
+    dataset: ds.Dataset
+    next_offsets: dict[int, int]
+
+    @staticmethod
+    def list(url: str) -> "Files":
+        """List the files of a topic's directory; on S3 with the credentials and the endpoint that boto's variables and
+        files name. Raises ClientError where there are none: every topic has one."""
+        try:
+            filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        except ImportError:
+            raise ClientError(f"reading {url} needs s3fs: pip install 'seaweedq[s3]'", url=url) from None
+        found = sorted(path for path in filesystem.find(root) if path.endswith(".parquet"))
+        if not found:
+            raise ClientError(f"there are no Parquet files at {url}, as seen from this machine", url=url)
+        last = {_segment(path): path for path in found}
+        next_offsets = {}
+        for segment, path in last.items():
+            with filesystem.open(path) as file:
+                next_offsets[segment] = EntryName.parse(path).first_offset + pq.read_metadata(file).num_rows
+        dataset = ds.dataset(
+            found, format="parquet", filesystem=filesystem, partitioning=_PARTITIONS, partition_base_dir=root
+        )
+        return Files(dataset, next_offsets)
+
+    def check(self, columns: Sequence[str] | None) -> None:
+        """Raise ValueError for a column that there is not."""
+        unknown = sorted(set(columns or ()) - set(self.dataset.schema.names))
+        if unknown:
+            raise ValueError(f"no columns {unknown}; there are {self.dataset.schema.names}")
+
+    def read(self, columns: Sequence[str] | None, tail: Sequence[pa.RecordBatch]) -> pa.Table:
+        """The files' rows and the tail's, as the files' columns."""
+        names = list(columns) if columns is not None else self.dataset.schema.names
+        table = self.dataset.to_table(columns=names)
+        schema = table.schema.remove_metadata()
+        return pa.concat_tables([table.cast(schema), *(_conform(batch, schema) for batch in tail)])
+
+
+def _segment(path: str) -> int:
+    return int(path.rsplit("/", 2)[-2].removeprefix("segment="))
+
+
+def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    present = set(batch.schema.names)
+    columns = [
+        batch.column(field.name).cast(field.type) if field.name in present else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def read_table(topic: str, columns: Sequence[str] | None, live: bool) -> Steps[pa.Table]:
+    """A topic's rows, in no particular order."""
+    facts = yield from call("GET", topic_path(topic))
+    known: list[dict[str, Any]] = (yield from segments(topic)) if live else []
+    files: Files = yield Work(lambda: Files.list(facts["path"]))
+    files.check(columns)
+    ends = {segment["id"]: segment["end_offset"] for segment in known}
+    if live and files.next_offsets.keys() - ends.keys():
+        known = yield from segments(topic)
+        ends |= {each["id"]: each["end_offset"] for each in known if each.get("state") == "sealed"}
+    starts = {segment["id"]: segment["start_offset"] for segment in known}
+    tail: list[pa.RecordBatch] = []
+    for number, end in sorted(ends.items()):
+        start = max(files.next_offsets.get(number, 0), starts.get(number, 0))
+        tail += yield from _tail(topic, number, start, end)
+    table: pa.Table = yield Work(lambda: files.read(columns, tail))
+    return table
+
+
+def _tail(topic: str, segment: int, start: int, end: int) -> Steps[list[pa.RecordBatch]]:
+    batches: list[pa.RecordBatch] = []
+    while start < end:
+        request = fetch_request(topic, segment, start, min(_FETCH_ROWS, end - start), accept=ARROW)
+        reply = check((yield request))
+        rows = pa.ipc.open_stream(reply.body).read_all().combine_chunks()
+        next_offset = int(reply.headers["next-offset"])
+        if next_offset <= start:
+            raise ClientError(
+                f"segment {segment} has no rows at {start}, below its end {end}", segment=segment, offset=start
+            )
+        start = next_offset
+        batches += [_with_segment(batch, segment) for batch in rows.to_batches()]
+    return batches
+
+
+def _with_segment(batch: pa.RecordBatch, segment: int) -> pa.RecordBatch:
+    if "segment" in batch.schema.names:
+        return batch
+    return batch.append_column("segment", pa.array([segment] * batch.num_rows, pa.int32()))

@@ -1,0 +1,1 @@
+"""Files that the client reads and writes."""

@@ -1,0 +1,76 @@
+"""What both transports share: the core's requests as httpx has them, and its answers as the core has them."""
+
+from typing import Any
+
+import httpx
+
+from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.effects import Attempt, Reply, Request, Signed
+from seaweedq.client.core.signed_urls import bare
+from seaweedq.client.files.upload_source import Slice
+from seaweedq.errors import ClientError, ConnectionFailed
+
+# Shorter than servers keep idle connections (uvicorn: 5 s), so that none is used just as it is closed.
+LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3)
+# A broker that takes longer is as good as gone, and there are others.
+_CONNECT_S = 5.0
+_UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+
+class SecretUrl(httpx.URL):
+    """A URL that shows nothing but its bare form: httpx logs the URLs of its requests."""
+
+    def __str__(self) -> str:
+        return bare(super().__str__())
+
+
+def is_secure(brokers: Brokers) -> bool:
+    """Whether certificates are looked at: loading them takes longer than a request, and plain HTTP has no use for
+    them."""
+    return brokers.urls[0].startswith("https:")
+
+
+def is_ours(brokers: Brokers, url: str) -> bool:
+    """Whether a signed URL is that of a broker that the user named. Only those get the user's headers."""
+    return any(url.startswith(f"{one}/") for one in brokers.urls)
+
+
+def build(
+    http: httpx.Client | httpx.AsyncClient, effect: Attempt | Signed, chunks: Any, timeout_s: float
+) -> httpx.Request:
+    """The request; `chunks` are those of a body that is a Slice. Raises ClientError for a signed URL that is none."""
+    if isinstance(effect, Attempt):
+        request: Request | Signed = effect.request
+        url, params = effect.url + effect.request.path, dict(effect.request.params) or None
+    else:
+        request, url, params = effect, effect.url, None
+    content, headers = request.content, dict(request.headers)
+    if isinstance(content, Slice):
+        headers |= {"Content-Length": str(content.size)}
+        content = chunks if content.size else b""
+    if request.streamed:
+        headers |= {"Accept-Encoding": "identity"}
+    timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S), read=timeout_s + request.wait_s)
+    made = _made(http, request.method, url, params=params, headers=headers, content=content or None, timeout=timeout)
+    if isinstance(effect, Signed):
+        made.url = SecretUrl(made.url)
+    return made
+
+
+def _made(http: httpx.Client | httpx.AsyncClient, method: str, url: str, **more: Any) -> httpx.Request:
+    try:
+        return http.build_request(method, url, **more)
+    except httpx.InvalidURL as error:
+        raise ClientError(f"the broker named a URL that is none: {bare(url)}") from error
+
+
+def reply_of(url: str, response: httpx.Response, stream: Any = None) -> Reply:
+    """The answer; with a `stream` its body is still to be taken."""
+    return Reply(response.status_code, response.headers, b"" if stream else response.content, url, stream)
+
+
+def failed(url: str, error: httpx.RequestError) -> ConnectionFailed:
+    """No answer from there, or no whole one."""
+    url = bare(url)
+    reason = str(error) or type(error).__name__
+    return ConnectionFailed(f"no answer from {url}: {reason}", url=url, sent=not isinstance(error, _UNSENT))

@@ -1,0 +1,260 @@
+"""The sync producer: threads that send what `send` gathers."""
+
+import os
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from seaweedq.client.core.batching import Batch, Limits
+from seaweedq.client.core.delivery import Outcome, Route
+from seaweedq.client.core.effects import Steps
+from seaweedq.client.core.map_refresh import Lookout
+from seaweedq.client.core.offload import Sent, file_job
+from seaweedq.client.core.streams import Held, Partition, Stream
+from seaweedq.client.core.wire import envelope
+from seaweedq.client.files.upload_source import Progress
+from seaweedq.client.sync.receipts import Delivery, Receipt
+from seaweedq.client.sync.upload_threads import Uploads
+from seaweedq.errors import ClientError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+# So many requests a producer has in flight at most, however many owners there are.
+_MOST_THREADS = 32
+
+
+class Producer:
+    """Gathers messages and publishes them in batches, each exactly once. Threads may share it.
+
+    What failed is known to its receipts, and the error is also raised once: by the next `send`, `flush` or `close`.
+    The producer goes on after it. Leaving a `with` flushes, but for an interrupt (KeyboardInterrupt, SystemExit): that
+    leaves at once, and what is not acknowledged by then may be lost.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        limits: Limits,
+        run: Callable[..., Any],
+        on_close: Callable[["Producer"], None],
+    ) -> None:
+        self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
+        self._now_s = route.patience.monotonic_s
+        self._partition: Partition[Delivery] = Partition(limits, Delivery, route.new_id)
+        self._lookout = Lookout()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)  # for those who send, flush and close
+        self._work = threading.Condition(lock)  # for the threads
+        self._error: Exception | None = None
+        self._closing = False
+        self._acknowledged = 0
+        self._threads: list[threading.Thread] = []
+        self._uploads = Uploads(run, self._uploaded)
+        self._grow()
+
+    def send(
+        self,
+        value: Any,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        timestamp: datetime | str | None = None,
+        expires_in_s: float | None = None,
+    ) -> Receipt:
+        """Take a message; it leaves within `linger_ms`. Blocks while `max_buffer_bytes` wait.
+
+        `value` is anything that JSON has, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError
+        and ValueError for what is no message, and the error of an earlier batch: then this message is not taken.
+        """
+        line = envelope(value, key, headers, timestamp, expires_in_s)
+        offload = self._route.offload
+        if offload and offload.is_large(line):
+            return self._hold(key, line, offload.line(line))
+        with self._changed:
+            self._wait_for_room(len(line))
+            delivery, index = self._partition.add_line(key, line, self._now_s())
+            # A thread wakes for a batch's first message and for its last: in between it knows all there is.
+            if index in (0, self._limits.batch_messages - 1):
+                self._work.notify()
+        return Receipt(delivery, index)
+
+    def send_file(
+        self,
+        path: str | os.PathLike[str],
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        content_type: str | None = None,
+        progress: Progress | None = None,
+        timestamp: datetime | str | None = None,
+        expires_in_s: float | None = None,
+    ) -> Receipt:
+        """Take a file as a message: it is uploaded in the background, and published by reference.
+
+        Messages that come after it wait for it, so that all stay in order; the file must not change until then.
+        `content_type` is by default what the name's suffix stands for; `progress(bytes, of these)` hears how much was
+        sent, from any thread. Raises OSError at once where the file cannot be read, else as `send` does. The receipt
+        raises UploadMismatch, UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
+        """
+        job = file_job(path, key, headers, content_type, progress, timestamp, expires_in_s)
+        assert self._route.offload is not None
+        return self._hold(key, b"", self._route.offload.file(job))
+
+    def _hold(self, key: str | None, line: bytes, steps: Steps[Sent]) -> Receipt:
+        with self._changed:
+            self._wait_for_room(len(line))
+            held = self._partition.hold(key, line, self._now_s())
+            self._uploads.add(held, steps)
+        return Receipt(held.batch.delivery, 0)
+
+    def _uploaded(self, held: Held[Delivery], sent: Sent | Exception) -> None:
+        with self._work:
+            held.release(sent, self._now_s())
+            self._work.notify()
+
+    def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[Delivery]:
+        """Publish a table's columns, in requests of at most half of `max_request_bytes`; a delivery for each.
+
+        Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
+        Blocks while `max_buffer_bytes` wait; raises as `send` does.
+        """
+        from seaweedq.client.core.arrow_batches import slices
+
+        limit_bytes = self._limits.max_request_bytes // 2
+        return [one for rows in slices(table, limit_bytes) for one in self._send_rows(rows, limit_bytes)]
+
+    def _send_rows(self, rows: "pa.Table", limit_bytes: int) -> list[Delivery]:
+        while True:
+            routing = self._partition.routing
+            pieces = routing.cut(rows, limit_bytes)
+            with self._changed:
+                self._wait_for_room(rows.nbytes)
+                if routing is self._partition.routing:
+                    self._work.notify()
+                    return self._partition.add_pieces(pieces, self._now_s())
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages brokers have acknowledged so far."""
+        return self._acknowledged
+
+    def flush(self) -> None:
+        """Return once all that was sent before is settled; raises the error of a batch that failed."""
+        with self._changed:
+            settled = self._partition.close_open()
+            self._work.notify()
+            self._changed.wait_for(settled)
+            self._raise_error()
+
+    def close(self) -> None:
+        """Flush and end. Raises as `flush` does; closing again is no error."""
+        with self._changed:
+            self._closing = True
+            self._partition.close_open()
+            self._work.notify()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._on_close(self)
+        with self._changed:
+            self._raise_error()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and not isinstance(error, Exception):
+            return self._abandon()
+        try:
+            self.close()
+        except Exception as failed:  # of a file also an OSError
+            if error is None:
+                raise
+            error.add_note(f"the producer failed too: {failed}")
+
+    def _abandon(self) -> None:
+        """Whoever interrupts a program wants out, broker or no broker: the thread is left to itself."""
+        with self._changed:
+            self._closing = True
+            self._work.notify()
+            self._changed.notify_all()
+        self._uploads.leave()
+        self._on_close(self)
+
+    def _wait_for_room(self, size: int) -> None:
+        self._changed.wait_for(lambda: self._error or self._closing or self._partition.has_room(size))
+        self._raise_error()
+        if self._closing:
+            raise ClientError(f"the producer of topic {self._route.topic} is closed")
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error:
+            raise error
+
+    def _grow(self) -> None:
+        """A thread for each stream: one sends the batches of any of them."""
+        while len(self._threads) < min(len(self._partition), _MOST_THREADS):
+            thread = threading.Thread(target=self._deliver_all, name=f"producer-{self._route.topic}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _deliver_all(self) -> None:
+        while (turn := self._next_turn()) is not None:
+            stream, batch = turn
+            outcome = self._deliver(stream, batch)
+            batch.delivery.settle(outcome)
+            with self._changed:
+                self._partition.finish(stream, batch)
+                if outcome.strayed or outcome.error:
+                    self._lookout.doubt()
+                self._acknowledged += outcome.published.count if outcome.published else 0
+                self._error = self._error or outcome.error
+                self._changed.notify_all()
+
+    def _deliver(self, stream: Stream[Delivery], batch: Batch[Delivery]) -> Outcome:
+        try:
+            outcome: Outcome = self._run(self._route.deliver(stream, batch))
+        except Exception as error:  # the thread must live on; whoever sends learns of it
+            return Outcome(error=error)
+        return outcome
+
+    def _next_turn(self) -> tuple[Stream[Delivery], Batch[Delivery]] | None:
+        """One thread waits for what comes next; as it leaves, it wakes another."""
+        with self._work:
+            while True:
+                now_s = self._now_s()
+                wait_s = self._partition.ready_in_s(now_s)
+                if wait_s == 0:
+                    self._look(now_s)
+                    turn = self._partition.take(now_s)
+                    if self._partition.ready_in_s(now_s) is not None:
+                        self._work.notify()
+                    return turn
+                if self._closing and self._partition.idle:
+                    self._work.notify()
+                    return None
+                self._work.wait(wait_s)
+
+    def _look(self, now_s: float) -> None:
+        # Not at the end: threads cannot start any more while the program exits.
+        if not self._closing and self._lookout.due(now_s):
+            self._lookout.begin()
+            threading.Thread(target=self._follow, name=f"segments-{self._route.topic}", daemon=True).start()
+
+    def _follow(self) -> None:
+        try:
+            found = self._run(self._route.look(self._partition.needs_rule))
+        except Exception:  # a map only makes things faster
+            found = None
+        with self._changed:
+            self._lookout.end(self._now_s(), seen=found is not None)
+            if found and not self._closing:
+                seen, rule = found
+                self._partition.follow(seen, rule, self._route.given)
+                self._grow()
+                self._work.notify()

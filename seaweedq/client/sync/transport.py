@@ -1,0 +1,211 @@
+"""The sync shell's I/O: httpx carries the core's requests, over HTTP/1.1 with kept connections."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import httpx
+
+from seaweedq.client.core.broker_choice import Brokers
+from seaweedq.client.core.effects import (
+    Attempt,
+    Effect,
+    Pause,
+    Piece,
+    Reply,
+    Request,
+    Signed,
+    Steps,
+    Take,
+    Together,
+    Work,
+)
+from seaweedq.client.files.upload_source import Slice
+from seaweedq.client.http.requests import LIMITS, build, failed, is_ours, is_secure, reply_of
+from seaweedq.client.sync.stop import Stop, Stopped
+from seaweedq.errors import ConnectionFailed
+
+T = TypeVar("T")
+
+
+class _Stream:
+    """The body of an answer, as it comes."""
+
+    def __init__(self, url: str, response: httpx.Response) -> None:
+        self._url, self._response = url, response
+        self._chunks = response.iter_raw()
+
+    def take(self) -> bytes:
+        """The next bytes, none at the end. Raises ConnectionFailed."""
+        try:
+            return next(self._chunks, b"")
+        except httpx.RequestError as error:
+            raise failed(self._url, error) from error
+
+    def close(self) -> None:
+        """Give the connection back, or close it where something is left."""
+        self._response.close()
+
+
+class SyncTransport:
+    """Drives the core's steps, blocking. Threads may share it."""
+
+    def __init__(
+        self,
+        brokers: Brokers,
+        timeout_s: float,
+        headers: Mapping[str, str] | None,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self._brokers, self._timeout_s, self._mock = brokers, timeout_s, transport
+        self._http = httpx.Client(headers=headers, limits=LIMITS, verify=is_secure(brokers), transport=transport)
+        self._store_http: httpx.Client | None = None
+        self._lock = threading.Lock()
+
+    def run(self, steps: Steps[T], stop: Stop | None = None) -> T:
+        """What the steps return, or the error that they raise. Once `stop` is set, Stopped is thrown into them."""
+        answer: Any = None
+        failure: BaseException | None = None
+        while True:
+            try:
+                effect = steps.throw(failure) if failure else steps.send(answer)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            answer, failure = None, None
+            try:
+                if stop is not None:
+                    stop.check()
+                answer = self._perform(effect, stop)
+            except BaseException as error:  # the steps may have something to tidy up
+                failure = error
+                if isinstance(error, Stopped):
+                    stop = None  # what they do about it is not stopped
+
+    def pieces(self, steps: Steps[None]) -> Iterator[bytes]:
+        """What the steps have for whoever reads. Ending it gives connections back."""
+        answer: Any = None
+        failure: ConnectionFailed | None = None
+        stream: _Stream | None = None
+        try:
+            while True:
+                try:
+                    effect = steps.throw(failure) if failure else steps.send(answer)
+                except StopIteration:
+                    return
+                answer, failure = None, None
+                if isinstance(effect, Piece):
+                    yield effect.data
+                    continue
+                try:
+                    answer = self._perform(effect)
+                except ConnectionFailed as error:
+                    failure = error
+                if isinstance(answer, Reply) and answer.stream:
+                    stream = _instead(stream, answer.stream)
+        finally:
+            _instead(stream, None)
+
+    def _perform(self, effect: Effect, stop: Stop | None = None) -> Any:
+        match effect:
+            case Request():
+                return self.run(self._brokers.send(effect), stop)
+            case Attempt() | Signed():
+                return self._send(effect, stop)
+            case Take():
+                return effect.stream.take()
+            case Work():
+                return effect.run()
+            case Pause():
+                return stop.pause(effect.seconds) if stop else time.sleep(effect.seconds)
+            case Together():
+                return self._together(effect, stop)
+        raise TypeError(f"nobody reads this {type(effect).__name__}")
+
+    def _send(self, effect: Attempt | Signed, stop: Stop | None) -> Reply:
+        request = effect.request if isinstance(effect, Attempt) else effect
+        http = self._http_for(effect)
+        chunks = _chunks(request.content, stop) if isinstance(request.content, Slice) else None
+        made = build(http, effect, chunks, self._timeout_s)
+        try:
+            response = http.send(made, stream=request.streamed)
+            if not request.streamed:
+                return reply_of(effect.url, response)
+            if response.is_success:
+                return reply_of(effect.url, response, _Stream(effect.url, response))
+            try:
+                response.read()
+            finally:
+                response.close()
+        except httpx.RequestError as error:
+            raise failed(effect.url, error) from error
+        return reply_of(effect.url, response)
+
+    def _http_for(self, effect: Attempt | Signed) -> httpx.Client:
+        """What the user's brokers get beside requests is nothing for stores."""
+        if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
+            return self._http
+        with self._lock:
+            self._store_http = self._store_http or httpx.Client(limits=LIMITS, transport=self._mock)
+        return self._store_http
+
+    def _together(self, effect: Together, stop: Stop | None) -> None:
+        todo, lock, inner = iter(effect.steps), threading.Lock(), Stop(stop)
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                while not inner.is_set():
+                    with lock:
+                        steps = next(todo, None)
+                    if steps is None:
+                        return
+                    self.run(steps, inner)
+            except BaseException as error:
+                errors.append(error)
+                inner.set()
+
+        threads = [threading.Thread(target=work, name="together", daemon=True) for _ in range(effect.most - 1)]
+        started = [thread for thread in threads if _start(thread)]
+        try:
+            work()
+            for thread in started:
+                thread.join()
+        except BaseException:
+            inner.set()
+            for thread in started:
+                thread.join()
+            raise
+        if errors:
+            raise errors[0]
+        if stop is not None:
+            stop.check()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+        if self._store_http is not None:
+            self._store_http.close()
+
+
+def _chunks(body: Slice, stop: Stop | None) -> Iterator[bytes]:
+    for chunk in body.chunks():
+        if stop is not None:
+            stop.check()
+        yield chunk
+
+
+def _instead(old: _Stream | None, new: _Stream | None) -> _Stream | None:
+    if old is not None:
+        old.close()
+    return new
+
+
+def _start(thread: threading.Thread) -> bool:
+    # While a program exits, no thread can start: then whoever asked does it all.
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    return True

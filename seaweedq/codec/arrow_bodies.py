@@ -1,0 +1,289 @@
+"""Arrow IPC streams as request bodies: untrusted bytes become the rows of a layout, column by column.
+
+The order matters: bounds first (`ipc_bounds`), then the schema, so that only plain types are ever read, then every
+batch is validated in full, then cast to the layout's types within a budget (a dictionary or a view can stand for far
+more bytes than it has), and only then are values looked at. No exception of Arrow's leaves this module.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.codec import json_text as json_texts
+from seaweedq.codec import key_field as keys
+from seaweedq.codec import typed_values
+from seaweedq.codec.arrow_casts import Misfit, caster, time_text
+from seaweedq.codec.intake import (
+    MAX_AHEAD_US,
+    MAX_EXPIRES_S,
+    MAX_INVALID,
+    MAX_US,
+    MIN_US,
+    Intake,
+    check_count,
+    refuse,
+    too_large,
+)
+from seaweedq.errors import InvalidRequest, RequestTooLarge, UnreadableBody
+from seaweedq.segments.ipc_bounds import check_bounds
+from seaweedq.segments.layout import OPTIONAL_FIELDS, TIMESTAMP_FIELD, Format, Layout
+from seaweedq.segments.rows import assemble, header_sizes
+from seaweedq.segments.schema import is_time, is_uuid
+
+_KEY, _HEADERS, _EXPIRES = OPTIONAL_FIELDS[:3]
+_QUEUE_FIELDS = {field.name: field for field in (TIMESTAMP_FIELD, _KEY, _HEADERS, _EXPIRES)}
+
+_ARROW_ERRORS = (
+    pa.ArrowException,
+    ValueError,
+    TypeError,
+    LookupError,
+    OverflowError,
+    OSError,
+    MemoryError,
+    RecursionError,
+)
+
+_UUID = r"^[0-9a-fA-F]{8}-([0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}$"
+_TIME = r"^([01][0-9]|2[0-3])(:[0-5][0-9]){2}\.[0-9]{6}$"
+_DAY_US = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = MIN_US // _DAY_US, MAX_US // _DAY_US
+
+Errors = list[tuple[int, str]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def decode_arrow(body: bytes | pa.Buffer, intake: Intake) -> pa.RecordBatch:
+    """The rows of a stream: the layout's value columns, optional `_key`, `_timestamp`, `_headers`, `_expires`.
+
+    Raises UnreadableBody, RequestTooLarge, InvalidRequest (a column does not fit), InvalidMessages, MessageTooLarge.
+    """
+    return _rows_of(*_read(pa.py_buffer(body), intake), intake)
+
+
+def check_schema(schema: pa.Schema, intake: Intake) -> None:
+    """Raises InvalidRequest naming a column that does not fit."""
+    _casts(schema, intake)
+
+
+def decode_batch(batch: pa.RecordBatch, intake: Intake) -> pa.RecordBatch:
+    """As `decode_arrow`, of one batch that was read from somewhere else; none of its values was looked at yet."""
+    try:
+        casts = _casts(batch.schema, intake)
+        batch.validate(full=True)
+    except _ARROW_ERRORS as error:
+        raise UnreadableBody(f"the rows are not valid Arrow data: {_brief(error)}") from None
+    columns = {name: _cast(name, casts[name], [batch.column(at)], intake) for at, name in enumerate(batch.schema.names)}
+    return _rows_of(columns, batch.num_rows, intake)
+
+
+def _rows_of(columns: dict[str, pa.Array], count: int, intake: Intake) -> pa.RecordBatch:
+    check_count(count)
+    layout = intake.layout
+    values = [columns.get(field.name, pa.nulls(count, field.type)) for field in layout.values]
+    key, headers = columns.get(_KEY.name), columns.get(_HEADERS.name)
+    _check_sizes(values, key, headers, intake)
+    errors: Errors = []
+    for field, column in zip(layout.values, values, strict=True):
+        errors += _value_errors(field, column, layout)
+    timestamp, expires = _times(columns, count, intake, errors)
+    if headers is not None:
+        errors += _rows(_without_value(headers), "_headers: a null among them")
+    if intake.key_field is not None and len(errors) < MAX_INVALID:
+        key = _keys(key, values, intake, errors)
+    refuse(sorted(dict(reversed(errors)).items()))
+    return assemble(layout, timestamp, key, headers, expires, values)
+
+
+def _read(body: pa.Buffer, intake: Intake) -> tuple[dict[str, pa.Array], int]:
+    """The columns of all batches in the layout's types, and the number of rows."""
+    try:
+        check_bounds(body, intake.max_request_bytes)
+        reader = pa.ipc.open_stream(body)
+        casts = _casts(reader.schema, intake)
+        batches = list(reader)
+        for batch in batches:
+            batch.validate(full=True)
+        names = reader.schema.names
+    except _ARROW_ERRORS as error:
+        raise UnreadableBody(f"the body is not a valid Arrow stream: {_brief(error)}") from None
+    count = sum(batch.num_rows for batch in batches)
+    check_count(count)
+    return {
+        name: _cast(name, casts[name], [b.column(at) for b in batches], intake) for at, name in enumerate(names)
+    }, count
+
+
+def _casts(schema: pa.Schema, intake: Intake) -> "dict[str, _Cast]":
+    """How each column of the stream is cast. Raises InvalidRequest naming one that does not fit."""
+    wanted = {**_QUEUE_FIELDS, **{field.name: field for field in intake.layout.values}}
+    casts: dict[str, _Cast] = {}
+    for field in schema:
+        name = field.name
+        if name == "_reference":
+            raise _unfit(name, "references are published as JSON or NDJSON: the broker looks each upload up")
+        if name not in wanted:
+            raise _unfit(name, f"is not one of {', '.join(list(wanted)[:20])}")
+        if name in casts:
+            raise _unfit(name, "is there twice")
+        kind = wanted[name].type
+        cast = _caster(field.type, wanted[name])
+        if cast is None:
+            raise _unfit(name, f"is {str(field.type)[:200]}, which cannot be taken as {kind}")
+        casts[name] = cast
+    for field in intake.layout.values:
+        if field.name not in casts and (not field.nullable or intake.layout.format is not Format.TYPED):
+            raise _unfit(field.name, "is missing")
+    return casts
+
+
+_Cast = Callable[[pa.Array, int], pa.Array]
+
+
+def _caster(given: pa.DataType, wanted: pa.Field) -> _Cast | None:
+    """`caster` for a field: times of day become text, and a UUID has one spelling, whatever body it came in."""
+    if is_time(wanted) and pa.types.is_time(given):
+        return time_text
+    cast = caster(given, wanted.type)
+    if cast is None or not is_uuid(wanted):
+        return cast
+    return lambda column, budget: pc.ascii_lower(cast(column, budget))
+
+
+def _cast(name: str, cast: _Cast, chunks: list[pa.Array], intake: Intake) -> pa.Array:
+    budget, made = intake.max_request_bytes, []
+    try:
+        for chunk in chunks:
+            made.append(cast(chunk, budget))
+            budget -= made[-1].nbytes
+        column = made[0] if len(made) == 1 else pa.concat_arrays(made)
+    except Misfit:
+        detail = (
+            f"the column {name!r} is over {intake.max_request_bytes} bytes when its dictionary or views are expanded"
+        )
+        raise RequestTooLarge(
+            f"{detail}; split it, or import an uploaded file", limit_bytes=intake.max_request_bytes
+        ) from None
+    except _ARROW_ERRORS as error:
+        raise _unfit(name, f"does not fit: {_brief(error)}") from None
+    return column
+
+
+def _check_sizes(values: list[pa.Array], key: pa.Array | None, headers: pa.Array | None, intake: Intake) -> None:
+    """Raises MessageTooLarge for the first message over the limit."""
+    texts = [c for c in values if pa.types.is_string(c.type) or pa.types.is_binary(c.type)]
+    beside = [_sizes(key)] if key is not None else []
+    if headers is not None:
+        beside.append(header_sizes(headers))
+    for what, sizes in (("the value", [_sizes(column) for column in texts]), ("key and headers", beside)):
+        if sizes and (total := np.sum(sizes, axis=0)).max() > intake.max_message_bytes:
+            index = int(np.argmax(total > intake.max_message_bytes))
+            raise too_large(what, int(total[index]), intake.max_message_bytes, index)
+
+
+def _sizes(column: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    return pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
+    required = layout.format is not Format.TYPED or not field.nullable
+    nulls = _rows(column.is_null(), f"{field.name}: null") if required else []
+    if layout.format is Format.JSON:
+        return nulls + _text_errors(column.fill_null("null") if nulls else column)
+    kind = field.type
+    if is_uuid(field):
+        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name}: not a UUID")
+    if is_time(field):
+        why = f"{field.name}: not a time HH:MM:SS.ffffff"
+        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _TIME)), why)
+    if pa.types.is_timestamp(kind):
+        return nulls + _outside(field.name, column.cast(pa.int64()), MIN_US, MAX_US)
+    if pa.types.is_date(kind):
+        return nulls + _outside(field.name, column.cast(pa.int32()), _FIRST_DAY, _LAST_DAY)
+    return nulls
+
+
+def _text_errors(column: pa.Array) -> Errors:
+    rows = json_texts.doubtful(column) if json_texts.are_json(column) else range(len(column))
+    found = ((row, why) for row in rows if (why := json_texts.blemish(column[row].as_buffer())))
+    return list(islice(found, MAX_INVALID))
+
+
+def _outside(name: str, column: pa.Array, low: int, high: int) -> Errors:
+    return _rows(pc.or_(pc.less(column, low), pc.greater(column, high)), f"{name}: outside of its range")
+
+
+def _times(
+    columns: dict[str, pa.Array], count: int, intake: Intake, errors: Errors
+) -> tuple[pa.Array, pa.Array | None]:
+    """`_timestamp`, filled, and `_expires`."""
+    timestamp = columns.get(TIMESTAMP_FIELD.name, pa.nulls(count, TIMESTAMP_FIELD.type))
+    expires = columns.get(_EXPIRES.name)
+    us = timestamp.cast(pa.int64()).fill_null(intake.now_us)
+    ahead = intake.now_us + MAX_AHEAD_US
+    errors += _rows(pc.greater(us, ahead), "_timestamp: more than one hour ahead of the broker's clock")
+    errors += _rows(pc.less(us, MIN_US), "_timestamp: before the year 1")
+    if expires is not None:
+        errors += _outside("_expires", expires.cast(pa.int64()), MIN_US, intake.now_us + MAX_EXPIRES_S * 1_000_000)
+    return us.cast(TIMESTAMP_FIELD.type), expires
+
+
+def _keys(explicit: pa.Array | None, values: list[pa.Array], intake: Intake, errors: Errors) -> pa.Array:
+    """The keys by the key field, and by `_key` where it has none."""
+    field = intake.key_field
+    assert field is not None
+    if intake.layout.format is Format.TYPED:
+        found = typed_values.keys_of(values, intake.layout.values, field)
+    else:
+        found = _text_keys(_blanked(values[0], errors), field, errors)
+    if explicit is None:
+        return found
+    errors += _rows(pc.not_equal(explicit, found), f"_key differs from the field {field!r}")
+    return pc.coalesce(explicit, found)
+
+
+def _blanked(column: pa.Array, errors: Errors) -> pa.Array:
+    """JSON texts that can all be looked into: those of rows with errors are empty objects, which have no key."""
+    if not errors:
+        return column
+    bad = np.zeros(len(column), bool)
+    bad[[row for row, _ in errors]] = True
+    return pc.if_else(pa.array(bad), "{}", column)
+
+
+def _text_keys(column: pa.Array, field: str, errors: Errors) -> pa.Array:
+    texts = [text.encode() for text in column.to_pylist()]
+    try:
+        return pa.array(keys.keys_in(texts, field), pa.string())
+    except ValueError:
+        found: list[str | None] = []
+        for row, text in enumerate(texts):
+            try:
+                found.append(keys.key_in(text.strip(), field))
+            except ValueError as error:
+                errors.append((row, f"{field}: {error}"))
+                found.append(None)
+        return pa.array(found, pa.string())
+
+
+def _without_value(headers: pa.Array) -> pa.Array:
+    """Rows whose headers have a null among the values."""
+    nulls = pc.or_(headers.keys.is_null(), headers.items.is_null()).to_numpy(zero_copy_only=False)
+    before = np.concatenate([[0], np.cumsum(nulls)])
+    return pa.array(np.diff(before[headers.offsets.to_numpy()]) > 0)
+
+
+def _rows(mask: pa.Array, reason: str) -> Errors:
+    return [(int(row), reason) for row in np.flatnonzero(mask.fill_null(False).to_numpy(zero_copy_only=False))]
+
+
+def _unfit(name: str, reason: str) -> InvalidRequest:
+    return InvalidRequest(f"the column {name[:100]!r} {reason}", field=name[:100], reason=reason)
+
+
+def _brief(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

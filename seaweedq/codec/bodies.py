@@ -1,0 +1,155 @@
+"""Request bodies of a publish: by content type to the rows of a layout. Pure functions over hostile bytes.
+
+All messages are decoded at once into columns. Where that gives up, messages are looked at one by one, so that an
+answer can name all that are not valid; that path also takes what the first one shies at.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from seaweedq.codec import envelopes, messages
+from seaweedq.codec import json_text as json_texts
+from seaweedq.codec.arrow_bodies import decode_arrow
+from seaweedq.codec.intake import Doubt, Intake, Refused, check_count, refuse, too_large
+from seaweedq.codec.messages import Envelope
+from seaweedq.errors import InvalidRequest, UnreadableBody, UnsupportedContentType
+from seaweedq.segments.layout import Format
+from seaweedq.segments.rows import Single, binaries, rows_of_singles
+
+JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
+SUPPORTED = (JSON, NDJSON, ARROW)
+
+_NEWLINE, _OPEN, _CLOSE = b"\n{}"
+_REFERENCE = b'"reference"'
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def decode(
+    content_type: str | None, body: bytes, intake: Intake, bare: bool = False, key: str | None = None
+) -> pa.RecordBatch:
+    """The rows of a publish. `bare`: NDJSON lines are values. `key`: that of a raw body.
+
+    Raises UnsupportedContentType, and what the decoder of that type raises.
+    """
+    match media_type(content_type):
+        case "application/json":
+            return decode_json(body, intake)
+        case "application/x-ndjson":
+            return decode_ndjson(body, intake, bare)
+        case "application/vnd.apache.arrow.stream":
+            return decode_arrow(body, intake)
+    if intake.layout.format is Format.BYTES:
+        return decode_raw(body, key, intake)
+    detail = f"the content type {content_type!r} is not one of {', '.join(SUPPORTED)}; any other needs a bytes topic"
+    raise UnsupportedContentType(detail, supported=list(SUPPORTED))
+
+
+def media_type(content_type: str | None) -> str:
+    """The content type without its parameters, in lower case."""
+    return (content_type or "").partition(";")[0].strip().lower()
+
+
+def decode_single(body: bytes, intake: Intake) -> Single | None:
+    """The one message of an `application/json` body on a json or bytes topic; None where `decode_json` has to read it.
+
+    Raises UnreadableBody, InvalidMessages, MessageTooLarge.
+    """
+    if intake.layout.format is Format.TYPED:
+        return None
+    try:
+        return envelopes.check(messages.decode_one(body, intake.layout.format), 0, intake)
+    except Refused as refused:
+        refuse([(0, str(refused))])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    return _one_reference(body, intake) if _REFERENCE in body else None
+
+
+def _one_reference(body: bytes, intake: Intake) -> Single | None:
+    """The one message of a body, if it has a payload; None where `decode_json` has to read it."""
+    try:
+        return envelopes.read(body, 0, intake)
+    except Refused:
+        return None
+
+
+def decode_json(body: bytes, intake: Intake) -> pa.RecordBatch:
+    """The rows of one message, or of `{"messages": [...]}`.
+
+    Raises UnreadableBody, InvalidRequest, InvalidMessages, MessageTooLarge.
+    """
+    try:
+        return envelopes.columns_of(messages.decode_many(body, intake.layout.format), intake)
+    except envelopes.GIVEN_UP:
+        return envelopes.row_by_row(enumerate(_messages(body)), intake)
+
+
+def decode_ndjson(body: bytes, intake: Intake, bare: bool = False) -> pa.RecordBatch:
+    """The rows of one message a line, or with `bare` of one value a line; empty lines only count in indexes of errors.
+
+    Raises InvalidRequest, InvalidMessages (index: the line, from 0), MessageTooLarge.
+    """
+    if bare and intake.layout.format is Format.BYTES:
+        raise InvalidRequest("bare lines are JSON values; a bytes topic takes messages with value_base64", field="bare")
+    body = bytes(body).replace(b"\r\n", b"\n")
+    try:
+        return _bare_columns(body, intake) if bare else _line_columns(body, intake)
+    except envelopes.GIVEN_UP:
+        lines = enumerate(line.strip(b" \t\r") for line in body.split(b"\n"))
+        return envelopes.row_by_row(((i, Envelope(msgspec.Raw(s)) if bare else s) for i, s in lines if s), intake)
+
+
+def decode_raw(body: bytes, key: str | None, intake: Intake) -> pa.RecordBatch:
+    """The one row of a bytes topic whose value is the body. Raises MessageTooLarge."""
+    for what, size in (("the value", len(body)), ("the key", len((key or "").encode()))):
+        if size > intake.max_message_bytes:
+            raise too_large(what, size, intake.max_message_bytes, 0)
+    return rows_of_singles([Single(key, bytes(body), None, intake.now_us, None)], intake.layout)
+
+
+def _messages(body: bytes) -> list[Any]:
+    """The messages of a JSON body, not decoded. Raises UnreadableBody, InvalidRequest."""
+    try:
+        fields = _fields.decode(body)
+        if "messages" not in fields:
+            return [body]
+        if len(fields) > 1:
+            raise InvalidRequest("beside `messages` there are other fields", field="messages")
+        return _raws.decode(fields["messages"])
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f'the body is neither a message nor {{"messages": [...]}}: {error}') from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableBody(f"the body is not valid JSON: {error}") from None
+    except RecursionError:
+        raise InvalidRequest(f"the body is {json_texts.TOO_DEEP}", bound=json_texts.MAX_DEPTH) from None
+
+
+def _line_columns(body: bytes, intake: Intake) -> pa.RecordBatch:
+    """The good path of NDJSON. msgspec does not care where lines end, so they are looked at first.
+
+    Each newline has to stand between `}` and `{`. In valid JSON that is never inside of an object, so every newline
+    ends a message, and with as many messages as lines each line is one.
+    """
+    body = body.rstrip(b" \t\r\n")
+    data = np.frombuffer(body, np.uint8)
+    ends = np.flatnonzero(data == _NEWLINE)
+    if len(ends) and not ((data[ends - 1] == _CLOSE).all() and (data[ends + 1] == _OPEN).all()):
+        raise Doubt
+    found = messages.decode_lines(body, intake.layout.format)
+    if len(found) != len(ends) + 1:
+        raise Doubt
+    return envelopes.columns_of(found, intake)
+
+
+def _bare_columns(body: bytes, intake: Intake) -> pa.RecordBatch:
+    """The good path of bare NDJSON: only once each line is known to be one text may the lines be taken together."""
+    lines = body.rstrip(b"\n").split(b"\n")
+    check_count(len(lines))
+    if not json_texts.are_json(binaries(lines, pa.string())):
+        raise Doubt
+    return envelopes.columns_of([Envelope(line) for line in lines], intake)  # type: ignore[arg-type]

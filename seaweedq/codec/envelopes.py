@@ -1,0 +1,244 @@
+"""JSON messages: `{"key", "value", "headers", "timestamp", "expires_in_s"}`, as columns and one by one.
+
+`columns_of` takes all messages of a request at once and gives up (any of `GIVEN_UP`) where something is or may be
+wrong; `read` decides for one message and says why. What both take, they take to the same row. A message with a
+`reference` in place of a value is taken by `read` alone: looking its upload up costs far more than that.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.codec import json_text as json_texts
+from seaweedq.codec import key_field as keys
+from seaweedq.codec import typed_values
+from seaweedq.codec.intake import (
+    EPOCH,
+    MAX_AHEAD_US,
+    MAX_INVALID,
+    MAX_ROWS,
+    MIN_US,
+    Doubt,
+    Intake,
+    Refused,
+    check_count,
+    refuse,
+    too_large,
+)
+from seaweedq.codec.messages import Envelope, Message, ReferenceEnvelope, decode_one, decode_reference
+from seaweedq.segments.layout import TIMESTAMP, Format
+from seaweedq.segments.rows import (
+    Single,
+    any_there,
+    assemble,
+    binaries,
+    header_sizes,
+    headers_column,
+    microseconds,
+    optional,
+    rows_of_singles,
+    rows_with_values,
+)
+
+GIVEN_UP = (Doubt, Refused, msgspec.DecodeError, RecursionError, ValueError, OverflowError, pa.ArrowException)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def columns_of(messages: Sequence[Message], intake: Intake) -> pa.RecordBatch:
+    """The rows of all messages; raises one of GIVEN_UP where one of them may not be valid."""
+    check_count(len(messages))
+    texts = [message.value for message in messages]
+    values = values_of(texts, intake)
+    explicit = [message.key for message in messages]
+    headers = headers_column([message.headers for message in messages])
+    key = optional(explicit, pa.string())
+    _check_sizes(key, headers, intake)
+    if intake.key_field is not None:
+        key = _field_keys(explicit, texts, values, intake)
+    timestamp = _timestamps([message.timestamp for message in messages], intake.now_us)
+    expires = _expiries([message.expires_in_s for message in messages], intake.now_us)
+    return assemble(intake.layout, timestamp, key, headers, expires, values)
+
+
+def values_of(texts: Sequence[Any], intake: Intake) -> list[pa.Array]:
+    """The value columns; raises one of GIVEN_UP where a value may not be valid."""
+    if max(map(len, texts)) > intake.max_message_bytes:
+        raise Doubt
+    if intake.layout.format is Format.TYPED:
+        return typed_values.columns(texts, intake.layout.values)
+    column = binaries(texts, intake.layout.values.field(0).type)
+    if intake.layout.format is Format.JSON:
+        for row in json_texts.doubtful(column):
+            if json_texts.blemish(texts[row]):
+                raise Doubt
+    return [column]
+
+
+def read(raw: Any, index: int, intake: Intake) -> Single:
+    """One message, checked. Raises Refused, MessageTooLarge."""
+    format = intake.layout.format
+    try:
+        message = decode_one(raw, format)
+    except RecursionError:
+        raise Refused(json_texts.TOO_DEEP) from None
+    except UnicodeDecodeError:
+        raise Refused(json_texts.NOT_UTF8) from None
+    except msgspec.DecodeError as error:
+        fields = _fields_of(raw)
+        if "reference" not in fields:
+            raise Refused(str(error)) from None
+        return _read_reference(raw, fields, index, intake)
+    return check(message, index, intake)
+
+
+def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Intake) -> Single:
+    """A message that says `reference`. Raises Refused, MessageTooLarge."""
+    if bytes(fields["reference"]) == b"null":
+        return read(msgspec.json.encode({name: fields[name] for name in fields if name != "reference"}), index, intake)
+    if beside := fields.keys() & {"value", "value_base64"}:
+        raise Refused(f"reference: beside it there is {beside.pop()}; a message has the one or the other")
+    if intake.layout.format is Format.TYPED:
+        raise Refused("reference: a typed topic has columns and no payloads; json and bytes topics take references")
+    try:
+        message = decode_reference(raw)
+    except msgspec.DecodeError as error:
+        raise Refused(str(error)) from None
+    headers = message.headers or None
+    _check_beside(message.key, headers, index, intake)
+    timestamp_us, expires_us = _times(message, intake)
+    return Single(message.key, None, headers, timestamp_us, expires_us, message.reference.upload_id)
+
+
+def check(message: Message, index: int, intake: Intake) -> Single:
+    """A decoded message, checked. Raises Refused, MessageTooLarge."""
+    value, key, headers = bytes(message.value), message.key, message.headers or None
+    limit = intake.max_message_bytes
+    if len(value) > limit:
+        raise too_large("the value", len(value), limit, index)
+    _check_beside(key, headers, index, intake)
+    timestamp_us, expires_us = _times(message, intake)
+    key = check_value(value, key, intake)
+    return Single(key, value, headers, timestamp_us, expires_us)
+
+
+def _check_beside(key: str | None, headers: dict[str, str] | None, index: int, intake: Intake) -> None:
+    beside = len(key.encode()) if key else 0
+    if headers:
+        beside += sum(len((name + text).encode()) for name, text in headers.items())
+    if beside > intake.max_message_bytes:
+        raise too_large("key and headers", beside, intake.max_message_bytes, index)
+
+
+def _times(message: Message | ReferenceEnvelope, intake: Intake) -> tuple[int, int | None]:
+    """`_timestamp` and `_expires`. Raises Refused."""
+    timestamp_us, expires_us = intake.now_us, None
+    if message.timestamp is not None:
+        timestamp_us = (message.timestamp - EPOCH) // dt.timedelta(microseconds=1)
+        check_time(timestamp_us, intake.now_us)
+    if message.expires_in_s is not None:
+        expires_us = intake.now_us + round(message.expires_in_s * 1e6)
+    return timestamp_us, expires_us
+
+
+def check_value(value: bytes, key: str | None, intake: Intake) -> str | None:
+    """The key of a message whose value has been checked. Raises Refused."""
+    layout, field = intake.layout, intake.key_field
+    row = typed_values.one(value, layout.values) if layout.format is Format.TYPED else []
+    if layout.format is Format.JSON and (blemish := json_texts.blemish(value)):
+        raise Refused(blemish)
+    if field is None:
+        return key
+    try:
+        if layout.format is Format.TYPED:
+            return keys.agreed(key, typed_values.keys_of(row, layout.values, field)[0].as_py(), field)
+        return keys.agreed(key, keys.key_in(value, field), field)
+    except msgspec.ValidationError as error:
+        raise Refused(f"{field}: {error}") from None
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def check_time(timestamp_us: int, now_us: int) -> None:
+    """Raises Refused for a timestamp that is too far ahead, or before the year 1."""
+    if timestamp_us > now_us + MAX_AHEAD_US:
+        raise Refused("timestamp: more than one hour ahead of the broker's clock")
+    if timestamp_us < MIN_US:
+        raise Refused("timestamp: before the year 1")
+
+
+def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.RecordBatch:
+    """The rows of messages that may not be valid: JSON text or an envelope, each with the index that errors name it by.
+
+    Raises InvalidMessages naming those that are not, MessageTooLarge, InvalidRequest for none or too many.
+    """
+    taken: list[Single] = []
+    errors: list[tuple[int, str]] = []
+    for index, raw in messages:
+        try:
+            bare = isinstance(raw, Envelope)
+            taken.append(check(raw, index, intake) if bare else read(raw, index, intake))
+        except Refused as refused:
+            errors.append((index, str(refused)))
+        if len(errors) >= MAX_INVALID or len(taken) > MAX_ROWS:
+            break
+    check_count(len(taken) + len(errors))
+    refuse(errors)
+    if intake.layout.format is Format.TYPED:
+        return rows_with_values(
+            taken, typed_values.columns([t.value for t in taken], intake.layout.values), intake.layout
+        )
+    return rows_of_singles(taken, intake.layout)
+
+
+def _fields_of(raw: Any) -> dict[str, Any]:
+    """The fields of a message that can not be taken as it is; none where it is no object."""
+    try:
+        return _fields.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _check_sizes(key: pa.Array | None, headers: pa.Array | None, intake: Intake) -> None:
+    """Give up where the longest key and the longest headers would be over the limit together."""
+    longest = 0 if key is None else pc.max(pc.binary_length(key)).as_py()
+    if longest + (0 if headers is None else header_sizes(headers).max()) > intake.max_message_bytes:
+        raise Doubt
+
+
+def _field_keys(explicit: list[str | None], texts: Sequence[Any], values: list[pa.Array], intake: Intake) -> pa.Array:
+    field = intake.key_field
+    assert field is not None
+    if intake.layout.format is Format.TYPED:
+        found = typed_values.keys_of(values, intake.layout.values, field)
+    else:
+        found = pa.array(keys.keys_in(texts, field), pa.string())
+    return agree(pa.array(explicit, pa.string()), found) if any_there(explicit) else found
+
+
+def agree(explicit: pa.Array, found: pa.Array) -> pa.Array:
+    """Keys of both sources; raises Doubt where two differ."""
+    if pc.any(pc.not_equal(explicit, found)).as_py():
+        raise Doubt
+    return pc.coalesce(explicit, found)
+
+
+def _timestamps(moments: list[dt.datetime | None], now_us: int) -> pa.Array:
+    if not any_there(moments):
+        return microseconds(np.full(len(moments), now_us, np.int64))
+    column = pa.array(moments, TIMESTAMP).cast(pa.int64()).fill_null(now_us)
+    for bound in pc.min_max(column).as_py().values():
+        check_time(bound, now_us)
+    return column.cast(TIMESTAMP)
+
+
+def _expiries(seconds: list[float | None], now_us: int) -> pa.Array | None:
+    if not any_there(seconds):
+        return None
+    column = pa.array(seconds, pa.float64())
+    ends = now_us + np.rint(column.fill_null(0).to_numpy() * 1e6).astype(np.int64)
+    return pc.if_else(column.is_valid(), microseconds(ends), pa.scalar(None, TIMESTAMP))

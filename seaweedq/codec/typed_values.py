@@ -1,0 +1,140 @@
+"""Values of typed topics: JSON objects of the schema's fields become columns.
+
+The struct that msgspec decodes into is made once for each schema; it is strict (no number for a string), floats take
+integers, a decimal is a string or a number, times are RFC 3339 strings, binary is base64. What JSON can say and the
+column can not (a decimal's scale, a float32's range, a moment before the year 1) is refused.
+"""
+
+import datetime as dt
+import decimal
+import re
+import uuid
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.codec.intake import MAX_US, MIN_US, Refused
+from seaweedq.codec.json_text import NOT_UTF8
+from seaweedq.segments.schema import is_time, is_uuid
+
+_FLOAT32_MAX = 3.4028235677973366e38
+_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_DECIMAL = re.compile(rb'("?)-?[0-9]{1,76}(\.[0-9]{1,76})?([eE][+-]?[0-9]{1,3})?\1')
+_ABOUT_FIELD = re.compile(r"^Object (missing required|contains unknown) field `(.*)`$", re.DOTALL)
+
+
+def columns(texts: Sequence[Any], fields: pa.Schema) -> list[pa.Array]:
+    """One column for each field, from JSON texts.
+
+    Raises msgspec.DecodeError, ValueError, OverflowError, RecursionError or pa.ArrowException where one does not fit.
+    """
+    rows = _decoders(fields)[1].decode(b"[%b]" % b",".join(texts))
+    return [column([getattr(row, f"f{at}") for row in rows], field) for at, field in enumerate(fields)]
+
+
+def one(text: bytes, fields: pa.Schema) -> list[pa.Array]:
+    """The columns of one value. Raises Refused with `field: reason`."""
+    try:
+        row = _decoders(fields)[0].decode(text)
+    except UnicodeDecodeError:
+        raise Refused(NOT_UTF8) from None
+    except RecursionError:
+        raise Refused("nested too deeply") from None
+    except msgspec.DecodeError as error:
+        raise Refused(_reason(str(error))) from None
+    found = []
+    for at, field in enumerate(fields):
+        try:
+            found.append(column([getattr(row, f"f{at}")], field))
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            raise Refused(f"{field.name}: {error}") from None
+    return found
+
+
+def column(values: list[Any], field: pa.Field) -> pa.Array:
+    """A column of decoded values. Raises ValueError, OverflowError or pa.ArrowException where one does not fit."""
+    if is_uuid(field):
+        values = [None if value is None else str(value) for value in values]
+    if is_time(field):
+        values = [None if value is None else value.isoformat("microseconds") for value in values]
+    if pa.types.is_decimal(field.type):
+        values = [_decimal(value, field.nullable) for value in values]
+    made = pa.array(values, field.type)
+    if pa.types.is_timestamp(field.type) and field.type.tz:
+        check_range(made)
+    return made
+
+
+def _decimal(raw: msgspec.Raw | None, nullable: bool) -> decimal.Decimal | None:
+    """A decimal from JSON text. Decimal itself would take `1_000`, white space and other scripts' digits."""
+    text = bytes(raw) if raw is not None else b"null"
+    if text == b"null" and nullable:
+        return None
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(f"{text[:50].decode(errors='replace')} is not a decimal number")
+    return decimal.Decimal(text.strip(b'"').decode())
+
+
+def check_range(column: pa.Array) -> None:
+    """Raises ValueError unless all moments lie in the years 1 to 9999."""
+    bounds = pc.min_max(column.cast(pa.int64()))
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if low is not None and not MIN_US <= low <= high <= MAX_US:
+        raise ValueError("outside the years 1 to 9999")
+
+
+def keys_of(values: Sequence[pa.Array], fields: pa.Schema, key_field: str) -> pa.Array:
+    """The column of a field as keys: text as it is, numbers and booleans as JSON, dates as ISO 8601."""
+    return values[fields.get_field_index(key_field)].cast(pa.string())
+
+
+def _reason(error: str) -> str:
+    match = _PATH.match(error)
+    assert match is not None
+    what, path = match["what"], match["path"]
+    if about := _ABOUT_FIELD.match(what):
+        return f"{about[2]}: {'missing' if about[1].startswith('missing') else 'unknown field'}"
+    return f"{path}: {what}" if path else what
+
+
+@lru_cache(1024)
+def _decoders(fields: pa.Schema) -> tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]:
+    """Decoders of one value and of an array of them."""
+    members: list[Any] = []
+    for at, field in enumerate(fields):
+        kind = _python_type(field)
+        optional = kind if kind is msgspec.Raw else kind | None
+        members.append((f"f{at}", optional, None) if field.nullable else (f"f{at}", kind))
+    names = {f"f{at}": field.name for at, field in enumerate(fields)}
+    row = msgspec.defstruct("Row", members, gc=False, forbid_unknown_fields=True, kw_only=True, rename=names)
+    return msgspec.json.Decoder(row), msgspec.json.Decoder(list[row])  # type: ignore[valid-type]
+
+
+def _python_type(field: pa.Field) -> Any:
+    kind = field.type
+    if is_uuid(field):
+        return uuid.UUID
+    if is_time(field):
+        return Annotated[dt.time, msgspec.Meta(tz=False)]
+    if pa.types.is_integer(kind):
+        bound = 1 << kind.bit_width - 1
+        return Annotated[int, msgspec.Meta(ge=-bound, le=bound - 1)]
+    if pa.types.is_float32(kind):
+        return Annotated[float, msgspec.Meta(gt=-_FLOAT32_MAX, lt=_FLOAT32_MAX)]
+    if pa.types.is_timestamp(kind):
+        return Annotated[dt.datetime, msgspec.Meta(tz=kind.tz is not None)]
+    if pa.types.is_fixed_size_binary(kind):
+        return Annotated[bytes, msgspec.Meta(min_length=kind.byte_width, max_length=kind.byte_width)]
+    if pa.types.is_decimal(kind):
+        return msgspec.Raw
+    return {
+        pa.bool_(): bool,
+        pa.float64(): float,
+        pa.string(): str,
+        pa.binary(): bytes,
+        pa.date32(): dt.date,
+    }[kind]

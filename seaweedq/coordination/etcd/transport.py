@@ -1,0 +1,224 @@
+"""Calls to an etcd cluster: endpoints, TLS, tokens, time limits, and what its errors mean. Knows nothing of keys.
+
+Each endpoint has a channel of its own, one of them is in use; the one that fails to answer hands on to the next. A
+call is repeated there only if it may happen twice. Calls run in gRPC's threads and come back to the loop that made
+them, whichever it is; nothing here ever blocks a loop.
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from seaweedq.coordination.etcd.rpc import rpc
+from seaweedq.errors import CoordinationUnavailable
+
+Metadata = tuple[tuple[str, str], ...]
+WATCH = "/etcdserverpb.Watch/Watch"
+# KeepAlive is a stream of both directions in etcd; one request and its one answer are a call like the others.
+METHODS = {
+    rpc.RangeRequest: ("/etcdserverpb.KV/Range", rpc.RangeResponse),
+    rpc.TxnRequest: ("/etcdserverpb.KV/Txn", rpc.TxnResponse),
+    rpc.LeaseGrantRequest: ("/etcdserverpb.Lease/LeaseGrant", rpc.LeaseGrantResponse),
+    rpc.LeaseKeepAliveRequest: ("/etcdserverpb.Lease/LeaseKeepAlive", rpc.LeaseKeepAliveResponse),
+    rpc.LeaseRevokeRequest: ("/etcdserverpb.Lease/LeaseRevoke", rpc.LeaseRevokeResponse),
+    rpc.AuthenticateRequest: ("/etcdserverpb.Auth/Authenticate", rpc.AuthenticateResponse),
+}
+OPTIONS = (
+    # A dead connection is found by pings. etcd takes one each 5 s at most (--grpc-keepalive-min-time).
+    ("grpc.keepalive_time_ms", 5_500),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),  # without it gRPC 1.85 waits a minute whatever the line above says
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # it is also the time limit of one attempt to connect
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+SILENT = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+}
+STALE_TOKEN = ("invalid auth token", "revision of auth store is old")
+
+
+class LeaseNotFound(Exception):
+    """A call named a lease that has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach a cluster: endpoints as `host:port`, and PEM files and a user where they are not empty."""
+
+    endpoints: Sequence[str]
+    user: str = ""
+    password: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+    def credentials(self) -> Any:
+        """gRPC's credentials, or None without a CA. Raises OSError for files that cannot be read."""
+        if not self.ca_file:
+            return None
+        pems = [Path(file).read_bytes() if file else None for file in (self.ca_file, self.key_file, self.cert_file)]
+        return grpc.ssl_channel_credentials(*pems)
+
+
+class Endpoint:
+    """One address, its channel and the calls that can be made on it."""
+
+    def __init__(self, address: str, credentials: Any) -> None:
+        self.address = address
+        self._channel = (
+            grpc.secure_channel(address, credentials, OPTIONS)
+            if credentials
+            else grpc.insecure_channel(address, OPTIONS)
+        )
+        self._calls = {kind: self._channel.unary_unary(path, *_codec(kind, to)) for kind, (path, to) in METHODS.items()}
+        self._watch = self._channel.unary_stream(WATCH, *_codec(rpc.WatchRequest, rpc.WatchResponse))
+
+    async def call(self, request: Any, timeout_s: float, metadata: Metadata) -> Any:
+        """The answer. Raises grpc.RpcError; a cancelled task cancels its call."""
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        call = self._calls[type(request)].future(request, timeout_s, metadata)
+        call.add_done_callback(lambda _: _wake(loop, done))
+        try:
+            await done.wait()
+        finally:
+            call.cancel()
+        return call.result()
+
+    def watch(self, request: Any, metadata: Metadata) -> Any:
+        """The answers to come: iterating them blocks, and raises grpc.RpcError; `cancel()` ends them."""
+        return self._watch(request, metadata=metadata)
+
+    def close(self) -> None:
+        """End all calls."""
+        self._channel.close()
+
+
+class Transport:
+    """Calls at whichever endpoint answers. `timeout_s` bounds each of them, over all endpoints that are tried."""
+
+    def __init__(self, access: Access, timeout_s: float) -> None:
+        if not access.endpoints:
+            raise ValueError("coordination on etcd needs at least one endpoint, host:port")
+        credentials = access.credentials()
+        self._access = access
+        self._timeout_s = timeout_s
+        self._endpoints = [Endpoint(address, credentials) for address in access.endpoints]
+        self._current = 0
+        self._token = ""
+        self.closed = False
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The one in use."""
+        return self._endpoints[self._current]
+
+    async def call(self, request: Any, *, repeat: bool = True, at_most_s: float = math.inf) -> Any:
+        """The answer; `repeat`: it may happen twice. Raises CoordinationUnavailable (it may have happened),
+        LeaseNotFound (it has not).
+        """
+        self.check_open()
+        timeout_s = min(self._timeout_s, at_most_s)
+        endpoint, tries = self.endpoint, len(self._endpoints)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    endpoint, tries = self.endpoint, tries - 1
+                    try:
+                        return await self._authorized(endpoint, request)
+                    except grpc.RpcError as error:
+                        self._judge(error, endpoint, again=repeat and tries > 0)
+        except TimeoutError:
+            self.blame(endpoint)
+            raise unavailable(f"etcd at {endpoint.address}: no answer in {timeout_s} s") from None
+
+    async def metadata(self, endpoint: Endpoint) -> Metadata:
+        """What goes with each call: that a member without a leader must refuse it, and the user's token."""
+        if self._access.user and not self._token:
+            request = rpc.AuthenticateRequest(name=self._access.user, password=self._access.password)
+            self._token = (await self._send(endpoint, request, ())).token
+        token = (("token", self._token),) if self._token else ()
+        return (("hasleader", "true"), *token)
+
+    def refresh(self, metadata: Metadata) -> None:
+        """Take a new token before the next call, unless somebody has done so since this one was used."""
+        if ("token", self._token) in metadata:
+            self._token = ""
+
+    def blame(self, endpoint: Endpoint) -> None:
+        """Use the next endpoint, unless another has taken this one's place already."""
+        if endpoint is self.endpoint:
+            self._current = (self._current + 1) % len(self._endpoints)
+
+    def check_open(self) -> None:
+        """Raises CoordinationUnavailable once closed."""
+        if self.closed:
+            raise CoordinationUnavailable("coordination is closed")
+
+    def close(self) -> None:
+        """End all calls; those under way fail."""
+        self.closed = True
+        for endpoint in self._endpoints:
+            endpoint.close()
+
+    async def _authorized(self, endpoint: Endpoint, request: Any) -> Any:
+        metadata = await self.metadata(endpoint)
+        try:
+            return await self._send(endpoint, request, metadata)
+        except grpc.RpcError as error:
+            if not (self._access.user and stale_token(error.details())):
+                raise
+        self.refresh(metadata)  # etcd has refused the call, so that it can be made again
+        return await self._send(endpoint, request, await self.metadata(endpoint))
+
+    async def _send(self, endpoint: Endpoint, request: Any, metadata: Metadata) -> Any:
+        self.check_open()
+        return await endpoint.call(request, self._timeout_s, metadata)
+
+    def _judge(self, error: Any, endpoint: Endpoint, again: bool) -> None:
+        """Raises what a failed call means, unless it is to be made again at the next endpoint."""
+        self.check_open()
+        if error.code() in SILENT:
+            self.blame(endpoint)
+        if not (again and error.code() is grpc.StatusCode.UNAVAILABLE):
+            raise meaning(error, endpoint) from error
+
+
+def stale_token(details: str | None) -> bool:
+    """Whether etcd says that a new token would help."""
+    return any(sign in (details or "") for sign in STALE_TOKEN)
+
+
+def unavailable(inside: str) -> CoordinationUnavailable:
+    """What users are told, and what logs are."""
+    return CoordinationUnavailable("coordination does not answer as it should", inside=inside)
+
+
+def meaning(error: Any, endpoint: Endpoint) -> Exception:
+    """What an RpcError says in the words of this project."""
+    if error.code() is grpc.StatusCode.NOT_FOUND and "lease" in (error.details() or ""):
+        return LeaseNotFound(error.details())
+    return unavailable(f"etcd at {endpoint.address}: {error.code().name}: {error.details()}")
+
+
+def _codec(request: Any, response: Any) -> Any:
+    return request.SerializeToString, response.FromString
+
+
+def _wake(loop: asyncio.AbstractEventLoop, done: asyncio.Event) -> None:
+    with suppress(RuntimeError):  # the loop has gone, and whoever waited in it
+        loop.call_soon_threadsafe(done.set)

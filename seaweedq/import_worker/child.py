@@ -1,0 +1,181 @@
+"""The reader of an import: a process that is given an open file which nobody trusts, and tells a broker its rows.
+
+`python -m seaweedq.import_worker.child`, which only brokers start (broker/imports/reader_process). It takes its bounds
+upon itself before it looks at the file: memory, no files, no sockets. It ends with its broker, whose pipe is its stdin.
+"""
+
+import os
+import resource
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from seaweedq.broker.imports.pipe_protocol import GO, Job, Told, head
+from seaweedq.broker.imports.rules import Cutter
+from seaweedq.codec.intake import MAX_ERRORS, Intake, refuse
+from seaweedq.coordination.records import ImportProblem
+from seaweedq.errors import InvalidImport, SeaweedqError
+from seaweedq.import_worker.files import Error, check_expansion, outcomes, pieces
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import decode_fields
+
+COMMAND = (sys.executable, "-P", "-m", "seaweedq.import_worker.child")
+STDIN, STDOUT = 0, 1
+T = TypeVar("T")
+KEPT_BYTES = 384 * 1024 * 1024  # of lines that were checked
+SPARE_FILES = 4  # descriptors that may still be opened: the file under its name, and what Arrow opens beside it
+LINE_BYTES = 64 * 1024 * 1024  # of a job: a typed topic's columns are in it
+
+
+def main() -> None:
+    """Read the job, then the file."""
+    with open(STDIN, "rb", buffering=0, closefd=False) as stdin:
+        job = msgspec.json.decode(_line(stdin.fileno()), type=Job)
+    job = msgspec.structs.replace(job, file=_lowest(job.file))
+    asked = threading.Event()
+    threading.Thread(target=_listen, args=(asked,), name="lifeline", daemon=True).start()
+    _bound(job)
+    try:
+        _work(job, asked)
+    except SeaweedqError as error:
+        _refuse(error)
+    except MemoryError:
+        _refuse(InvalidImport("reading the file takes more memory than a reader may have", reason="memory"))
+
+
+def _refuse(error: SeaweedqError) -> None:
+    _tell(Told("refused", problem=ImportProblem(error.slug, error.detail, dict(error.fields))))
+
+
+def _work(job: Job, asked: threading.Event) -> None:
+    layout = Layout.of(Format(job.topic_format), decode_fields(job.columns) if job.columns else None)
+    intake = Intake(layout, job.key_field, job.max_message_bytes, job.now_us)
+    kept: list[pa.RecordBatch] = []
+    if job.check:
+        count, kept = _checked(job, intake)
+        _tell(Told("checked", rows=count))
+        asked.wait()
+    cutter, row = Cutter(layout, job.batch_rows), 0
+    for rows in kept or _rows(job, intake):
+        end = row + rows.num_rows
+        if end > job.first_row:
+            for batch in cutter.cut(rows.slice(max(0, job.first_row - row))):
+                _send(batch)
+        row = end
+    for batch in cutter.end():
+        _send(batch)
+    _tell(Told("ended"))
+
+
+def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
+    """How many rows there are, all of them valid; and the rows, if they are lines, and few enough to be kept: columns
+    are faster read twice. Raises InvalidMessages naming the first that are not, InvalidImport, InvalidRequest."""
+    errors: list[tuple[int, str]] = []
+    kept: list[pa.RecordBatch] | None = [] if job.format == "ndjson" else None
+    count = decoded = 0
+    for found in _found(job, intake):
+        if isinstance(found, pa.RecordBatch):
+            count, decoded = count + found.num_rows, decoded + found.nbytes
+            check_expansion(decoded, job.size)
+            if kept is not None:
+                kept.append(found)
+            if decoded > KEPT_BYTES:
+                kept = None
+        else:
+            errors += [(int(error["index"]), str(error["reason"])) for error in found]
+        if len(errors) >= MAX_ERRORS:
+            break
+        _tell(Told("seen", rows=count))
+    refuse(errors[:MAX_ERRORS])
+    if not count:
+        raise InvalidImport("the file has no rows", format=job.format, reason="no rows")
+    return count, kept or []
+
+
+def _found(job: Job, intake: Intake) -> Iterator[pa.RecordBatch | Sequence[Error]]:
+    for piece in _ahead(pieces(f"/dev/fd/{job.file}", job.size, job.format, job.bare, intake)):
+        yield from outcomes(piece)
+
+
+def _ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same, read by a thread that is one ahead: Arrow reads and decodes without the GIL."""
+    with ThreadPoolExecutor(1, "reading") as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
+
+
+def _rows(job: Job, intake: Intake) -> Iterator[pa.RecordBatch]:
+    for found in _found(job, intake):
+        if not isinstance(found, pa.RecordBatch):
+            raise InvalidImport("the file is not what was checked", format=job.format, reason="it has changed")
+        yield found
+
+
+def _send(batch: pa.RecordBatch) -> None:
+    size = pa.MockOutputStream()
+    _write(batch, size)
+    sink = pa.FixedSizeBufferWriter(buffer := pa.allocate_buffer(size.size()))
+    _write(batch, sink)
+    _tell(Told("rows", rows=batch.num_rows, size=buffer.size), buffer)
+
+
+def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _tell(told: Told, body: pa.Buffer | None = None) -> None:
+    for data in (head(told), body):
+        left = memoryview(data) if data is not None else memoryview(b"")
+        while left:
+            left = left[os.write(STDOUT, left) :]
+
+
+def _line(stdin: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        data = os.read(stdin, 65_536)
+        if not data or len(line) > LINE_BYTES:
+            os._exit(1)
+        line += data
+    return line
+
+
+def _listen(asked: threading.Event) -> None:
+    with suppress(OSError):
+        while data := os.read(STDIN, 16):
+            if GO in data:
+                asked.set()
+    os._exit(1)
+
+
+def _lowest(file: int) -> int:
+    """The same file at the lowest number: what is free below it could be opened within any bound on numbers."""
+    low = os.dup(file)
+    os.close(max(low, file))
+    return min(low, file)
+
+
+def _bound(job: Job) -> None:
+    """What this process may take from here on."""
+    highest = max(job.file, STDOUT + 1, *(int(name) for name in os.listdir("/dev/fd") if name.isdigit()))
+    for what, bound in (
+        (resource.RLIMIT_DATA, job.memory_bytes),
+        (resource.RLIMIT_NOFILE, highest + SPARE_FILES),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        with suppress(ValueError, OSError):  # a bound that is lower already stays
+            resource.setrlimit(what, (bound, bound))
+
+
+if __name__ == "__main__":
+    main()

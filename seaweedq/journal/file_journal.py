@@ -1,0 +1,191 @@
+"""The file journal: commits in files of one local folder, durable by fsync. One folder for each broker start.
+
+Owns the order of what happens on the disk, and why:
+
+1. A file's header, then its name, are durable before its first commit is written, so that a reader can tell a file
+   that was never begun from a damaged one.
+2. A commit is answered only after its sync. A failed write or sync ends the file where its last durable commit ends,
+   and is never tried again on it: the kernel may have dropped the pages (https://lwn.net/Articles/752063/).
+3. The next file's header states that end, so it is durable before any later commit is.
+4. A file gets its name by rename, and one without commits is replaced by the next try under the same name: a full
+   disk collects no half-made files.
+5. Files go oldest first, each removal durable before the next, so that no gap can appear.
+
+It takes no lock: whoever opens a folder holds the lock that keeps a recovery away from it (broker.lock).
+"""
+
+import asyncio
+import errno
+import logging
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from seaweedq.clock import Ids
+from seaweedq.errors import JournalUnavailable
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.file_reader import draft_path, file_path, journal_files, remove_journal
+from seaweedq.segments.commits import FILE_HEADER_BYTES, FileHeader, encode_commit
+from seaweedq.segments.frames import Frame
+
+log = logging.getLogger(__name__)
+_ALLOCATED_BYTES = 4 * 1024 * 1024
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+@dataclass(slots=True)
+class _File:
+    """The file that takes commits; `end` is where its last durable commit ends. Zeros up to `allocated` follow."""
+
+    fd: int
+    header: FileHeader
+    end: int = FILE_HEADER_BYTES
+    allocated: int = FILE_HEADER_BYTES
+
+    @property
+    def is_empty(self) -> bool:
+        return self.end == FILE_HEADER_BYTES
+
+
+class FileJournal:
+    """A journal in `folder`, which holds none yet and is made if need be. Files roll once they have `file_bytes`.
+
+    All disk work is done by one thread of its own, in order. What that thread alone uses is marked so.
+    """
+
+    window = 1
+
+    def __init__(self, folder: Path, ids: Ids, file_bytes: int, disk: Disk | None = None) -> None:
+        self._folder, self._ids, self._file_bytes, self._disk = folder, ids, file_bytes, disk or Disk()
+        assert not (folder.is_dir() and journal_files(folder)), f"{folder} holds a journal already"
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="journal")
+        self._appending = self._closed = False
+        self._sizes: deque[tuple[int, int]] = deque()  # (commit, bytes): the worker appends, the loop takes
+        self._finished: deque[tuple[int, int]] = deque()  # (file, first commit not in it), changed by the worker
+        self._written_bytes = 0  # by the worker
+        self._released_bytes = 0  # by the loop
+        # The worker's own:
+        self._file: _File | None = None
+        self._next = FileHeader(b"", 0, 0, 0)  # of the file to open when there is none
+        self._commit = 0
+
+    @property
+    def unreleased_bytes(self) -> int:
+        return self._written_bytes - self._released_bytes
+
+    async def append(self, frames: Sequence[Frame]) -> int:
+        assert not self._appending, "one append at a time"
+        if self._closed:
+            raise JournalUnavailable("the journal is closed")
+        self._appending = True
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, self._append, frames)
+        finally:
+            self._appending = False
+
+    async def pace(self) -> None:
+        pass
+
+    def release(self, below: int) -> None:
+        while self._sizes and self._sizes[0][0] < below:
+            self._released_bytes += self._sizes.popleft()[1]
+        finished = tuple(self._finished)  # a copy, since the worker takes from it
+        if not self._closed and finished and finished[0][1] <= below:
+            self._worker.submit(self._remove_files, below)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._worker, self._end_file)
+            self._worker.shutdown(wait=False)
+
+    async def remove(self) -> None:
+        """As Journal. Raises JournalUnavailable where the disk refuses."""
+        assert self._closed
+        try:
+            await asyncio.to_thread(remove_journal, self._folder)
+        except OSError as error:
+            raise JournalUnavailable(f"the journal cannot be removed: {error}") from error
+
+    def _append(self, frames: Sequence[Frame]) -> int:
+        try:
+            if self._file is None:
+                self._file = self._open_file()
+            size = self._write_commit(self._file, frames)
+        except BaseException as error:
+            self._end_file(error)
+            if isinstance(error, OSError):
+                raise JournalUnavailable(
+                    f"the journal cannot be written: {error.strerror}", inside=f"{error}"
+                ) from error
+            raise
+        number, self._commit = self._commit, self._commit + 1
+        self._sizes.append((number, size))
+        self._written_bytes += size
+        if self._file.end >= self._file_bytes:
+            self._end_file()
+        return number
+
+    def _write_commit(self, file: _File, frames: Sequence[Frame]) -> int:
+        buffers = encode_commit(file.header.file_id, self._commit, frames)
+        self._allocate(file, sum(memoryview(buffer).nbytes for buffer in buffers))
+        size = self._disk.write_all(file.fd, buffers)
+        self._disk.sync(file.fd)
+        self._disk.forget(file.fd, file.end, size)
+        file.end += size
+        return size
+
+    def _allocate(self, file: _File, needed: int) -> None:
+        """Have zeros where the next commits go: a sync that has to write the file's length too takes twice as long."""
+        if file.end + needed > file.allocated:
+            size = max(needed, min(_ALLOCATED_BYTES, self._file_bytes))
+            self._disk.allocate(file.fd, file.end, size)
+            file.allocated = file.end + size
+
+    def _open_file(self) -> _File:
+        """Rules 1 and 4. Under its name the file is complete; a failure before leaves at most the draft."""
+        header = replace(self._next, file_id=bytes.fromhex(self._ids.nonce()))
+        draft = draft_path(self._folder)
+        self._disk.make_folder(self._folder)
+        self._disk.remove(draft)
+        fd = self._disk.create(draft)
+        try:
+            self._disk.write_all(fd, [header.encode()])
+            self._disk.sync(fd)
+            self._disk.rename(draft, file_path(self._folder, header.number))
+            self._disk.sync_folder(self._folder)
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        return _File(fd, header)
+
+    def _end_file(self, error: BaseException | None = None) -> None:
+        """Rule 2. The next file follows this one, or takes its name where it holds no commit."""
+        file, self._file = self._file, None
+        if file is None:
+            return
+        if isinstance(error, OSError) and error.errno in _FULL:
+            with suppress(OSError):
+                self._disk.truncate(file.fd, file.end)
+        with suppress(OSError):
+            self._disk.close(file.fd)
+        if not file.is_empty:
+            self._finished.append((file.header.number, self._commit))
+            self._next = FileHeader(b"", file.header.number + 1, file.end, self._commit)
+
+    def _remove_files(self, below: int) -> None:
+        """Rule 5. The newest file stays, also when it is full."""
+        try:
+            while self._finished and self._finished[0][1] <= below and self._newest_file() > self._finished[0][0]:
+                self._disk.remove(file_path(self._folder, self._finished[0][0]))
+                self._disk.sync_folder(self._folder)
+                self._finished.popleft()
+        except OSError as error:
+            log.warning("journal %s: a file could not be removed, to be tried again: %s", self._folder, error)
+
+    def _newest_file(self) -> int:
+        """The number of the newest file that certainly has its name durably."""
+        return self._file.header.number if self._file else self._finished[-1][0]

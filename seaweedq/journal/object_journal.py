@@ -1,0 +1,223 @@
+"""The object journal: each commit is one object of the store, a slot. One folder of slots for each broker start.
+
+Owns the order of what happens, and why. Names are taken by create-if-absent, so that a recovery can take one too:
+
+1. A slot says, as of its making, below which number nothing is needed any more (`released`). Only what this broker was
+   told is in the chains counts for that.
+2. Up to `window` puts are under way. Each is repeated with the same bytes until the store says whose the name is.
+3. A slot is acknowledged when it and all before it are durable: recovery reads up to the first gap.
+4. Where another has the name, a recovery has fenced the journal: that slot and all later ones, for ever, are refused.
+   What stands before it goes on, since the recovery reads it.
+5. A slot is deleted once an acknowledged newer one says that it is not needed. So the newest stays, which tells a
+   recovery where to begin; and no name that a recovery may look for is ever free again.
+6. A broker at rest with everything released says so in one empty slot. Then the older ones go, and it asks for nothing.
+
+A commit's number is its slot's, so an empty slot leaves a hole in the commits' numbers. What a crash leaves between any
+two steps is in docs/object-journal.md; what a recovery makes of it, in broker/fencing.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from seaweedq.clock import Clock, Ids
+from seaweedq.errors import JournalUnavailable, StoreUnavailable
+from seaweedq.failpoints import reach
+from seaweedq.journal.object_format import MAX_WINDOW, SlotHeader, SlotKind, journal_folder
+from seaweedq.journal.object_listing import BATCH, batches, delete_slots, list_slots
+from seaweedq.journal.object_writer import Sleep, SlotWriter
+from seaweedq.journal.pacing import next_linger_s
+from seaweedq.segments.frames import Frame
+from seaweedq.storage.interface import ObjectStore
+
+IDLE_S = 1.0
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Slot:
+    """A slot under way. `is_rest`: the journal's own, rule 6; nobody waits for it."""
+
+    header: SlotHeader
+    is_rest: bool
+    put: asyncio.Task[int]
+    done: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class ObjectJournal:
+    """A journal of `broker`, which has none yet. `window` is at most MAX_WINDOW; to be made on a running event loop.
+
+    `linger_s` to `linger_max_s` lie between the starts of two puts; `idle_s` is how long nothing must have come before
+    the empty slot.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        broker: str,
+        clock: Clock,
+        ids: Ids,
+        window: int,
+        linger_s: float,
+        linger_max_s: float,
+        *,
+        idle_s: float = IDLE_S,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        assert 1 <= window <= MAX_WINDOW
+        self.window = window
+        self._store, self._broker, self._clock, self._ids, self._sleep = store, broker, clock, ids, sleep
+        self._writer = SlotWriter(store, clock, sleep)
+        self._linger_s, self._low_s, self._high_s = linger_s, linger_s, max(linger_s, linger_max_s)
+        self._idle_s = idle_s
+        self._may_begin_s = clock.monotonic_s()
+        self._under_way: deque[_Slot] = deque()
+        self._room = asyncio.Event()  # set by whatever lets a waiting pace() go on
+        self._next = 0
+        self._acknowledged = 0  # all slots below are
+        self._released = 0  # what the next slot says
+        self._stated = 0  # what an acknowledged slot says
+        self._oldest = 0  # all slots below are deleted
+        self._sizes: deque[tuple[int, int]] = deque()
+        self._unreleased_bytes = 0
+        self._is_at_rest = True  # nothing was appended since the last empty slot
+        self._rest: asyncio.Task[None] | None = None
+        self._cleaning: asyncio.Task[None] | None = None
+        self._error: BaseException | None = None
+        self._closed = False
+
+    @property
+    def unreleased_bytes(self) -> int:
+        return self._unreleased_bytes
+
+    @property
+    def failing(self) -> StoreUnavailable | None:
+        """Why the puts under way do not succeed, None where nothing is known against them."""
+        return self._writer.failing
+
+    async def append(self, frames: Sequence[Frame]) -> int:
+        if self._closed:
+            raise JournalUnavailable("the journal is closed")
+        if self._error is not None:
+            raise self._error
+        assert self._has_room, "one append at a time for each place in the window"
+        self._is_at_rest = False
+        if self._rest is not None:
+            self._rest.cancel()
+        slot = self._begin(frames)
+        self._linger_s = next_linger_s(self._linger_s, not self._has_room, self._low_s, self._high_s)
+        self._may_begin_s = self._clock.monotonic_s() + self._linger_s
+        return await asyncio.shield(slot.done)
+
+    async def pace(self) -> None:
+        while not self._has_room and not self._closed and self._error is None:
+            self._room.clear()
+            await self._room.wait()
+        begin_s = max(self._may_begin_s, now_s := self._clock.monotonic_s())
+        self._may_begin_s = begin_s + self._linger_s
+        if begin_s > now_s:
+            await self._sleep(begin_s - now_s)
+
+    def release(self, below: int) -> None:
+        assert below <= self._acknowledged, "only what is durable can be in a chain"
+        while self._sizes and self._sizes[0][0] < below:
+            self._unreleased_bytes -= self._sizes.popleft()[1]
+        self._released = max(self._released, below)
+        self._rest_if_idle()
+
+    async def close(self) -> None:
+        self._closed = True
+        self._room.set()
+        tasks: list[asyncio.Task[Any]] = [slot.put for slot in self._under_way]
+        tasks += [task for task in (self._rest, self._cleaning) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._refuse(JournalUnavailable("the journal was closed; what became of the commit is unknown"))
+
+    async def remove(self) -> None:
+        """As Journal. No fence stays: this broker has closed and can acknowledge nothing more, and that is all that a
+        fence is for. A put that still lands leaves an object that nobody needs. Raises Fenced, StoreUnavailable."""
+        assert self._closed
+        if self._error is not None:
+            raise self._error
+        assert self._released == self._acknowledged, "what is needed stays"
+        for numbers in batches(await list_slots(self._store, self._broker)):
+            reach("slot.delete")
+            await delete_slots(self._store, self._broker, numbers)
+
+    @property
+    def _has_room(self) -> bool:
+        return sum(not slot.is_rest for slot in self._under_way) < self.window
+
+    def _begin(self, frames: Sequence[Frame], *, is_rest: bool = False) -> _Slot:
+        """Rules 1 and 2."""
+        number, self._next = self._next, self._next + 1
+        header = SlotHeader(SlotKind.DATA, self._broker, number, self._ids.nonce(), self._released)
+        slot = _Slot(header, is_rest, asyncio.create_task(self._writer.put(header, frames)))
+        self._under_way.append(slot)
+        slot.put.add_done_callback(self._settle)
+        return slot
+
+    def _settle(self, put: asyncio.Task[int]) -> None:
+        """Rules 3 and 4."""
+        if self._closed or put.cancelled():
+            return
+        self._error = self._error or put.exception()
+        while self._under_way and self._under_way[0].put.done():
+            if error := self._under_way[0].put.exception():
+                self._refuse(error)
+            else:
+                self._acknowledge(self._under_way.popleft())
+        self._room.set()
+
+    def _acknowledge(self, slot: _Slot) -> None:
+        number, size = slot.header.number, slot.put.result()
+        self._acknowledged = number + 1
+        self._stated = slot.header.released
+        if slot.is_rest:
+            self._released = number + 1
+            self._is_at_rest = self._next == number + 1
+        else:
+            self._sizes.append((number, size))
+            self._unreleased_bytes += size
+        slot.done.set_result(number)
+        if self._oldest < self._stated and (self._cleaning is None or self._cleaning.done()):
+            self._cleaning = asyncio.create_task(self._clean())
+
+    def _refuse(self, error: BaseException) -> None:
+        """All that are under way: none of them is acknowledged."""
+        while self._under_way:
+            slot = self._under_way.popleft()
+            slot.put.cancel()
+            slot.done.set_exception(error)
+            slot.done.exception()  # whoever waits gets it; where nobody does, it is no news
+            if not slot.is_rest:
+                self._error = self._error or error
+
+    def _rest_if_idle(self) -> None:
+        is_idle = self._released == self._next and not self._is_at_rest
+        if is_idle and not self._closed and (self._rest is None or self._rest.done()):
+            self._rest = asyncio.create_task(self._rest_soon())
+
+    async def _rest_soon(self) -> None:
+        """Rule 6."""
+        await self._sleep(self._idle_s)
+        if self._error is None:
+            self._begin((), is_rest=True)
+
+    async def _clean(self) -> None:
+        """Rule 5. What fails is tried again when a later slot is acknowledged."""
+        try:
+            while self._oldest < self._stated:
+                end = min(self._oldest + BATCH, self._stated)
+                reach("slot.delete")
+                await delete_slots(self._store, self._broker, range(self._oldest, end))
+                self._oldest = end
+        except StoreUnavailable as error:
+            logger.warning(
+                "slots of %s could not be deleted, to be tried again: %s", journal_folder(self._broker), error
+            )
