@@ -15,6 +15,7 @@ from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.errors import Fenced, NotReady
 from seaweedq.failpoints import reach
+from seaweedq.futures import mark_retrieved
 
 ENTRY_BYTES = 64 * 1024 * 1024
 SMALL_TAIL_AGE_S = 900.0
@@ -100,7 +101,8 @@ class Flusher:
             task = self._running.get(segment)
             if task is None:
                 task = self._running[segment] = asyncio.create_task(self._flush(segment))
-                task.add_done_callback(lambda done: self._ended(segment, done))
+                task.add_done_callback(mark_retrieved)
+                task.add_done_callback(lambda _: self._running.pop(segment))
             await asyncio.wait([task], timeout=patience_s)
             if task.cancelled():
                 segment.check_open()
@@ -126,11 +128,6 @@ class Flusher:
         for task in list(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
-
-    def _ended(self, segment: OpenSegment, task: asyncio.Task[None]) -> None:
-        del self._running[segment]
-        if not task.cancelled():
-            task.exception()  # whoever waits gets it; where nobody does any more, it is no news
 
     async def _flush(self, segment: OpenSegment) -> None:
         async with self._places if segment.seal is None else self._urgent:

@@ -12,7 +12,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +21,7 @@ from seaweedq.broker.log.tail import Piece
 from seaweedq.clock import Clock
 from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.failpoints import reach
+from seaweedq.futures import fail, resolve
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import mask_of
@@ -285,18 +285,18 @@ class GroupCommit:
             return
         for request in requests:
             for claim, offset in _settled(request):
-                _set(claim.done, offset)
-            _set(request.done, None)
+                resolve(claim.done, offset)
+            resolve(request.done, None)
         for other in others:
-            _set(other.done, None)
+            resolve(other.done, None)
 
     def _fail(self, requests: list[_Request], others: list[_Other], error: Exception) -> None:
         for request in requests:
             for claim, _ in _settled(request):
-                _raise(claim.done, error)
-            _raise(request.done, error)
+                fail(claim.done, error)
+            fail(request.done, error)
         for other in others:
-            _raise(other.done, error)
+            fail(other.done, error)
 
 
 def _parts(requests: list[_Request]) -> Iterator[Part]:
@@ -311,7 +311,7 @@ def _request_of_singles(segment: OpenSegment, waiting: _Singles) -> _Request | N
         for claim in waiting.claims:
             if claim.sequences:
                 segment.settle(claim.part, claim.sequences)
-            _raise(claim.done, error)
+            fail(claim.done, error)
         return None
     part.claims = waiting.claims
     return _Request(0, [part], part.payload.size, asyncio.get_running_loop().create_future())
@@ -344,14 +344,3 @@ def _settled(request: _Request) -> Iterator[tuple[Claim, int]]:
             if claim.sequences:
                 part.segment.settle(claim.part, claim.sequences)
             yield claim, part.first + claim.row
-
-
-def _set(future: asyncio.Future[Any], value: Any) -> None:
-    if not future.done():
-        future.set_result(value)
-
-
-def _raise(future: asyncio.Future[Any], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # whoever waits gets it; where nobody does, it is no news

@@ -19,6 +19,7 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.forward_frames import Outcome, Parcel, encode
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.errors import SeaweedqError, Unavailable
+from seaweedq.futures import fail, resolve
 from seaweedq.segments.producers import SLOT, Sequences
 
 SLOTS = 8
@@ -127,8 +128,7 @@ class _Link:
             error = failed if isinstance(failed, SeaweedqError) else _unreadable(self._url, failed)
         finally:
             for at, (_, done) in enumerate(taken):
-                if not done.done():
-                    _settle(done, outcomes[at] if at < len(outcomes) else None, error)
+                _settle(done, outcomes[at] if at < len(outcomes) else None, error)
 
 
 def _unreadable(url: str, error: Exception) -> Unavailable:
@@ -137,10 +137,9 @@ def _unreadable(url: str, error: Exception) -> Unavailable:
 
 def _settle(done: asyncio.Future[Outcome], outcome: Outcome | None, error: Exception) -> None:
     if outcome is None or outcome.trouble:
-        done.set_exception(outcome.trouble.error() if outcome and outcome.trouble else error)
-        done.exception()  # whoever waits gets it; where nobody does any more, it is no news
+        fail(done, outcome.trouble.error() if outcome and outcome.trouble else error)
     else:
-        done.set_result(outcome)
+        resolve(done, outcome)
 
 
 class Outbound:

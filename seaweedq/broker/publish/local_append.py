@@ -7,12 +7,13 @@ is open when its rows are judged is still open when they are added.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from seaweedq.broker.log.group_commit import Claim, GroupCommit, Part, Rows
 from seaweedq.broker.log.open_segment import OpenSegment, Waiting
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
+from seaweedq.futures import fail
 from seaweedq.segments.producers import Duplicate, OutOfOrder, Sequences
 from seaweedq.segments.rows import Single
 
@@ -119,9 +120,8 @@ class Taker:
         except TimeoutError as error:
             raise self._timed_out() from error
 
-    def _give_up(self, done: asyncio.Future[Any]) -> None:
-        if not done.done():
-            done.set_exception(self._timed_out())
+    def _give_up(self, done: asyncio.Future[T]) -> None:
+        fail(done, self._timed_out())
 
     def _timed_out(self) -> Unavailable:
         detail = f"not durable within publish_timeout_s={self._timeout_s:g}; whether it was taken is unknown"

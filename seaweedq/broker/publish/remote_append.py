@@ -26,6 +26,7 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import CoordinationUnavailable, NotOwner, Unavailable
+from seaweedq.futures import fail, resolve
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
@@ -121,7 +122,7 @@ class Elsewhere:
             for fate in fates:
                 _answer(waiting, fate)
             for _, _, done in waiting:
-                _fail(done, failed)
+                fail(done, failed)
 
     async def _settle_alone(self, topic: Topic, piece: Piece, whole: Cargo, end_s: float) -> list[Placed | Failed]:
         """A piece as a cargo of its own, with the identity of a slot; its fates by the indexes of the whole."""
@@ -236,18 +237,10 @@ class Elsewhere:
 def _answer(waiting: Sequence[Gathered], fate: Placed | Failed) -> None:
     if isinstance(fate, Failed):
         for index in fate.piece.indexes:
-            _fail(waiting[index][2], fate.error)
+            fail(waiting[index][2], fate.error)
         return
     for at, index in enumerate(fate.indexes):
-        done = waiting[index][2]
-        if not done.done():
-            done.set_result((fate.segment, fate.first + at))
-
-
-def _fail(done: asyncio.Future[tuple[int, int]], error: Exception) -> None:
-    if not done.done():
-        done.set_exception(error)
-        done.exception()  # whoever waits gets it; where nobody does any more, it is no news
+        resolve(waiting[index][2], (fate.segment, fate.first + at))
 
 
 def _outward(fate: Placed | Failed, piece: Piece) -> Placed | Failed:
