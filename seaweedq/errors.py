@@ -1,7 +1,7 @@
 """Every error of seaweedq, one tree. Status codes are not here: `api/asgi/problems` maps slugs to them.
 
     SeaweedqError
-    ├── BadRequest                what a client sent cannot be taken
+    ├── BadRequest                the client must change the request
     │   ├── UnreadableRequest, UnreadableBody, UnsupportedContentType, UnsupportedEncoding
     │   ├── InvalidRequest, InvalidName, InvalidMessages
     │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
@@ -13,28 +13,28 @@
     │   │   SequenceOutOfOrder
     │   ├── OffsetOutOfRange
     │   └── Forbidden
-    ├── Unavailable               try again later; `retry_after_s` says when
+    ├── Unavailable               the client may retry after `retry_after_s`
     │   ├── NotReady, Overloaded
     │   ├── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
     │   └── NotOwner, PartlyTaken
-    ├── Fenced                    another writer has what was ours: stop, and look again
-    ├── Damaged                   what is stored is not what was written
+    ├── Fenced                    another writer has replaced this one: stop writing, read the state again
+    ├── Damaged                   stored bytes differ from those that were written
     │   └── JournalDamaged, ChainDamaged
-    ├── UnfitStore                the store breaks a promise that safety rests on
+    ├── UnfitStore                the store lacks a guarantee that the queue needs
     ├── DataFolderInUse           another process holds the data folder
     └── ClientError               raised by the Python client alone
         └── ServerProblem, ConnectionFailed
 
-`fields` of an error are what helps to mend it; they go into the problem document as they are.
+The `fields` of an error help the reader to correct it; they become members of the problem document.
 """
 
 from typing import Any, ClassVar
 
 
 class SeaweedqError(Exception):
-    """The root. `slug` is stable and ends the problem's `type`; `title` says the same in words.
+    """The root of the tree. `slug` is stable and ends the problem's `type`; `title` says the same in words.
 
-    `detail` is for whoever asked. `inside` is for logs alone: addresses of the installation, and what answered there.
+    The client sees `detail`. Only logs contain `inside`: addresses of the installation, and their answers.
     """
 
     slug: ClassVar[str] = "internal"
@@ -48,13 +48,13 @@ class SeaweedqError(Exception):
 
 
 class BadRequest(SeaweedqError):
-    """What a client sent cannot be taken as it is."""
+    """The request cannot succeed unless the client changes it, or the state that it refers to."""
 
     slug, title = "bad-request", "Bad request"
 
 
 class UnreadableRequest(BadRequest):
-    """What came is not HTTP, or its head is too large."""
+    """The bytes received are not HTTP, or the request's head is too large."""
 
     slug, title = "unreadable-request", "The request cannot be read"
 
@@ -66,7 +66,7 @@ class UnreadableBody(BadRequest):
 
 
 class UnsupportedContentType(BadRequest):
-    """The content type is not one that this route takes; fields: supported."""
+    """The route does not accept this content type; fields: supported."""
 
     slug, title = "unsupported-content-type", "Unsupported content type"
 
@@ -78,13 +78,13 @@ class UnsupportedEncoding(BadRequest):
 
 
 class InvalidRequest(BadRequest):
-    """Readable, but not valid; fields: often `field`, `value`, `bound`."""
+    """The request can be parsed, and a value in it is not valid; fields: often `field`, `value`, `bound`."""
 
     slug, title = "invalid-request", "The request is not valid"
 
 
 class InvalidName(BadRequest):
-    """A topic, subscription or producer name outside its alphabet."""
+    """The name of a topic, subscription or producer has characters or a length that are not allowed."""
 
     slug, title = "invalid-name", "The name is not valid"
 
@@ -114,19 +114,19 @@ class RequestTimeout(BadRequest):
 
 
 class RouteNotFound(BadRequest):
-    """No such path."""
+    """No route has this path."""
 
     slug, title = "not-found", "Not found"
 
 
 class MethodNotAllowed(BadRequest):
-    """The path exists, the method does not; fields: allowed."""
+    """The path exists, but not with this method; fields: allowed."""
 
     slug, title = "method-not-allowed", "Method not allowed"
 
 
 class TopicNotFound(BadRequest):
-    """No topic of that name; fields: topic."""
+    """No topic has this name; fields: topic."""
 
     slug, title = "topic-not-found", "Topic not found"
 
@@ -144,7 +144,7 @@ class SubscriptionNotFound(BadRequest):
 
 
 class UploadNotFound(BadRequest):
-    """The topic has no such upload, or has it no more; fields: topic, upload_id."""
+    """The topic has no upload of that id, or its record has been removed; fields: topic, upload_id."""
 
     slug, title = "upload-not-found", "Upload not found"
 
@@ -156,27 +156,27 @@ class UploadIncomplete(BadRequest):
 
 
 class UploadMismatch(BadRequest):
-    """What was uploaded is not what was said: its size or its SHA-256; fields: upload_id, field, value, bound."""
+    """The uploaded bytes differ in size or SHA-256 from the announced ones; fields: upload_id, field, value, bound."""
 
-    slug, title = "upload-mismatch", "The upload is not what was announced"
+    slug, title = "upload-mismatch", "The upload differs from what was announced"
 
 
 class InvalidUpload(UploadMismatch):
-    """A store's word for it: what came is of another size or digest; fields: field, value, bound."""
+    """The store refused the bytes: their size or digest is not the announced one; fields: field, value, bound."""
 
-    slug, title = "invalid-upload", "The bytes are not those that were announced"
+    slug, title = "invalid-upload", "The bytes differ from those that were announced"
 
 
 class UploadExpired(BadRequest):
-    """Too late for this upload; fields: upload_id, expires_at."""
+    """The upload expired before it was completed or published; fields: upload_id, expires_at."""
 
     slug, title = "upload-expired", "The upload has expired"
 
 
 class UploadConflict(BadRequest):
-    """The upload is in a state that does not allow this; fields: upload_id."""
+    """The upload's state does not allow the request; fields: upload_id."""
 
-    slug, title = "upload-conflict", "The upload does not allow this"
+    slug, title = "upload-conflict", "The upload's state does not allow this"
 
 
 class PayloadTooLarge(BadRequest):
@@ -186,19 +186,19 @@ class PayloadTooLarge(BadRequest):
 
 
 class TooManyUploads(BadRequest):
-    """The topic has as many open uploads as it may have; fields: limit, retry_after_s."""
+    """The topic has reached its limit of open uploads; fields: limit, retry_after_s."""
 
     slug, title = "too-many-uploads", "Too many open uploads"
 
 
 class InvalidImport(BadRequest):
-    """The uploaded file can not be read as what it is said to be; fields: format, reason."""
+    """The uploaded file cannot be read in the format that the request names; fields: format, reason."""
 
-    slug, title = "invalid-import", "The file can not be imported"
+    slug, title = "invalid-import", "The file cannot be imported"
 
 
 class PayloadNotFound(BadRequest):
-    """The message has no payload, or it is not in the store; fields: topic, id."""
+    """The message has no payload, or the store no longer holds it; fields: topic, id."""
 
     slug, title = "payload-not-found", "Payload not found"
 
@@ -222,31 +222,31 @@ class TopicBeingDeleted(BadRequest):
 
 
 class SegmentConflict(BadRequest):
-    """Segments cannot be changed so, as they are; fields: segment, and successors where it is sealed."""
+    """The segments' state does not allow the change; fields: segment, and successors if it is sealed."""
 
-    slug, title = "segment-conflict", "The segment cannot be changed so"
+    slug, title = "segment-conflict", "The segment's state does not allow this change"
 
 
 class SequenceOutOfOrder(BadRequest):
-    """A producer's sequence is neither new nor one that is remembered; fields: producer, sequence, newest."""
+    """A producer's sequence is not new, and too old to be compared with; fields: producer, sequence, newest."""
 
     slug, title = "sequence-out-of-order", "The producer's sequence is out of order"
 
 
 class OffsetOutOfRange(BadRequest):
-    """An offset beyond the segment's end; fields: offset, end_offset."""
+    """The request names an offset beyond the segment's end; fields: offset, end_offset."""
 
     slug, title = "offset-out-of-range", "The offset is beyond the end"
 
 
 class Forbidden(BadRequest):
-    """Not for whoever asked."""
+    """The caller may not do this."""
 
     slug, title = "forbidden", "Forbidden"
 
 
 class Unavailable(SeaweedqError):
-    """Nothing is wrong with the request; it can be sent again after `retry_after_s` seconds."""
+    """The request is valid but cannot be served now; the client may retry after `retry_after_s` seconds."""
 
     slug, title = "unavailable", "Unavailable"
 
@@ -256,7 +256,7 @@ class Unavailable(SeaweedqError):
 
 
 class NotReady(Unavailable):
-    """The broker is starting, stopping or without its lease."""
+    """The broker is starting or stopping, or has lost its lease."""
 
     slug, title = "not-ready", "The broker is not ready"
 
@@ -268,13 +268,13 @@ class Overloaded(Unavailable):
 
 
 class JournalUnavailable(Unavailable):
-    """The journal could not be made durable (disk full, I/O error): nothing was taken."""
+    """A write to the journal could not be made durable (disk full, I/O error); nothing was appended."""
 
     slug, title = "journal-unavailable", "The journal cannot be written"
 
 
 class StoreUnavailable(Unavailable):
-    """The object store did not answer, or its answer leaves open what happened."""
+    """The object store did not answer, or its answer does not say whether the request took effect."""
 
     slug, title = "store-unavailable", "The store is unavailable"
 
@@ -286,28 +286,28 @@ class CoordinationUnavailable(Unavailable):
 
 
 class NotOwner(Unavailable):
-    """Another broker has the segment, or the subscription, or is about to; fields: owner where it is known."""
+    """Another broker owns the segment or the subscription, or is about to; fields: owner if it is known."""
 
-    slug, title = "not-owner", "Another broker has it"
+    slug, title = "not-owner", "Another broker is the owner"
 
 
 class PartlyTaken(Unavailable):
-    """Some segments have taken their rows, others have not; fields: `taken` (segment, first_offset, count).
+    """Some segments have appended their rows, others have not; fields: `taken` (segment, first_offset, count).
 
-    The same request of the same producer completes it.
+    If the same producer repeats the request, the missing rows are appended, and no other row twice.
     """
 
-    slug, title = "partly-taken", "Only a part was taken"
+    slug, title = "partly-taken", "Only some of the messages were published"
 
 
 class Fenced(SeaweedqError):
-    """Another writer took the name that would have been ours; nothing more may be acknowledged."""
+    """Another writer created the object or the record that this one was to create; it must acknowledge nothing more."""
 
     slug, title = "fenced", "Another broker has taken over"
 
 
 class Damaged(SeaweedqError):
-    """Stored bytes are not what was written; the detail says where."""
+    """Stored bytes differ from those that were written; the detail says where."""
 
     slug, title = "damaged", "Stored data is damaged"
 
@@ -325,9 +325,9 @@ class ChainDamaged(Damaged):
 
 
 class UnfitStore(SeaweedqError):
-    """The store ignores or races create-if-absent."""
+    """The store ignores create-if-absent, or lets several concurrent creates of one name succeed."""
 
-    slug, title = "unfit-store", "The store breaks a promise"
+    slug, title = "unfit-store", "The store lacks a guarantee that the queue needs"
 
 
 class DataFolderInUse(SeaweedqError):
@@ -337,25 +337,25 @@ class DataFolderInUse(SeaweedqError):
 
 
 class ClientError(SeaweedqError):
-    """The root of what only the Python client raises."""
+    """The root of the errors that only the Python client raises."""
 
     slug, title = "client-error", "Client error"
 
 
 class ServerProblem(ClientError):
-    """A problem document that no other class stands for; `status` and `type` are in `fields`."""
+    """A problem document whose type has no class of its own here; `status` and `type` are in `fields`."""
 
-    slug, title = "server-problem", "The server answered with a problem"
+    slug, title = "server-problem", "The server answered with an error"
 
 
 class ConnectionFailed(ClientError):
-    """No broker answered within the client's patience."""
+    """No broker answered within the client's timeout."""
 
     slug, title = "connection-failed", "No broker could be reached"
 
 
 def by_slug() -> dict[str, type[SeaweedqError]]:
-    """Every class of the tree by its slug."""
+    """Returns every class of the tree by its slug."""
     found: dict[str, type[SeaweedqError]] = {}
     todo = [SeaweedqError]
     while todo:
