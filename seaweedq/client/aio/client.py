@@ -198,12 +198,11 @@ class AsyncClient:
         max_messages: int = 500,
         ack_deadline_s: float = 30,
     ) -> AsyncIterator[AsyncMessage]:
-        """The messages of a subscription, created as the iteration begins unless it is there.
+        """Iterates over the messages of a subscription; ends after `idle_timeout_s` without any.
 
-        Ends after `idle_timeout_s` without any. Breaking off early leaves the last acks to `close`.
-
-        At least once: what is not acked within `ack_deadline_s` comes again, and after a broker's restart what was
-        acked a moment before may too. `start`: "latest", "earliest" or {"timestamp": ...}, for a new subscription.
+        Creates the subscription as the iteration begins unless it exists. Breaking off early leaves the last acks to
+        `close`. At least once: what is not acked within `ack_deadline_s` comes again, and after a broker's restart what
+        was acked a moment before may too. `start`: "latest", "earliest" or {"timestamp": ...}, for a new subscription.
         """
         pulling = Pulling(
             topic, subscription, self._ids.nonce(), max_messages, idle_timeout_s, self._patience(self._timeout_s)

@@ -2,79 +2,25 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from seaweedq.client.aio.receipts import AsyncDelivery, AsyncReceipt
 from seaweedq.client.core.batching import Batch, Limits
 from seaweedq.client.core.delivery import Outcome, Route
 from seaweedq.client.core.effects import Steps
 from seaweedq.client.core.map_refresh import Lookout
 from seaweedq.client.core.offload import Sent, file_job
 from seaweedq.client.core.streams import Held, Partition, Stream
-from seaweedq.client.core.wire import Published, envelope
+from seaweedq.client.core.wire import envelope
 from seaweedq.client.files.upload_source import Progress
 from seaweedq.client.sync.upload_threads import MOST_UPLOADS
 from seaweedq.errors import ClientError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-
-class AsyncDelivery:
-    """What becomes of one request of a producer; awaiting it gives the broker's answer, or raises the error."""
-
-    __slots__ = ("_done", "_outcome")
-
-    def __init__(self) -> None:
-        self._done = asyncio.Event()
-        self._outcome = Outcome()
-
-    def settle(self, outcome: Outcome) -> None:
-        """State the outcome."""
-        self._outcome = outcome
-        self._done.set()
-
-    async def outcome(self) -> Outcome:
-        """The outcome, once it is known."""
-        await self._done.wait()
-        return self._outcome
-
-    def done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._done.is_set()
-
-    async def result(self) -> Published:
-        """What the broker answered; raises the delivery's error."""
-        outcome = await self.outcome()
-        if outcome.error:
-            raise outcome.error
-        assert outcome.published is not None
-        return outcome.published
-
-    def __await__(self) -> Generator[Any, None, Published]:
-        return self.result().__await__()
-
-
-class AsyncReceipt:
-    """What becomes of one message; awaiting it gives the message's id, or raises the error."""
-
-    __slots__ = ("_delivery", "_index")
-
-    def __init__(self, delivery: AsyncDelivery, index: int) -> None:
-        self._delivery, self._index = delivery, index
-
-    def done(self) -> bool:
-        """Whether the outcome is known."""
-        return self._delivery.done()
-
-    async def result(self) -> str:
-        """The id `{segment}-{offset}`; raises the message's error."""
-        return (await self._delivery.outcome()).id_of(self._index)
-
-    def __await__(self) -> Generator[Any, None, str]:
-        return self.result().__await__()
 
 
 class AsyncProducer:

@@ -121,17 +121,18 @@ class Message(BaseMessage):
         self._pieces = pieces
 
     def open(self) -> BinaryIO:
-        """The payload as a file to read from, once and from its begin; without a `reference` the value's own bytes.
+        """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
 
-        Read from the store, or through a broker where that fails; what is cut off goes on by itself. The last bytes
-        come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Close it.
+        Reads from the store, or through a broker where that fails, and resumes a read that was cut off. The last bytes
+        come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in a
+        `with`.
         """
         return reader(self._pieces(self._wire)) if self._wire.reference else io.BytesIO(self.raw)
 
     def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Write the payload (or the value's own bytes) to a file, which appears once its digest was checked.
+        """Writes the payload (or the value's own bytes) to a file, which appears once its digest was checked.
 
-        `progress(bytes, of these)` is called as it goes. Raises as reading does, and OSError; then there is no file.
+        Calls `progress(bytes, of these)` as it goes. Raises as reading does, and OSError; then there is no file.
         """
         landing = Landing(path, self._wire.reference.size if self._wire.reference else len(self.raw), progress)
         try:
@@ -155,14 +156,19 @@ class AsyncMessage(BaseMessage):
         self._pieces = pieces
 
     def open(self) -> AsyncPayload:
-        """The payload, to be read in an `async with`; without a `reference` the value's own bytes.
+        """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
 
-        What `Message.open` says holds here too.
+        Reads from the store, or through a broker where that fails, and resumes a read that was cut off. The last bytes
+        come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in an
+        `async with`.
         """
         return AsyncPayload(self._pieces(self._wire) if self._wire.reference else _alone(self.raw))
 
     async def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Write the payload (or the value's own bytes) to a file, as `Message.download` does."""
+        """Writes the payload (or the value's own bytes) to a file, which appears once its digest was checked.
+
+        Calls `progress(bytes, of these)` as it goes. Raises as reading does, and OSError; then there is no file.
+        """
         size = self._wire.reference.size if self._wire.reference else len(self.raw)
         landing = await asyncio.to_thread(Landing, path, size, progress)
         try:

@@ -197,10 +197,11 @@ class Client:
         max_messages: int = 500,
         ack_deadline_s: float = 30,
     ) -> Iterator[Message]:
-        """The messages of a subscription, created now unless it is there; ends after `idle_timeout_s` without any.
+        """Iterates over the messages of a subscription; ends after `idle_timeout_s` without any.
 
-        At least once: what is not acked within `ack_deadline_s` comes again, and after a broker's restart what was
-        acked a moment before may too. `start`: "latest", "earliest" or {"timestamp": ...}, for a new subscription.
+        Creates the subscription at once unless it exists. At least once: what is not acked within `ack_deadline_s`
+        comes again, and after a broker's restart what was acked a moment before may too. `start`: "latest", "earliest"
+        or {"timestamp": ...}, for a new subscription.
         """
         pulling = Pulling(
             topic, subscription, self._ids.nonce(), max_messages, idle_timeout_s, self._patience(self._timeout_s)

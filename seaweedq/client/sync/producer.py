@@ -64,7 +64,7 @@ class Producer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> Receipt:
-        """Take a message; it leaves within `linger_ms`. Blocks while `max_buffer_bytes` wait.
+        """Take a message; it leaves within `linger_ms`. Waits while `max_buffer_bytes` wait.
 
         `value` is anything that JSON has, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError
         and ValueError for what is no message, and the error of an earlier batch: then this message is not taken.
@@ -118,7 +118,7 @@ class Producer:
         """Publish a table's columns, in requests of at most half of `max_request_bytes`; a delivery for each.
 
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
-        Blocks while `max_buffer_bytes` wait; raises as `send` does.
+        Waits while `max_buffer_bytes` wait; raises as `send` does.
         """
         from seaweedq.client.core.arrow_batches import slices
 
