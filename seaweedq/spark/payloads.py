@@ -16,6 +16,7 @@ import fsspec
 import pyarrow as pa
 
 from seaweedq.errors import ClientError
+from seaweedq.segments.names import NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,9 +25,7 @@ MIB = 1024 * 1024
 BATCH_BYTES = 64 * MIB  # of payloads that a task holds, unless one alone is larger
 READERS = 8  # threads of a task, which mostly wait for the store
 Wrong = Literal["raise", "null"]
-_URI = re.compile(
-    r"(?P<scheme>file|s3a?)://(?P<path>[^?#]*/_payloads/[A-Za-z0-9][A-Za-z0-9._-]{0,126}/[0-9]{8}/[A-Za-z0-9-]{1,64})"
-)
+_URI = re.compile(r"(?P<scheme>file|s3a?)://(?P<path>[^?#]*/_payloads/" + NAME + r"/[0-9]{8}/[A-Za-z0-9-]{1,64})")
 
 
 def with_payloads(

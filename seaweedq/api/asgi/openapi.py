@@ -14,10 +14,11 @@ from seaweedq.api.asgi.http import body
 from seaweedq.api.asgi.json_requests import check_free_form, decode_request
 from seaweedq.api.asgi.problems import responses
 from seaweedq.broker.broker import Broker
+from seaweedq.segments.names import NAME
 
 T = TypeVar("T")
 REF = "#/components/schemas/{name}"
-NAME_SCHEMA = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,126}$"}
+NAME_SCHEMA = {"type": "string", "pattern": f"^{NAME}$"}
 _types: list[type] = []
 
 

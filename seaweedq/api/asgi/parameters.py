@@ -3,15 +3,16 @@
 import re
 
 from seaweedq.errors import InvalidName, InvalidRequest
+from seaweedq.segments.names import NAME
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
+_NAME = re.compile(NAME)
 _NUMBER = re.compile(r"[0-9]{1,19}")
 MAX_NUMBER = 2**63 - 1
 
 
 def check_name(name: str, what: str = "topic") -> str:
     """The name, if it is one. Raises InvalidName."""
-    if not NAME.fullmatch(name):
+    if not _NAME.fullmatch(name):
         raise InvalidName(
             f"{name[:200]!r} is no {what} name: 1 to 127 of A-Z a-z 0-9 . _ -, the first a letter or a digit",
             name=name[:200],

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.leader.rebalancer import GiveRequest
+from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics import intents
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import Intent, SegmentRecord
@@ -116,7 +116,7 @@ class Changes:
         url = roster.url(owner)
         if url is None or not roster.alive(target) or self._left_s() <= 0:
             raise NotOwner(f"segment {segment} could not be moved from {owner} to {target} in time", owner=owner)
-        call = GiveRequest(self._topic.name, self._topic.record.incarnation, segment, target)
+        call = GiveCall(self._topic.name, self._topic.record.incarnation, segment, target)
         asking = asyncio.create_task(self._broker.peers.call(url, "give", call, bool, self._left_s() + MARGIN_S))
         try:
             while not (await asyncio.wait([asking], timeout=min(LOOK_S, self._left_s())))[0]:

@@ -8,11 +8,9 @@ import msgspec
 
 from seaweedq.api.asgi.http import Answer, Receive, Scope, body, header
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.leader.rebalancer import GiveRequest
-from seaweedq.broker.read.read_server import EndsCall, SegmentCall
-from seaweedq.broker.read.topic_positions import TopicCall
 from seaweedq.broker.rpc.client import SECRET_HEADER, Trouble
 from seaweedq.broker.rpc.forward_frames import decode
+from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.errors import Forbidden, NotOwner, RouteNotFound, SeaweedqError, UnreadableBody
 
@@ -20,13 +18,6 @@ PREFIX = "/internal/"
 FORWARD_BYTES = 64 * 1024 * 1024  # of a body; forwards are cut at 8 MiB, and one parcel may be larger
 _SECRET = SECRET_HEADER.lower().encode()
 _encode = msgspec.msgpack.encode
-
-
-class BrokerStatus(msgspec.Struct, array_like=True):
-    """What a broker holds in memory and in its journal, in bytes."""
-
-    tail_bytes: int
-    unreleased_journal_bytes: int
 
 
 def is_peer(broker: Broker, scope: Scope) -> bool:
@@ -83,7 +74,7 @@ async def _close(broker: Broker, content: bytes) -> Any:
 
 
 async def _give(broker: Broker, content: bytes) -> Any:
-    call = msgspec.msgpack.decode(content, type=GiveRequest)
+    call = msgspec.msgpack.decode(content, type=GiveCall)
     return await broker.give(await _topic(broker, call.topic, call.incarnation), call.segment, call.target)
 
 

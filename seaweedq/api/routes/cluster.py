@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
 from seaweedq.api.asgi.openapi import broker_of, described, json_answer
-from seaweedq.api.internal.server import BrokerStatus
 from seaweedq.api.routes.metrics import CONTENT_TYPE, render
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.rpc.messages import BrokerStatus
 from seaweedq.errors import NotReady, Unavailable
 
 STATUS_S = 2.0

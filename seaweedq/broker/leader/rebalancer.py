@@ -7,12 +7,10 @@ it (broker/topics/ownership). It decides nothing about safety, and a move that f
 import asyncio
 import logging
 
-import msgspec
-
 from seaweedq.balancer.placement import Host, Move, SegmentId, moves
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.rpc.fields import Id, TopicName
+from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.coordination.roster import Roster
@@ -25,15 +23,6 @@ GIVE_S = 30.0  # a large tail takes its time to be flushed
 SETTLED_S = 30.0  # a segment that was moved stays where it is for so long
 REST = 10  # times as long as a plan took to make there is no other
 logger = logging.getLogger(__name__)
-
-
-class GiveRequest(msgspec.Struct, array_like=True):
-    """What the leader asks an owner: give this segment to `target`."""
-
-    topic: TopicName
-    incarnation: Id
-    segment: Id
-    target: str
 
 
 class Evening:
@@ -77,7 +66,7 @@ class Evening:
             return
         topic, incarnation, segment = move.segment
         try:
-            request = GiveRequest(topic, incarnation, segment, move.target)
+            request = GiveCall(topic, incarnation, segment, move.target)
             await self._peers.call(url, "give", request, bool, GIVE_S)
             self._moved_s[move.segment] = self._clock.monotonic_s()
         except SeaweedqError as error:

@@ -11,35 +11,13 @@ import pyarrow as pa
 
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, Reader
-from seaweedq.broker.rpc.fields import Count, Id, Seconds, Time, TopicName
+from seaweedq.broker.rpc.messages import SegmentCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
 from seaweedq.segments.layout import Layout, mask_of
 
 MAX_WAIT_S = 10.0
-
-
-class EndsCall(msgspec.Struct, array_like=True):
-    """Asks for the ends of all of a broker's segments of a topic, once they are other than `known`, or `wait_s` is
-    over."""
-
-    topic: TopicName
-    incarnation: Id
-    known: dict[int, int]
-    wait_s: Seconds
-
-
-class SegmentCall(msgspec.Struct, array_like=True):
-    """Asks about one segment: rows or bytes from `offset` on, or the first offset whose time is `timestamp_us`."""
-
-    topic: TopicName
-    incarnation: Id
-    segment: Id
-    offset: Count = 0
-    limit: Count = 0
-    max_bytes: Count = 0
-    timestamp_us: Time = 0
 
 
 class Lent(msgspec.Struct, array_like=True):

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from seaweedq.broker.log.reader import Pieces, Reader
-from seaweedq.broker.read.read_server import MAX_WAIT_S, EndsCall, Lending, SegmentCall
+from seaweedq.broker.read.read_server import MAX_WAIT_S, Lending
 from seaweedq.broker.read.segment_reader import Local, Readable
 from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.messages import EndsCall, SegmentCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_records import Records, starts_at

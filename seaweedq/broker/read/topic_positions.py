@@ -17,7 +17,7 @@ from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Reader
 from seaweedq.broker.rpc.client import Peers
-from seaweedq.broker.rpc.fields import Id, TopicName
+from seaweedq.broker.rpc.messages import TopicCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
@@ -31,15 +31,6 @@ CALL_MARGIN_S = 1.0
 LOOK_S = 0.5
 SEALED = 16  # sealed segments whose files are looked at at once
 T = TypeVar("T")
-
-
-class TopicCall(msgspec.Struct, array_like=True):
-    """A topic, as one broker names it to another; `sizes` and `flush` are wanted too where they are true."""
-
-    topic: TopicName
-    incarnation: Id
-    sizes: bool = False
-    flush: bool = False
 
 
 class Position(msgspec.Struct, array_like=True):

@@ -1,7 +1,7 @@
-"""What numbers and names can be in what brokers send one another: what is decoded as one of these is within bounds.
+"""The bounds of numbers and names in messages between brokers: a field decoded as one of these types is within them.
 
-A broker trusts another as far as it has the secret, and no further than what would stop it: a number that no column
-holds, a name that is no part of a key.
+A broker trusts every broker that has the secret, but refuses values that would break it: a number that no column
+holds, a name that cannot be part of a key.
 """
 
 from typing import Annotated
@@ -9,10 +9,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from seaweedq.coordination.keys import ID_BOUND
+from seaweedq.segments.names import NAME
 
 MAX = 2**63 - 1
-TopicName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,126}\Z")]
-ProducerName = Annotated[str, Meta(pattern=r"\A~?[A-Za-z0-9][A-Za-z0-9._-]{0,126}\Z")]
+TopicName = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
+ProducerName = Annotated[str, Meta(pattern=rf"\A~?{NAME}\Z")]
 Id = Annotated[int, Meta(ge=0, lt=ID_BOUND)]
 Count = Annotated[int, Meta(ge=0, le=MAX)]
 Time = Annotated[int, Meta(ge=-MAX, le=MAX)]
