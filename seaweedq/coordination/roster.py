@@ -10,6 +10,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination
 from seaweedq.coordination.records import BrokerRecord, JournalRecord
 from seaweedq.coordination.view import View
+from seaweedq.errors import Unavailable
 
 NEVER = -1  # no key has this revision, and 0 would say that there is none
 PREFIXES = (keys.BROKERS.prefix(), keys.JOURNALS.prefix())
@@ -34,6 +35,11 @@ class Roster:
     def alive(self, broker: str | None) -> bool:
         """Whether the broker's key was there when last seen."""
         return broker in self.brokers
+
+    def check_alive(self, broker: str | None) -> None:
+        """Raises Unavailable where the broker's key was not there when last seen."""
+        if not self.alive(broker):
+            raise Unavailable(f"broker {broker} has gone, and has not answered")
 
     def url(self, broker: str | None) -> str | None:
         """Where a living broker is reached."""

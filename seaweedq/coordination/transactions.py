@@ -1,8 +1,8 @@
 """Help around transactions that every backend and every user of the interface shares."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
-from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Page, Put
 
 MAX_OPERATIONS = 128
 
@@ -15,14 +15,27 @@ def check_transaction(compares: Sequence[Compare], writes: Sequence[Put | Delete
         raise ValueError("a key is written twice")
 
 
+async def pages(coordination: Coordination, prefix: str, after: str = "", limit: int = 500) -> AsyncIterator[Page]:
+    """Yields the keys with the prefix behind `after`, in key order, `limit` a page; at least one page."""
+    more = True
+    while more:
+        page = await coordination.range(prefix, after, limit)
+        more, after = page.more, page.entries[-1].key if page.entries else after
+        yield page
+
+
+async def entries(coordination: Coordination, prefix: str, after: str = "", limit: int = 500) -> AsyncIterator[Entry]:
+    """Yields every key with the prefix behind `after`, in key order; reads `limit` at a time, each page as it is when
+    the one before is done with."""
+    async for page in pages(coordination, prefix, after, limit):
+        for entry in page.entries:
+            yield entry
+
+
 async def read_all(coordination: Coordination, prefix: str, limit: int = 500) -> tuple[list[Entry], int]:
-    """All keys with the prefix, `limit` a page, and the revision from which to watch.
+    """Returns all keys with the prefix, and the revision from which to watch.
 
     That is the first page's: later pages may already show changes that the watch reports once more, never one less.
     """
-    page = await coordination.range(prefix, limit=limit)
-    entries, revision = list(page.entries), page.revision
-    while page.more:
-        page = await coordination.range(prefix, after=entries[-1].key, limit=limit)
-        entries += page.entries
-    return entries, revision
+    found = [page async for page in pages(coordination, prefix, limit=limit)]
+    return [entry for page in found for entry in page.entries], found[0].revision

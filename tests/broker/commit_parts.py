@@ -9,8 +9,8 @@ import pyarrow as pa
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.group_commit import GroupCommit, Part, Rows
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.notifier import Signal
 from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.concurrency.signal import Signal
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange

@@ -4,9 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from seaweedq.broker.log.notifier import Signal
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher, Look
 from seaweedq.clock import SystemClock
+from seaweedq.concurrency.signal import Signal
 
 
 class Looking(Dispatcher):

@@ -8,12 +8,12 @@ import pytest
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.notifier import Signal
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.publish.local_append import Taker
 from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.topics.catalog import Routing, Topic
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.errors import JournalUnavailable, NotReady, SequenceOutOfOrder
 from seaweedq.journal.memory_journal import MemoryJournal

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.notifier import Signal
 from seaweedq.broker.log.tail import Piece, Tail
+from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import NotOwner, SeaweedqError
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import Seal

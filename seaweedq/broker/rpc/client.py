@@ -4,12 +4,14 @@ Every one carries the cluster's secret; there is no other way in. A broker that 
 became of the request is unknown: whoever asks decides whether it may be repeated.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import SeaweedqError, Unavailable, by_slug
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 SECRET_HEADER = "Seaweedq-Secret"
 CONNECT_S = 2.0
+LOOK_S = 0.5
 SILENT = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # what the client did not say
 FORBIDDEN = 403
 T = TypeVar("T")
@@ -53,6 +56,24 @@ class Relayed:
 def other_secret(url: str) -> Unavailable:
     """What a broker that refuses this one means."""
     return Unavailable("another broker has another cluster_secret than this one", inside=url)
+
+
+async def ask_while(check: Callable[[], None], call: Awaitable[T], deadline: Deadline | None = None) -> T:
+    """Returns the answer of a call to another broker, unless `check` raises meanwhile, which is called every LOOK_S:
+    a broker that has gone, or hangs, does not answer.
+
+    Raises what `check` and the call do, and TimeoutError once the deadline is over. In each of these cases, and when
+    this is cancelled, the call is cancelled too.
+    """
+    asking = asyncio.ensure_future(call)
+    try:
+        while not (await asyncio.wait([asking], timeout=min(LOOK_S, deadline.left_s) if deadline else LOOK_S))[0]:
+            check()
+            if deadline and deadline.is_over:
+                raise TimeoutError
+        return asking.result()
+    finally:
+        asking.cancel()
 
 
 class Peers:

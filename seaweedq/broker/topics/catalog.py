@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from seaweedq.broker.log.notifier import Signal
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.bounds import Bounds
+from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Coordination
 from seaweedq.coordination.records import SegmentRecord, TopicRecord

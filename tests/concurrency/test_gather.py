@@ -1,0 +1,74 @@
+"""Bounded gathering: order, bound, and that nothing is left running."""
+
+import asyncio
+
+import pytest
+
+from seaweedq.concurrency.gather import gather_bounded
+
+
+class Work:
+    """Doubles numbers; counts what runs."""
+
+    def __init__(self, fails=()):
+        self.fails = fails
+        self.running = self.most = self.begun = 0
+
+    async def __call__(self, number):
+        self.running += 1
+        self.begun += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(0.001 * (number % 3))
+            if number in self.fails:
+                raise ValueError(number)
+            if self.fails:
+                await asyncio.sleep(60)
+            return number * 2
+        finally:
+            self.running -= 1
+
+
+async def test_results_have_the_order_of_the_items():
+    work = Work()
+    assert await gather_bounded(4, work, range(20)) == [2 * number for number in range(20)]
+    assert work.most == 4
+
+
+@pytest.mark.parametrize("limit", [1, 2, 50])
+async def test_any_bound_does(limit):
+    work = Work()
+    assert await gather_bounded(limit, work, iter([3, 1, 2])) == [6, 2, 4]
+    assert work.most == min(limit, 3)
+
+
+async def test_nothing_to_do_is_nothing():
+    assert await gather_bounded(4, Work(), []) == []
+
+
+async def test_the_first_error_ends_it_all():
+    work = Work(fails=(2,))
+    with pytest.raises(ValueError, match=r"^2$"):
+        await gather_bounded(3, work, range(20))
+    assert (work.running, work.begun) == (0, 3), "the others are cancelled and awaited, nothing more begins"
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_two_errors_at_once_are_one():
+    async def work(number):
+        raise ValueError(number)
+
+    with pytest.raises(ValueError, match=r"^0$"):
+        await gather_bounded(2, work, range(4))
+
+
+async def test_a_cancellation_reaches_what_runs():
+    work = Work(fails=(99,))
+    gathering = asyncio.create_task(gather_bounded(3, work, range(20)))
+    while work.begun < 3:
+        await asyncio.sleep(0)
+    gathering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gathering
+    assert work.running == 0
+    assert len(asyncio.all_tasks()) == 1
