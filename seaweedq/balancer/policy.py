@@ -55,7 +55,7 @@ def scaling_policy(config: dict[str, Any], initial_segments: int) -> ScalingPoli
 def _invalid(reason: str, config: dict[str, Any]) -> InvalidRequest:
     """msgspec says what it expected and where; the value there is added."""
     if found := _UNKNOWN.match(reason):
-        field, bound = found["field"], f"there is no such field; there are {', '.join(ScalingPolicy.__struct_fields__)}"
+        field, bound = found["field"], f"the field does not exist; use {', '.join(ScalingPolicy.__struct_fields__)}"
     elif found := _AT.match(reason):
         field, bound = found["field"], found["bound"]
     else:

@@ -76,7 +76,7 @@ class Broker(Parts):
     async def _open(self) -> None:
         """Whatever had to be recovered first is: from here it is given segments."""
         if not await self.membership.open():
-            raise NotReady("this broker's lease ended while it was starting")
+            raise NotReady("this broker's lease expired while it was starting")
         await self.roster.load()
 
     def _open_journal(self) -> None:
@@ -112,7 +112,8 @@ class Broker(Parts):
                 await asyncio.gather(self._handover.leave(), self._drain.hand_over(), self.imports.part())
         except (TimeoutError, SeaweedqError) as error:
             logger.warning(
-                "not everything could be handed over; the others recover it: %s", str(error) or "out of time"
+                "could not hand over all segments and subscriptions; other brokers recover them: %s",
+                str(error) or "out of time",
             )
 
     async def give(self, topic: Topic, segment: int, target: str, committed: bool = False) -> bool:
@@ -152,7 +153,7 @@ class Broker(Parts):
                 async with asyncio.timeout(self._left_s()):
                     clean = not self.lost.is_set() and await self._put_away()
             except TimeoutError:
-                logger.warning("not everything could be flushed in time; the next start recovers it from the journal")
+                logger.warning("could not flush all messages in time; they are recovered from the journal later")
         if self._joined:
             await self._leave(clean)
         await self.peers.close()
@@ -204,7 +205,7 @@ class Broker(Parts):
         if not self.ready or (self.stopping and not self.draining):
             raise NotReady("the broker is stopping" if self.stopping else "the broker is starting")
         if not self.membership.valid():
-            raise NotReady("this broker's lease has run out")
+            raise NotReady("this broker's lease has expired")
 
     async def delete_topic(self, topic: Topic) -> None:
         """Delete a topic with its data. Repeatable; who asks again waits for the deletion that is under way."""
@@ -244,11 +245,11 @@ class Broker(Parts):
         if self.leader:
             self.leader.wake()
 
-    def _lose(self, why: str = "its lease has ended") -> None:
+    def _lose(self, why: str = "its lease has expired") -> None:
         """An ordinary end of one life: nothing may be acknowledged any more; the process begins again under a new
         id."""
         if not self.lost.is_set():
-            logger.warning("%s is no longer a member, and stops: %s", self.membership.broker, why)
+            logger.warning("%s is no longer a member of the cluster and stops: %s", self.membership.broker, why)
         self.begin_stop()
         self.lost.set()
 

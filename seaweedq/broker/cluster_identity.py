@@ -61,7 +61,7 @@ async def check_secret(peers: Peers, urls: Iterable[str]) -> None:
         with suppress(Unavailable):
             if await peers.refused(url, ASK_S):
                 raise InvalidRequest(
-                    f"the broker at {url} has another cluster_secret than this one: all brokers need the same",
+                    f"the broker at {url} has another cluster_secret than this one; give all brokers the same",
                     field="cluster_secret",
                 )
 

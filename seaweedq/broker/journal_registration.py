@@ -45,7 +45,7 @@ class OwnJournal:
         NotReady."""
         put = Put(self._key, keys.JOURNALS.encode(self._record))
         if not await self._coordination.commit([Compare(self._key, 0), self._membership.compare()], [put]):
-            raise NotReady("this broker's lease ended while it was starting")
+            raise NotReady("this broker's lease expired while it was starting")
 
     def make(self, store: ObjectStore, clock: Clock, ids: Ids) -> Journal:
         """The journal, empty."""
@@ -76,4 +76,4 @@ class OwnJournal:
                 reach("stop.removed")
                 await self._coordination.commit([], [Delete(self._key)])
         except (TimeoutError, OSError, SeaweedqError) as error:
-            logger.info("whoever comes next removes the journal: %s", str(error) or "it would take too long")
+            logger.info("the next broker removes this journal: %s", str(error) or "it would take too long")

@@ -60,7 +60,7 @@ class Upkeep:
                 if self._budget.over:
                     self._cache.shrink()
             except Exception:
-                logger.exception("a tick failed, going on")
+                logger.exception("a maintenance tick failed; continuing")
 
     async def checkpoint_often(self) -> None:
         """Write the cursors down for ever."""
@@ -69,9 +69,9 @@ class Upkeep:
             try:
                 await self._dispatcher.checkpoint()
             except SeaweedqError as error:
-                logger.warning("cursors could not be written to coordination, trying again: %s", error)
+                logger.warning("cannot write cursors to coordination, retrying: %s", error)
             except Exception:
-                logger.exception("cursors could not be written to coordination, trying again")
+                logger.exception("cannot write cursors to coordination, retrying")
 
     def _flush_due(self, dirty: set[OpenSegment], journal: Journal) -> None:
         """Begin the flushes that are due."""
@@ -95,9 +95,9 @@ class Upkeep:
         try:
             await self._flusher.flush(segment)
         except SeaweedqError as error:
-            logger.warning("segment %d of %s could not be flushed: %s", segment.id, segment.topic, error)
+            logger.warning("cannot flush segment %d of %s: %s", segment.id, segment.topic, error)
         except Exception:
-            logger.exception("segment %d of %s could not be flushed", segment.id, segment.topic)
+            logger.exception("cannot flush segment %d of %s", segment.id, segment.topic)
 
     def _limits(self, segment: OpenSegment) -> FlushLimits:
         """The flush policy of a segment's topic, defaults filled in."""

@@ -122,7 +122,7 @@ class Parts(ABC):
         """Brokers or journals have come or gone."""
 
     @abstractmethod
-    def _lose(self, why: str = "its lease has ended") -> None:
+    def _lose(self, why: str = "its lease has expired") -> None:
         """Nothing may be acknowledged any more."""
 
     def _make_member(self, cluster: str, place: str) -> None:

@@ -56,7 +56,7 @@ class Election:
     def leader_compare(self) -> Compare:
         """Holds as long as this broker leads. Raises Fenced where it does not even believe so."""
         if not self.is_leader:
-            raise Fenced(f"{self._membership.broker} does not lead")
+            raise Fenced(f"{self._membership.broker} is not the leader")
         return Compare(KEY, self._revision)
 
     async def campaign(self) -> int:

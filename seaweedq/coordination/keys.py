@@ -50,14 +50,14 @@ class KeyKind(Generic[T]):
         """What exactly the keys with these leading parts begin with. Raises ValueError where no part is left."""
         fields = self.pattern.split("{")
         if 0 < len(parts) >= len(fields) - 1:
-            raise ValueError(f"{parts} are all parts of {self.pattern}")
+            raise ValueError(f"{parts} name a whole key {self.pattern}, not a prefix")
         return self._fill("{".join(fields[: len(parts) + 1]), parts)
 
     def parse(self, key: str) -> tuple[Any, ...]:
         """The parts of a path. Raises ValueError for a path of another kind."""
         found = self._matcher.fullmatch(key)
         if found is None:
-            raise ValueError(f"{key!r} is not a key {self.pattern}")
+            raise ValueError(f"{key!r} does not match the key pattern {self.pattern}")
         return tuple(int(part) if number else part for part, number in zip(found.groups(), self._numbers, strict=True))
 
     def encode(self, record: T) -> bytes:
@@ -69,12 +69,12 @@ class KeyKind(Generic[T]):
         try:
             return self._decoder.decode(value)
         except msgspec.DecodeError as error:
-            raise Damaged(f"a value of {self.pattern} is not readable: {error}") from error
+            raise Damaged(f"the value of a key {self.pattern} cannot be read: {error}") from error
 
     def _fill(self, pattern: str, parts: tuple[Part, ...]) -> str:
         for part, number in zip(parts, self._numbers, strict=False):
             if not (isinstance(part, int) and 0 <= part < ID_BOUND if number else part and "/" not in str(part)):
-                raise ValueError(f"{part!r} is no part of a key {self.pattern}")
+                raise ValueError(f"{part!r} cannot be part of a key {self.pattern}")
         names = [name for _, name, _, _ in Formatter().parse(pattern) if name]
         return pattern.format(**dict(zip(names, parts, strict=True)))
 

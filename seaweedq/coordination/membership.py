@@ -71,7 +71,7 @@ class Membership:
         put = Put(key, BROKERS.encode(self._record), self.lease)
         revision = await self._coordination.commit([Compare(key, 0)], [put])
         if revision is None:
-            raise CoordinationUnavailable(f"the lease of {self.broker} ended before its key was written")
+            raise CoordinationUnavailable(f"the lease of {self.broker} expired before its membership key was written")
         self._revision = revision
         self._valid_until_s = sent_s + self._lease_s
         if self._in_thread:
@@ -131,14 +131,14 @@ class Membership:
         while alive:
             await asyncio.sleep(self._lease_s / 3)
             if self._home_stands_still():
-                logger.error("the event loop of %s stands still, its lease is not renewed any more", self.broker)
+                logger.error("the event loop of %s does not run; its lease is no longer renewed", self.broker)
                 break
             try:
                 alive = await self.renew()
             except CoordinationUnavailable:
                 continue
             except SeaweedqError:
-                logger.exception("the lease of %s cannot be renewed any more", self.broker)
+                logger.exception("cannot renew the lease of %s any more", self.broker)
                 self._end()
                 break
         self._tell_lost()

@@ -66,7 +66,7 @@ class _Engine:
         self._end_leases()
         oldest = self._revision - len(self._log)
         if revision < oldest:
-            raise WatchLost(f"changes after revision {revision} are gone, up to {oldest}")
+            raise WatchLost(f"the changes after revision {revision} were removed, up to {oldest}")
         later = islice(self._log, revision - oldest, None)
         found = tuple(change for changes in later for change in changes if change.key.startswith(prefix))
         return Changes(found, max(revision, self._revision), more=False)

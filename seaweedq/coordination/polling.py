@@ -126,7 +126,7 @@ class PollingCoordination:
 
     async def _step(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if self._closed:
-            raise CoordinationUnavailable("coordination is closed")
+            raise CoordinationUnavailable("this broker has closed its connection to coordination")
         return await self._run(step, *args, **kwargs)
 
     async def _run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -10,9 +10,11 @@ MAX_OPERATIONS = 128
 def check_transaction(compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> None:
     """Raises ValueError for transactions that no backend may take: over 128 operations, or a key written twice."""
     if len(compares) + len(writes) > MAX_OPERATIONS:
-        raise ValueError(f"{len(compares)} comparisons and {len(writes)} writes: over {MAX_OPERATIONS}")
+        raise ValueError(
+            f"the transaction has {len(compares)} comparisons and {len(writes)} writes; over {MAX_OPERATIONS} in all"
+        )
     if len({write.key for write in writes}) < len(writes):
-        raise ValueError("a key is written twice")
+        raise ValueError("the transaction writes a key twice")
 
 
 async def pages(coordination: Coordination, prefix: str, after: str = "", limit: int = 500) -> AsyncIterator[Page]:

@@ -58,7 +58,7 @@ class View:
                     for prefix in self._prefixes:
                         group.create_task(self._watch(prefix, revision))
             except* (WatchLost, CoordinationUnavailable):
-                logger.warning("the watch of %s was lost, reading everything again", ", ".join(self._prefixes))
+                logger.warning("the watch of %s was lost; reading all keys again", ", ".join(self._prefixes))
                 revision = await self._load_again()
 
     def take(self, changes: Sequence[Change]) -> None:

@@ -23,7 +23,7 @@ def disagreement(rows: pa.Table, answer: pa.Table, first: int, end: int, now_us:
     expired = pc.less_equal(rows["_expires"], pa.scalar(now_us + SKEW_US, TIMESTAMP)).fill_null(False).to_numpy()
     lost = np.flatnonzero(missing & ~expired)
     if len(lost):
-        return f"offset {first + int(lost[0])} is in the files and the broker does not answer it"
+        return f"offset {first + int(lost[0])} is in the files, but the broker does not return it"
     kept = rows.filter(pa.array(~missing)) if missing.any() else rows
     return _different(kept, answer)
 
@@ -32,20 +32,19 @@ def misplaced(answer: pa.Table, first: int, end: int) -> str | None:
     """What is wrong with the offsets of an answer for [first, end): they rise and lie within."""
     offsets = answer["_offset"].to_numpy()
     if len(offsets) and not (first <= offsets[0] and offsets[-1] < end and (np.diff(offsets) > 0).all()):
-        return (
-            f"asked for the offsets {first} to {end - 1}, the broker answers {offsets[0]} to {offsets[-1]}, unordered"
-        )
+        answered = f"its answer, from {offsets[0]} to {offsets[-1]}, is out of range or out of order"
+        return f"the broker was asked for the offsets {first} to {end - 1}, but {answered}"
     return None
 
 
 def _different(rows: pa.Table, answer: pa.Table) -> str | None:
     if rows.schema.names != answer.schema.names:
-        return f"the broker answers the columns {answer.schema.names}, the files have {rows.schema.names}"
+        return f"the broker returns the columns {answer.schema.names}, but the files have {rows.schema.names}"
     for name in rows.schema.names:
         mine, theirs = rows[name].combine_chunks(), answer[name].combine_chunks()
         if not _same(mine, theirs):
             at = _first_difference(mine, theirs)
-            return f"the broker answers another {name} at offset {rows['_offset'][at].as_py()} than is in the files"
+            return f"the broker returns a different {name} at offset {rows['_offset'][at].as_py()} than the files hold"
     return None
 
 

@@ -45,7 +45,9 @@ class Listing:
             if found := _parse(topic, name):
                 listing.chains.setdefault(found[0], []).append(found[1])
             else:
-                listing.findings.append(Finding(name, "is no entry of a chain, and nothing else belongs here"))
+                listing.findings.append(
+                    Finding(name, "is not an entry of a segment's chain, and nothing else may be here")
+                )
         return listing
 
 
@@ -112,26 +114,30 @@ class SegmentAudit:
         if bounds is None:
             return
         if self.entries == 0 and bounds.flushed_offset:
-            self.finding(f"has no files, and the broker has {bounds.flushed_offset} rows of it in files")
+            self.finding(f"has no files, but the broker states that {bounds.flushed_offset} rows are in files")
         if self.start is not None and self.start > bounds.start_offset:
-            self.finding(f"begins at {self.start} in files, and at {bounds.start_offset} by the broker")
+            self.finding(
+                f"begins at offset {self.start} in the files, but at {bounds.start_offset} according to the broker"
+            )
         if self._before and (self._before.low, self._before.high) != (bounds.low, bounds.high):
-            stated = f"[{bounds.low}, {bounds.high}) by the broker"
-            self.finding(f"has the keys [{self._before.low}, {self._before.high}) in files, and {stated}")
+            stated = f"[{bounds.low}, {bounds.high}) according to the broker"
+            self.finding(f"has the key range [{self._before.low}, {self._before.high}) in the files, but {stated}")
         if self.entries and self.end is not None and not bounds.flushed_offset <= self.end <= bounds.end_offset:
             between = f"between {bounds.flushed_offset} and {bounds.end_offset}"
-            self.finding(f"ends at {self.end} in files, and {between} by the broker")
+            self.finding(f"ends at offset {self.end} in the files, but {between} according to the broker")
         self._check_seal(bounds)
 
     def _check_seal(self, bounds: Bounds) -> None:
         seal = self.last.seal if self.last else None
         if bounds.state == "sealed" and (self.last or not self.entries) and not seal:
-            self.finding("has no seal in files, and is sealed by the broker")
+            self.finding("has no seal in the files, but is sealed according to the broker")
         if seal and bounds.successors and sorted(seal.successors) != sorted(bounds.successors):
-            stated = f"{list(bounds.successors)} by the broker"
-            self.finding(f"has the successors {list(seal.successors)} in files, and {stated}")
+            stated = f"{list(bounds.successors)} according to the broker"
+            self.finding(f"has the successors {list(seal.successors)} in the files, but {stated}")
         if seal and bounds.successors and self.end != bounds.end_offset:
-            self.finding(f"is sealed at {self.end} in files, and at {bounds.end_offset} by the broker")
+            self.finding(
+                f"is sealed at offset {self.end} in the files, but at {bounds.end_offset} according to the broker"
+            )
 
     def finding(self, what: str, name: EntryName | None = None) -> None:
         """Something is wrong with an entry, or with the segment."""
@@ -146,11 +152,11 @@ class SegmentAudit:
         if self._sequence is None:
             self.start = name.first_offset
             if (name.sequence == 0) != (name.first_offset == 0):
-                self.finding("is not where a chain can begin", name)
+                self.finding("cannot be the first entry of a chain: only entry 0 begins at offset 0", name)
         elif name.sequence != self._sequence + 1:
-            self.finding(f"follows entry {self._sequence}", name)
+            self.finding(f"follows entry {self._sequence}, but entry {self._sequence + 1} is expected", name)
         elif self.end is not None and name.first_offset != self.end:
-            self.finding(f"begins at offset {name.first_offset}, and the entry before ends at {self.end}", name)
+            self.finding(f"begins at offset {name.first_offset}, but the entry before it ends at {self.end}", name)
         self.entries += 1
         self._sequence, self.end = name.sequence, None
 
@@ -160,11 +166,11 @@ class SegmentAudit:
             mine |= {"low": self._before.low, "high": self._before.high}
         for what, expected in mine.items():
             if getattr(metadata, what) != expected:
-                self.finding(f"says {what} {getattr(metadata, what)!r}, not {expected!r}", name)
+                self.finding(f"states the {what} {getattr(metadata, what)!r}, but {expected!r} is expected", name)
         if metadata.seal and not last:
-            self.finding("is sealed, and is not the last", name)
+            self.finding("is sealed, but is not the last entry", name)
         if self._before and metadata.max_timestamp_us < self._before.max_timestamp_us:
-            self.finding("says a newest _timestamp below that of the entry before", name)
+            self.finding("states a newest _timestamp below that of the entry before it", name)
         try:
             ProducerTables.decode(metadata.producers, self.segment)
         except ValueError as error:
@@ -172,9 +178,9 @@ class SegmentAudit:
 
     def _check_schema(self, name: EntryName, schema: pa.Schema) -> None:
         if not pa.schema(list(schema)[: len(_QUEUE_FIELDS)]).equals(pa.schema(_QUEUE_FIELDS)):
-            self.finding(f"has other columns than the queue's own at its start: {schema.names}", name)
+            self.finding(f"does not begin with the queue's own columns: {schema.names}", name)
         if self._schema is not None and not schema.equals(self._schema):
-            self.finding(f"has other columns than the entries before: {schema.names}", name)
+            self.finding(f"has other columns than the entries before it: {schema.names}", name)
         self._schema = schema
 
     def _groups(
@@ -183,7 +189,7 @@ class SegmentAudit:
         first = metadata.first_offset
         sizes = [parquet.metadata.row_group(number).num_rows for number in range(parquet.num_row_groups)]
         if any(size != ROW_GROUP_ROWS for size in sizes[:-1]) or not all(0 < size <= ROW_GROUP_ROWS for size in sizes):
-            self.finding(f"has row groups of {sizes} rows; all but the last have {ROW_GROUP_ROWS}", name)
+            self.finding(f"has row groups of {sizes} rows; all but the last must have {ROW_GROUP_ROWS}", name)
         for number, size in enumerate(sizes):
             if size and wanted():
                 problem, table = _read(parquet, number, first, metadata.max_timestamp_us)
@@ -216,13 +222,13 @@ def _read(parquet: pq.ParquetFile, number: int, first: int, newest_us: int) -> t
     offsets = table.column(_OFFSET).to_numpy()
     if not np.array_equal(offsets, np.arange(first, first + len(offsets))):
         at = int(np.argmin(offsets == np.arange(first, first + len(offsets))))
-        return f"row {at} has the _offset {offsets[at]}, not {first + at}", None
+        return f"row {at} has the _offset {offsets[at]}, but {first + at} is expected", None
     times = table.column(_TIMESTAMP).cast(pa.int64())
     least, most = pc.min_max(times).values()
     if most.as_py() > newest_us:
-        return "has a _timestamp above the newest that the entry states", None
+        return "has a _timestamp above the newest one that the entry states", None
     statistics = [parquet.metadata.row_group(number).column(at).statistics for at in (_OFFSET, _TIMESTAMP)]
     stated = [(each.min_raw, each.max_raw) for each in statistics if each and each.has_min_max]
     if stated != [(first, first + len(offsets) - 1), (least.as_py(), most.as_py())]:
-        return f"has statistics {stated} that are not those of its rows", None
+        return f"has the statistics {stated}, which do not match its rows", None
     return "", table

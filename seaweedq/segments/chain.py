@@ -78,7 +78,9 @@ class Chain:
         """
         assert EntryName(metadata.sequence, metadata.first_offset) == self.next
         if self.last and self.last.seal:
-            raise ChainDamaged(f"{self.folder} is sealed at {self.end}, {self.next} is not put", name=self.folder)
+            raise ChainDamaged(
+                f"{self.folder} is sealed at offset {self.end}: entry {self.next} cannot be appended", name=self.folder
+            )
         pause = FIRST_PAUSE_S
         while True:
             try:
@@ -88,7 +90,7 @@ class Chain:
                 break
             except StoreUnavailable as error:
                 self.failing = error
-                logger.warning("%s%s is not stored yet, trying again: %s", self.folder, self.next, error)
+                logger.warning("cannot store %s%s yet, retrying: %s", self.folder, self.next, error)
                 await self._sleep(pause)
                 pause = min(2 * pause, LAST_PAUSE_S)
         self.failing = None
@@ -142,9 +144,9 @@ class Chain:
         try:
             there = await asyncio.to_thread(self.metadata, self.next)
         except (ChainDamaged, OSError) as error:
-            raise StoreUnavailable(f"{path} exists and cannot be read: unknown whose it is") from error
+            raise StoreUnavailable(f"{path} exists but cannot be read, so its writer is unknown") from error
         if there.nonce != metadata.nonce:
-            raise Fenced(f"{path} was written by {there.broker}")
+            raise Fenced(f"broker {there.broker} wrote {path}: this broker does not own the segment any more")
 
     async def _find_last(self, page: Sequence[EntryName]) -> EntryName | None:
         """The last entry of all, given the first page of them."""
@@ -179,10 +181,12 @@ class Chain:
     def _check_dense(self, names: Sequence[EntryName]) -> None:
         for before, after in itertools.pairwise(names):
             if after.sequence != before.sequence + 1 or after.first_offset < before.first_offset:
-                raise ChainDamaged(f"{self.folder}: {after} follows {before}", name=self.folder + str(after))
+                raise ChainDamaged(
+                    f"{self.folder} has a gap or an overlap: {after} follows {before}", name=self.folder + str(after)
+                )
         if self.last and (not names or names[-1].sequence != self.last.sequence):
             raise _missing(f"{self.folder}{EntryName(self.last.sequence, self.last.first_offset)}")
 
 
 def _missing(path: str) -> ChainDamaged:
-    return ChainDamaged(f"{path} is not there", name=path)
+    return ChainDamaged(f"{path} does not exist, though the segment's chain includes it", name=path)

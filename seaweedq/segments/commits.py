@@ -87,10 +87,10 @@ def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | 
         (crc,) = _CRC.unpack_from(data, _FILE.size)
         if magic == _MAGIC and crc == zlib.crc32(data[: _FILE.size]):
             if version != VERSION:
-                raise _damaged(path, 0, f"has format version {version}; this software reads {VERSION}")
+                raise _damaged(path, 0, f"has format version {version}; this program reads only version {VERSION}")
             return FileHeader(*fields)
     if size > FILE_HEADER_BYTES:
-        raise _damaged(path, 0, "has a bad header")
+        raise _damaged(path, 0, "has a damaged header")
     return None
 
 
@@ -107,12 +107,12 @@ def read_file(data: bytes | mmap.mmap, path: str, end: int | None = None) -> Fil
             raise _damaged(path, 0, "has no header, though another file follows")
         return FileContents(None, (), 0)
     if end is not None and not FILE_HEADER_BYTES <= end <= len(view):
-        raise _damaged(path, len(view), f"should end at {end}")
+        raise _damaged(path, len(view), f"is cut off: the next file states that it ends at byte {end}")
     commits, at = _whole_commits(view[:end], header)
     if end is not None and at != end:
-        raise _damaged(path, at, f"has a bad commit before its end at {end}")
+        raise _damaged(path, at, f"has a damaged commit before its end at byte {end}")
     if end is None and _is_followed(data, at, header.file_id, header.first_commit + len(commits)):
-        raise _damaged(path, at, "has a bad commit with a later one behind it")
+        raise _damaged(path, at, "has a damaged commit, though a later one follows")
     return FileContents(header, commits, at)
 
 

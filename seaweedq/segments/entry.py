@@ -70,7 +70,7 @@ class EntryName(msgspec.Struct, frozen=True, order=True):
         """The last part of an object's name. Raises ChainDamaged for anything that is not an entry."""
         match = _NAME.fullmatch(name.rsplit("/", 1)[-1])
         if not match:
-            raise ChainDamaged(f"{name!r} is not the name of a chain's entry", name=name)
+            raise ChainDamaged(f"{name!r} is not the name of a chain entry", name=name)
         return EntryName(int(match[1]), int(match[2]))
 
 
@@ -141,12 +141,17 @@ def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata
         if parquet.schema_arrow.names[0] != OFFSET_FIELD.name:
             raise KeyError(OFFSET_FIELD.name)
     except (pa.ArrowException, OSError, LookupError, ValueError, msgspec.DecodeError) as error:
-        raise ChainDamaged(f"{name} is not a readable entry: {error}", name=name) from error
+        raise ChainDamaged(f"{name} cannot be read as a chain entry: {error}", name=name) from error
     if EntryName.parse(name) != EntryName(metadata.sequence, metadata.first_offset):
-        raise ChainDamaged(f"{name} holds entry {metadata.sequence} from offset {metadata.first_offset}", name=name)
+        raise ChainDamaged(
+            f"{name} states another sequence and first offset in its metadata: {metadata.sequence} and "
+            f"{metadata.first_offset}",
+            name=name,
+        )
     if metadata.next_offset - metadata.first_offset != parquet.metadata.num_rows:
         raise ChainDamaged(
-            f"{name} says {metadata.next_offset - metadata.first_offset} rows and holds {parquet.metadata.num_rows}",
+            f"{name} states {metadata.next_offset - metadata.first_offset} rows in its metadata, but holds "
+            f"{parquet.metadata.num_rows}",
             name=name,
         )
     return parquet, metadata

@@ -28,13 +28,15 @@ def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
     for number, message in enumerate(pa.ipc.MessageReader.open_stream(body)):
         if number >= MAX_MESSAGES:
             raise RequestTooLarge(
-                f"the stream has over {MAX_MESSAGES} messages: send larger batches", limit_bytes=limit_bytes
+                f"the stream has more than {MAX_MESSAGES} messages; send larger record batches", limit_bytes=limit_bytes
             )
         lengths = _lengths(message)
         total, buffers = total + sum(lengths), buffers + len(lengths)
         if total > limit_bytes or buffers > MAX_BUFFERS:
-            detail = f"the stream is over {limit_bytes} bytes (decompressed) or {MAX_BUFFERS} buffers"
-            raise RequestTooLarge(f"{detail}; split it, or import an uploaded file", limit_bytes=limit_bytes)
+            detail = f"the stream has more than {limit_bytes} bytes (decompressed) or {MAX_BUFFERS} buffers"
+            raise RequestTooLarge(
+                f"{detail}; split it, or upload it as a file and import that", limit_bytes=limit_bytes
+            )
 
 
 def stated_bytes(message: pa.ipc.Message) -> int:
@@ -48,7 +50,9 @@ def _lengths(message: pa.ipc.Message) -> list[int]:
     try:
         root = struct.unpack_from("<I", metadata)[0]
         if _scalar(metadata, root, _VERSION, "<h") != _V5:
-            raise UnreadableBody("the stream is of an Arrow format older than 1.0")
+            raise UnreadableBody(
+                "the stream uses an Arrow format older than version 1.0; write it with a newer library"
+            )
         kind, header = _scalar(metadata, root, _HEADER_TYPE, "<B"), _child(metadata, root, _HEADER)
         if kind == _DICTIONARY_BATCH:
             header = _child(metadata, header, _DICTIONARY_DATA)

@@ -22,11 +22,14 @@ def seal_findings(topic: str, lasts: Lasts) -> Iterator[Finding]:
             continue
         where = segment_folder(topic, number)
         if not _covers(last, last.seal):
-            yield Finding(where, f"has the keys [{last.low}, {last.high}), and is sealed for {_listed(last.seal)}")
+            yield Finding(
+                where,
+                f"has the key range [{last.low}, {last.high}), but its seal names the successors {_listed(last.seal)}",
+            )
         for successor, (low, high) in zip(last.seal.successors, last.seal.ranges, strict=False):
             there = lasts.get(successor)
             if there and (there.low, there.high) != (low, high):
-                stated = f"has the keys [{there.low}, {there.high}), and the seal of segment {number} says"
+                stated = f"has the key range [{there.low}, {there.high}), but the seal of segment {number} states"
                 yield Finding(segment_folder(topic, successor), f"{stated} [{low}, {high})")
 
 
@@ -53,17 +56,25 @@ def map_findings(topic: str, known: Mapping[int, Bounds]) -> Iterator[Finding]:
     except ValueError:
         whole = False
     if not whole:
-        yield Finding(f"topics/{topic}/", "has open segments, by the broker, that do not hold every key once")
+        yield Finding(
+            f"topics/{topic}/", "has open segments, according to the broker, that do not cover every key exactly once"
+        )
     for number, bounds in known.items():
         where = segment_folder(topic, number)
         if (bounds.state == "sealed") != bool(bounds.successors):
-            yield Finding(where, f"is {bounds.state} by the broker, with the successors {list(bounds.successors)}")
+            yield Finding(
+                where, f"is {bounds.state} according to the broker, but has the successors {list(bounds.successors)}"
+            )
         for successor in bounds.successors:
             if successor not in known or number not in known[successor].predecessors:
-                yield Finding(where, f"has the successor {successor}, by the broker, which does not know of it")
+                yield Finding(
+                    where, f"has the successor {successor} according to the broker, but not the other way round"
+                )
         for before in bounds.predecessors:
             if before in known and number not in known[before].successors:
-                yield Finding(where, f"has the predecessor {before}, by the broker, which does not know of it")
+                yield Finding(
+                    where, f"has the predecessor {before} according to the broker, but not the other way round"
+                )
 
 
 def _covers(last: EntryMetadata, seal: Seal) -> bool:
@@ -79,4 +90,4 @@ def _covers(last: EntryMetadata, seal: Seal) -> bool:
 
 def _listed(seal: Seal) -> str:
     pairs = zip(seal.successors, seal.ranges, strict=False)
-    return ", ".join(f"{number} [{low}, {high})" for number, (low, high) in pairs) or "nobody"
+    return ", ".join(f"{number} [{low}, {high})" for number, (low, high) in pairs) or "none"

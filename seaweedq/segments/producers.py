@@ -203,9 +203,11 @@ class ProducerTables:
         try:
             encoded = msgspec.msgpack.decode(zlib.decompress(data), type=_Encoded)
         except (zlib.error, msgspec.DecodeError) as error:
-            raise ValueError(f"no producer tables: {error}") from error
+            raise ValueError(f"the producer tables cannot be read: {error}") from error
         if encoded.version != VERSION:
-            raise ValueError(f"producer tables of unknown version {encoded.version}")
+            raise ValueError(
+                f"the producer tables have version {encoded.version}; this program reads only version {VERSION}"
+            )
         tables = []
         for part in encoded.parts:
             table = ProducerTable(segment, KeyRange(part.low, part.high), limit, remembered, ttl_us)

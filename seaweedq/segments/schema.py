@@ -47,7 +47,7 @@ def parse_schema(stated: Any) -> pa.Schema:
         _validated(NestedField, field, name)
     schema = _validated(Schema, stated, "schema")
     if not 1 <= len(schema.fields) <= MAX_FIELDS:
-        raise _refused("schema", f"{len(schema.fields)} fields, not 1 to {MAX_FIELDS}")
+        raise _refused("schema", f"it has {len(schema.fields)} fields; 1 to {MAX_FIELDS} are allowed")
     _check_names([field.name for field in schema.fields])
     _check_ids({field.name: field.field_id for field in schema.fields})
     return pa.schema([_arrow_field(field) for field in schema.fields], {SCHEMA_ID: str(schema.schema_id)})
@@ -83,7 +83,7 @@ def _validated(model: Any, stated: Any, name: str) -> Any:
     try:
         return model.model_validate(stated)
     except Exception as error:
-        raise _refused(name, f"not of an Iceberg schema: {str(error)[:500]}") from None
+        raise _refused(name, f"it is not valid in an Iceberg schema: {str(error)[:500]}") from None
 
 
 def _arrow_field(field: Any) -> pa.Field:
@@ -91,7 +91,7 @@ def _arrow_field(field: Any) -> pa.Field:
 
     kind, name = field.field_type, field.name
     if getattr(field, "initial_default", None) is not None or getattr(field, "write_default", None) is not None:
-        raise _refused(name, "defaults are not supported")
+        raise _refused(name, "default values are not supported")
     if isinstance(kind, DecimalType):
         if not (1 <= kind.precision <= 38 and 0 <= kind.scale <= kind.precision):
             raise _refused(name, f"{kind} needs a precision of 1 to 38 and a scale of 0 to the precision")
@@ -103,7 +103,9 @@ def _arrow_field(field: Any) -> pa.Field:
     elif str(kind) in _PRIMITIVES:
         arrow = _PRIMITIVES[str(kind)]
     else:
-        raise _refused(name, f"the type {str(kind)[:200]} is not supported; fields are flat and of a primitive type")
+        raise _refused(
+            name, f"the type {str(kind)[:200]} is not supported; fields must be flat and of a primitive type"
+        )
     marks = {_MARK: str(kind).encode()} if str(kind) in _AS_TEXT else {}
     return pa.field(name, arrow, nullable=not field.required, metadata={FIELD_ID: str(field.field_id), **marks})
 
@@ -112,11 +114,11 @@ def _check_names(names: list[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if not name or len(name) > 255 or not name.isprintable() or not _QUOTING.isdisjoint(name):
-            raise _refused(name, 'a name has 1 to 255 printable characters, none of them " or \\')
+            raise _refused(name, 'a name must have 1 to 255 printable characters, none of them " or \\')
         if name.startswith("_") or name.casefold() == PARTITION_COLUMN:
-            raise _refused(name, f"names that begin with _, and {PARTITION_COLUMN}, are the queue's own")
+            raise _refused(name, f"names that begin with _, and {PARTITION_COLUMN}, are reserved for the queue")
         if name.casefold() in seen:
-            raise _refused(name, "names are unique, ignoring case")
+            raise _refused(name, "names must be unique, ignoring case")
         seen.add(name.casefold())
 
 
@@ -124,9 +126,9 @@ def _check_ids(ids: dict[str, int]) -> None:
     seen: set[int] = set()
     for name, number in ids.items():
         if not 1 <= number < 1 << 31 or number in seen:
-            raise _refused(name, f"the id {number} is not unique and between 1 and {(1 << 31) - 1}")
+            raise _refused(name, f"the id {number} must be unique and between 1 and {(1 << 31) - 1}")
         seen.add(number)
 
 
 def _refused(name: str, reason: str) -> InvalidRequest:
-    return InvalidRequest(f"the schema does not fit, field {name[:100]!r}: {reason}", field=name, reason=reason)
+    return InvalidRequest(f"the schema is not valid, field {name[:100]!r}: {reason}", field=name, reason=reason)

@@ -48,7 +48,7 @@ def with_payloads(
     if wrong not in ("raise", "null"):
         raise ValueError(f"wrong is {wrong!r}; it must be 'raise' or 'null'")
     if into in frame.columns:
-        raise ValueError(f"there is a column {into!r} already")
+        raise ValueError(f"the table has a column {into!r} already; choose another name with into")
     reader = Reader(max_bytes, wrong, within and within.rstrip("/") + "/", dict(storage_options or {}))
     schema = StructType([*frame.schema.fields, StructField(into, BinaryType())])
     return frame.mapInArrow(_batches(reader, column, into), schema)
@@ -105,14 +105,14 @@ class Reader:
         uri, size = reference["uri"] or "", reference["size"]
         found = _URI.fullmatch(uri)
         if not found or "/../" in uri or "/./" in uri or (self.within and not uri.startswith(self.within)):
-            raise ClientError("this is no payload that may be opened here")
+            raise ClientError("its URI is not one of a payload that may be opened here")
         if size is None or not 0 <= size <= self.max_bytes:
-            raise ClientError(f"it has {size} bytes, over max_bytes={self.max_bytes}")
+            raise ClientError(f"it has {size} bytes, but max_bytes is {self.max_bytes}")
         files = fsspec.filesystem("file" if found["scheme"] == "file" else "s3", **self.options)
         there = files.size(found["path"])
         if there != size:
             raise ClientError(f"it has {there} bytes, not {size}")
         data: bytes = files.cat_file(found["path"], start=0, end=size) if size else b""
         if hashlib.sha256(data).hexdigest() != reference["sha256"]:
-            raise ClientError("its SHA-256 is another than when it was published")
+            raise ClientError("its SHA-256 differs from the published one")
         return data

@@ -140,4 +140,4 @@ class Endpoints:
         first, *others = self._endpoints
         if others and first is used:
             self._endpoints = [*others, first]
-            logger.warning("turning from %s to %s: %s", used.endpoint, others[0].endpoint, error)
+            logger.warning("switching from the store's endpoint %s to %s: %s", used.endpoint, others[0].endpoint, error)

@@ -56,9 +56,9 @@ def _decode(data: bytes) -> Identity:
         if version == FORMAT_VERSION:
             return msgspec.json.decode(data, type=Identity)
     except msgspec.DecodeError as error:
-        raise Damaged(f"{NAME} is not readable: {error}", name=NAME) from error
+        raise Damaged(f"{NAME} cannot be read: {error}", name=NAME) from error
     raise UnfitStore(
-        f"the store has format version {version}, this program knows {FORMAT_VERSION} alone",
+        f"the store has format version {version}; this program knows only version {FORMAT_VERSION}",
         found=version,
         known=FORMAT_VERSION,
     )

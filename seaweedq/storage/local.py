@@ -46,7 +46,7 @@ class LocalStore(Unsigned):
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
         if start < 0 or (end is not None and end < start):
-            raise ValueError(f"not a range: [{start}, {end})")
+            raise ValueError(f"[{start}, {end}) is not a range of bytes")
         return await asyncio.to_thread(self._read, self._path(name), start, end)
 
     async def size(self, name: str) -> int:

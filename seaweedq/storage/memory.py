@@ -40,7 +40,7 @@ class MemoryStore(Unsigned):
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
         if start < 0 or (end is not None and end < start):
-            raise ValueError(f"not a range: [{start}, {end})")
+            raise ValueError(f"[{start}, {end}) is not a range of bytes")
         with self._act("read", check_name(name)):
             return self._get(name)[start:end]
 

@@ -25,4 +25,4 @@ def check_prefix(prefix: str) -> str:
 
 def _check_parts(name: str, parts: list[str]) -> None:
     if any(part in ("", ".", "..") for part in parts) or "\0" in name or name.startswith(TEMPORARY):
-        raise ValueError(f"not an object name: {name!r}")
+        raise ValueError(f"{name!r} is not a valid object name")

@@ -34,7 +34,7 @@ async def probe(store: ObjectStore, ids: Ids, racers: int = 32) -> None:
             await _race([endpoint], ids, racers)
         except StoreUnavailable as error:
             last = error
-            logger.warning("an endpoint of the store is left out: %s", error)
+            logger.warning("an endpoint of the store does not answer, going on without it: %s", error)
         else:
             answering.append(endpoint)
     if not answering:
@@ -60,9 +60,9 @@ async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:
             raise UnfitStore(_verdict(racers, len(winners)), racers=racers, winners=len(winners))
         for store in stores:
             if await _create(store, name, f"{nonce} late".encode()):
-                raise UnfitStore("the store created an object again that was there: it ignores create-if-absent")
+                raise UnfitStore("the store created an object that existed already: it ignores create-if-absent")
             if await store.read(name) != winners[0]:
-                raise UnfitStore("a create that the store refused has overwritten the object nevertheless")
+                raise UnfitStore("the store refused a create, but overwrote the object nevertheless")
     finally:
         with suppress(StoreUnavailable):
             await stores[0].delete(name)
@@ -70,10 +70,8 @@ async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:
 
 def _verdict(racers: int, winners: int) -> str:
     if winners == 0:
-        return f"none of {racers} creates of a fresh name succeeded: the store says that it exists, but nobody made it"
-    return (
-        f"{winners} of {racers} concurrent creates of one name succeeded: the store ignores or races create-if-absent"
-    )
+        return f"none of {racers} creates of a new name succeeded: the store claims that the object existed already"
+    return f"{winners} of {racers} concurrent creates of one name succeeded, not one: the store lacks create-if-absent"
 
 
 async def _create(store: ObjectStore, name: str, content: bytes) -> bool:
@@ -83,4 +81,4 @@ async def _create(store: ObjectStore, name: str, content: bytes) -> bool:
             return await store.create(name, content) or (attempt > 0 and await store.read(name) == content)
         except StoreUnavailable as error:
             last = error
-    raise StoreUnavailable(f"{ATTEMPTS} creates of the probe failed, the last one with: {last}")
+    raise StoreUnavailable(f"the start-up probe failed to create an object {ATTEMPTS} times; the last error: {last}")

@@ -44,7 +44,7 @@ class RangeReader(io.RawIOBase):
         """As any file. Raises ValueError for a place before the start."""
         place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         if place < 0:
-            raise ValueError(f"negative seek position {place}")
+            raise ValueError(f"the seek position {place} is negative")
         self._at = place
         return place
 
@@ -52,7 +52,7 @@ class RangeReader(io.RawIOBase):
         """That many bytes, fewer only at the end; all up to the end if negative or None."""
         end = self._size if size is None or size < 0 else min(self._at + size, self._size)
         if self.closed:
-            raise ValueError("read of a closed file")
+            raise ValueError("the file is closed")
         found = self._bytes(self._at, end) if self._at < end else b""
         self._at += len(found)
         return found
@@ -75,6 +75,6 @@ class RangeReader(io.RawIOBase):
         stop = min(max(end, start + AHEAD_BYTES), self._size)
         found = self._fetch(start, stop)
         if len(found) != stop - start:
-            raise StoreUnavailable(f"asked for the bytes {start} to {stop - 1}, got {len(found)} bytes")
+            raise StoreUnavailable(f"the store returned {len(found)} bytes instead of the bytes {start} to {stop - 1}")
         self._ahead = (start, found if end < stop else b"")
         return found[: end - start]

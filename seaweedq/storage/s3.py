@@ -41,7 +41,7 @@ class S3Store(S3Payloads):
     ) -> None:
         match = _URL.fullmatch(url)
         if not match:
-            raise InvalidRequest(f"store={url!r} is not s3://bucket/prefix", field="store")
+            raise InvalidRequest(f"store={url!r} is not a URL like s3://bucket/prefix", field="store")
         self.endpoint = endpoint
         bucket = partial(
             Bucket,
@@ -62,7 +62,7 @@ class S3Store(S3Payloads):
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
         if start < 0 or (end is not None and end < start):
-            raise ValueError(f"not a range: [{start}, {end})")
+            raise ValueError(f"[{start}, {end}) is not a range of bytes")
         if start == end:
             await self.size(name)
             return b""
@@ -115,5 +115,7 @@ async def _range(bucket: Bucket, key: str, start: int, end: int | None) -> bytes
     stop = size if end is None else min(end, size)
     found = data[start - first : stop - first] if first <= start < stop else b""
     if len(found) != max(stop - start, 0):
-        raise StoreUnavailable(f"asked for the bytes {start} to {stop - 1} of {key}, got {len(data)} from {first} on")
+        raise StoreUnavailable(
+            f"the store returned {len(data)} bytes from {first} on instead of the bytes {start} to {stop - 1} of {key}"
+        )
     return found

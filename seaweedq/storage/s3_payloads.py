@@ -44,7 +44,9 @@ class S3Payloads:
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
         """Not here. Raises NotImplementedError: clients put to the store itself."""
-        raise NotImplementedError("payloads are put to S3 itself, by requests that it signs")
+        raise NotImplementedError(
+            "this store receives no payloads: clients put them to S3 themselves, with signed requests"
+        )
 
     async def digest(self, name: str) -> tuple[int, str | None]:
         """As PayloadStore. A composite checksum is not one of the whole object; nor is one of which the store does not
@@ -131,7 +133,7 @@ class S3Payloads:
 
     async def _sign(self, method: str, name: str, expires_s: int, **stated: Any) -> str:
         if not 1 <= expires_s <= MAX_EXPIRES_S:
-            raise ValueError(f"not a lifetime of a signature: {expires_s} s")
+            raise ValueError(f"a signature can be valid for 1 to {MAX_EXPIRES_S} s, not for {expires_s} s")
         await asyncio.sleep(0)  # many may be signed in a row, and each takes 0.3 ms or more
         return await self._bucket.presign(method, self._key(name), expires_s, **stated)
 

@@ -107,7 +107,9 @@ class Bucket:
             if status == 412:
                 return False
             if status == 501 or code == "NotImplemented":
-                raise UnfitStore(f"{self._where} does not know create-if-absent: {error}") from error
+                raise UnfitStore(
+                    f"{self._where} does not support create-if-absent (If-None-Match: *): {error}"
+                ) from error
             raise self._unavailable(f"create {key}", error) from error
         return True
 
@@ -123,7 +125,7 @@ class Bucket:
                 data = await body.read()
             first, last, size = _span(answer)
             if len(data) != last + 1 - first:
-                raise OSError(f"{last + 1 - first} bytes announced, {len(data)} came")
+                raise OSError(f"the store announced {last + 1 - first} bytes, but sent {len(data)}")
             return data, first, size
 
         try:
@@ -202,9 +204,7 @@ class Bucket:
             try:
                 await self._files.set_session()
             except ValueError as error:
-                detail = (
-                    f"{self._where}: {error}; it stands in s3_endpoints, AWS_ENDPOINT_URL_S3 or another AWS setting"
-                )
+                detail = f"{self._where}: {error}; correct s3_endpoints, AWS_ENDPOINT_URL_S3 or another AWS setting"
                 raise InvalidRequest(detail, field="s3_endpoints") from error
 
     async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -222,14 +222,14 @@ class Bucket:
                 if status == 416:
                     raise _Beyond from error
                 if status == 404 and code != "NoSuchBucket":
-                    raise FileNotFoundError(f"{what}: there is no such object") from error
+                    raise FileNotFoundError(f"{what}: the object does not exist") from error
                 if last == TRIES - 1 or 300 <= status < 500:
                     raise self._unavailable(what, error) from error
         raise AssertionError("unreachable")
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
         status, code = _answer(error)
-        detail = f"the store answers {status} {code}" if status else "the store gives no whole answer"
+        detail = f"the store answered {status} {code}" if status else "the store did not answer, or not completely"
         inside = f"{self._where}, {what}: {error}" if f"{error}" else f"{self._where}, {what}: {type(error).__name__}"
         return StoreUnavailable(detail, inside=inside, code=code)
 

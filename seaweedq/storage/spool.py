@@ -64,7 +64,7 @@ class Spool:
         def alone() -> T:
             with self._one:
                 if self._discarded:
-                    raise StoreUnavailable("the upload was given up")
+                    raise StoreUnavailable("the upload was cancelled")
                 return act(*arguments)
 
         begun = asyncio.get_running_loop().run_in_executor(self._threads, alone)
@@ -94,18 +94,22 @@ def check_size(found: int, size: int) -> None:
     """Raises InvalidUpload unless so many bytes were announced."""
     if found != size:
         more = "more" if found > size else f"{found}"
-        raise InvalidUpload(f"{size} bytes were announced, {more} came", field="size", value=found, bound=size)
+        raise InvalidUpload(f"{size} bytes were announced, but {more} arrived", field="size", value=found, bound=size)
 
 
 def check_digest(found: str, sha256: str | None) -> None:
     """Raises InvalidUpload where another digest was announced."""
     if sha256 is not None and found != sha256.lower():
-        raise InvalidUpload("the bytes have another SHA-256", field="sha256", value=found, bound=sha256)
+        raise InvalidUpload(
+            f"the SHA-256 of the bytes is {found}, not {sha256} as announced", field="sha256", value=found, bound=sha256
+        )
 
 
 def unavailable(error: OSError) -> StoreUnavailable:
     """What the disk refuses, as callers know it."""
-    return StoreUnavailable(f"the store's folder: {error.strerror}", inside=f"{error}", errno=error.errno)
+    return StoreUnavailable(
+        f"the store's folder cannot be used: {error.strerror}", inside=f"{error}", errno=error.errno
+    )
 
 
 async def _answer(begun: "asyncio.Future[T]") -> T:

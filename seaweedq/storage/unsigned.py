@@ -42,4 +42,4 @@ class Unsigned:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise NotImplementedError(f"{type(self).__name__} signs no requests and has no parts")
+        raise NotImplementedError(f"{type(self).__name__} has no signed requests and no multipart uploads")

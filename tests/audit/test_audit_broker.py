@@ -166,7 +166,7 @@ def test_a_missing_last_entry_is_found_though_the_broker_has_its_rows(broker: Br
     entries(broker, "short-chain")[-1].unlink()
     done = verify(broker, "short-chain")
     assert done.returncode == 1
-    assert "ends at 100 in files, and between 200 and 200 by the broker" in done.stdout
+    assert "ends at offset 100 in the files, but between 200 and 200 according to the broker" in done.stdout
 
 
 def test_a_damaged_page_is_found_and_never_served(broker: BrokerProcess, client: Client) -> None:

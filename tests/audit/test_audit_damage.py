@@ -112,7 +112,11 @@ def test_a_missing_middle_entry_is_found(topic: SoundTopic, verify: Verify) -> N
 def test_a_copy_under_the_next_name_is_found(topic: SoundTopic, verify: Verify) -> None:
     last = topic.files()[-1]
     shutil.copy(last, last.with_name("00000004-0000000000000750.parquet"))
-    found(verify, "00000004-0000000000000750.parquet", "holds entry 3 from offset 500")
+    found(
+        verify,
+        "00000004-0000000000000750.parquet",
+        "states another sequence and first offset in its metadata: 3 and 500",
+    )
 
 
 def test_a_convincing_copy_with_old_offsets_is_found(topic: SoundTopic, verify: Verify) -> None:
@@ -120,7 +124,7 @@ def test_a_convincing_copy_with_old_offsets_is_found(topic: SoundTopic, verify: 
     copy = last.with_name("00000004-0000000000000750.parquet")
     shutil.copy(last, copy)
     rewritten(copy, sequence=4, first_offset=750, next_offset=1000)
-    found(verify, "row 0 has the _offset 500, not 750")
+    found(verify, "row 0 has the _offset 500, but 750 is expected")
 
 
 def test_two_entries_with_one_sequence_are_found(topic: SoundTopic, verify: Verify) -> None:
@@ -143,17 +147,17 @@ def test_swapped_entries_are_found(topic: SoundTopic, verify: Verify) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"topic": "trains"}, "says topic 'trains', not 'flights'"),
-        ({"cluster": "d" * 32}, "says cluster"),
-        ({"segment": 7}, "says segment 7, not 0"),
-        ({"low": 5}, "says low 5, not 0"),
-        ({"high": 5}, "says high 5"),
-        ({"next_offset": 501}, "says 201 rows and holds 200"),
-        ({"sequence": 9}, "holds entry 9"),
+        ({"topic": "trains"}, "states the topic 'trains', but 'flights' is expected"),
+        ({"cluster": "d" * 32}, "states the cluster"),
+        ({"segment": 7}, "states the segment 7, but 0 is expected"),
+        ({"low": 5}, "states the low 5, but 0 is expected"),
+        ({"high": 5}, "states the high 5"),
+        ({"next_offset": 501}, "states 201 rows in its metadata, but holds 200"),
+        ({"sequence": 9}, "first offset in its metadata: 9 and"),
         ({"max_timestamp_us": 0}, "newest"),
         ({"max_timestamp_us": 1 << 60}, "below that of the entry before"),
-        ({"producers": b"junk"}, "no producer table"),
-        ({"seal": Seal((1,), ((0, 10),))}, "is sealed, and is not the last"),
+        ({"producers": b"junk"}, "the producer tables cannot be read"),
+        ({"seal": Seal((1,), ((0, 10),))}, "is sealed, but is not the last entry"),
     ],
 )
 def test_changed_metadata_is_found(

@@ -85,12 +85,13 @@ def test_a_seal_whose_successors_have_not_all_keys_is_found(topic: SoundTopic, v
     ):
         shutil.rmtree(topic.root / "topics/flights/segment=4", ignore_errors=True)
         topic.write(7, segment=4, seal=bad)
-        found(verify, f"segment=4/: has the keys [0, {KEY_SPACE}), and is sealed for")
+        found(verify, f"segment=4/: has the key range [0, {KEY_SPACE}), but its seal names the successors")
 
 
 def test_a_successor_with_other_keys_than_the_seal_says_is_found(topic: SoundTopic, verify: Verify) -> None:
     topic.write(7, segment=4, keys=RIGHT)
-    found(verify, f"segment=4/: has the keys [1000, {KEY_SPACE}), and the seal of segment 3 says [0, {KEY_SPACE})")
+    stated = f"the seal of segment 3 states [0, {KEY_SPACE})"
+    found(verify, f"segment=4/: has the key range [1000, {KEY_SPACE}), but {stated}")
 
 
 SOUND = Bounds(0, KEY_SPACE, 0, 5, 5, "sealed", (1, 2), (4,))
@@ -102,8 +103,11 @@ SOUND = Bounds(0, KEY_SPACE, 0, 5, 5, "sealed", (1, 2), (4,))
         (SOUND, None),
         (replace(SOUND, state="open"), None),  # sealed after it was asked for, and before it was listed
         (replace(SOUND, state="open", successors=(), end_offset=9), None),  # its record is not written yet
-        (replace(SOUND, successors=(4, 6)), "has the successors [4] in files, and [4, 6] by the broker"),
-        (replace(SOUND, state="open", end_offset=6), "is sealed at 5 in files, and at 6 by the broker"),
+        (replace(SOUND, successors=(4, 6)), "has the successors [4] in the files, but [4, 6] according to the broker"),
+        (
+            replace(SOUND, state="open", end_offset=6),
+            "is sealed at offset 5 in the files, but at 6 according to the broker",
+        ),
     ],
 )
 def test_a_seal_is_held_against_what_the_broker_says(topic: SoundTopic, bounds: Bounds, problem: str | None) -> None:
@@ -116,7 +120,7 @@ def test_a_seal_that_only_the_broker_has_is_found(topic: SoundTopic) -> None:
     topic.write(7, segment=4)
     audit = audited(topic, 4)
     audit.finish(replace(SOUND, flushed_offset=7, end_offset=7, successors=(5,)))
-    assert [one.what for one in audit.findings] == ["has no seal in files, and is sealed by the broker"]
+    assert [one.what for one in audit.findings] == ["has no seal in the files, but is sealed according to the broker"]
 
 
 def audited(topic: SoundTopic, segment: int) -> SegmentAudit:
@@ -146,14 +150,14 @@ MAP = {
     [
         ({}, None),
         ({0: None}, None),
-        ({1: bounds(LEFT)}, "segment=0/: has the successor 1, by the broker, which does not know of it"),
-        ({0: bounds(ALL, "sealed", successors=(1,))}, "segment=2/: has the predecessor 0, by the broker, which does"),
+        ({1: bounds(LEFT)}, "segment=0/: has the successor 1 according to the broker, but not the other way round"),
+        ({0: bounds(ALL, "sealed", successors=(1,))}, "segment=2/: has the predecessor 0 according to the broker, but"),
         ({0: bounds(ALL, "sealed", successors=(1, 2, 3))}, "segment=0/: has the successor 3"),
-        ({2: None}, "flights/: has open segments, by the broker, that do not hold every key once"),
-        ({3: bounds(LEFT)}, "that do not hold every key once"),
+        ({2: None}, "flights/: has open segments, according to the broker, that do not cover every key exactly once"),
+        ({3: bounds(LEFT)}, "that do not cover every key exactly once"),
         (
             {1: bounds(LEFT, predecessors=(0,), successors=(2,))},
-            "segment=1/: is open by the broker, with the successors",
+            "segment=1/: is open according to the broker, but has the successors",
         ),
     ],
 )

@@ -195,7 +195,7 @@ def test_sizes_are_bounded() -> None:
         decode_arrow(stream({"value": ["1", "2"], "_headers": headers, "_key": [None, "x" * (LIMIT // 2)]}), intake())
     with pytest.raises(InvalidRequest, match="1000000"):
         decode_arrow(stream({"value": pa.array(["1"] * 1_000_001)}), intake())
-    with pytest.raises(RequestTooLarge, match="larger batches"):
+    with pytest.raises(RequestTooLarge, match="larger record batches"):
         decode_arrow(stream(pa.Table.from_batches([pa.record_batch({"value": ONE})] * 2001)), intake())
 
 

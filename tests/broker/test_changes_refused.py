@@ -68,7 +68,7 @@ async def test_segments_that_are_no_neighbours_are_not_merged_and_nothing_moves(
     one, two = together.brokers
     await make(one, 4)
     async with at(together, one) as http:
-        refused(await ask(http, 0, "merge", {"with": 3}), 422, "invalid-request", "only neighbours")
+        refused(await ask(http, 0, "merge", {"with": 3}), 422, "invalid-request", "only segments with adjacent")
         owners = [record.owner for record in records(one).values()]
         assert owners == [broker.membership.broker for broker in (one, two, one, two)]
 

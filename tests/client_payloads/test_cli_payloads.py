@@ -98,7 +98,7 @@ def test_what_fails_is_named_and_the_others_are_told(run, real_client, two_files
     out, complaint = run("publish", "cli-limited", "--file", two_files[1], "--file", two_files[0], code=1)
     assert out == f"0-0 {two_files[1]}\n"
     assert f"seaweedq: {two_files[0]}: " in complaint
-    assert "over the limit" in complaint
+    assert "the limit is" in complaint
     assert len(complaint.splitlines()) == 1
     assert run("publish", "cli-unknown", "--file", two_files[0])[0] == f"0-0 {two_files[0]}\n", "as of records"
 

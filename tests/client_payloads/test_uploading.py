@@ -94,7 +94,7 @@ def test_an_upload_that_was_begun_goes_on_with_what_is_missing(store, payload_cl
     assert payload_client.upload("t", data, upload_id="old") == "old"
     assert sorted(store.put_paths()) == ["/old/1", "/old/3"]
     assert store.objects["old"] == data
-    with pytest.raises(UploadMismatch, match="begun for"):
+    with pytest.raises(UploadMismatch, match="created for"):
         payload_client.upload("t", data[1:], upload_id="old")
     with pytest.raises(UploadNotFound):
         payload_client.upload("t", data, upload_id="none")

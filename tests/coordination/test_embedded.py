@@ -210,7 +210,7 @@ async def test_a_later_format_is_refused(path: Path) -> None:
     later.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     later.close()
     coordination = EmbeddedCoordination(path, SystemClock())
-    with pytest.raises(UnfitStore, match=r"format 2.*knows 1"):
+    with pytest.raises(UnfitStore, match=r"format 2.*knows only format 1"):
         await coordination.get("a")
     await coordination.close()
 

@@ -163,7 +163,7 @@ async def test_a_start_whose_lease_ends_meanwhile_says_so(
 
     monkeypatch.setattr(leases, "grant", grant, raising=False)
     member = Membership(coordination, backend.clock, ids, "b", "", LEASE_S)
-    with pytest.raises(CoordinationUnavailable, match="ended before"):
+    with pytest.raises(CoordinationUnavailable, match="expired before"):
         await member.start()
     assert not member.valid()
     await member.stop()

@@ -93,15 +93,15 @@ def many_parts(records: Records) -> None:
         (None, [1, 7], [], SegmentNotFound, "no segment 7"),
         (sealed, [1], [], SegmentConflict, r"is sealed; its successors are \[7, 8\]"),
         (sealed, [0, 1], [], SegmentConflict, "is sealed"),
-        (locked, [1], [], SegmentConflict, "being changed already"),
-        (committed, [1], [], SegmentConflict, "being changed already"),
-        (locked, [0, 1], [], SegmentConflict, "being changed already"),
-        (many_parts, [1], [], SegmentConflict, "65 parts"),
-        (many_parts, [0, 1], [], SegmentConflict, "66 parts"),
-        (None, [], [], InvalidRequest, "at least 1"),
+        (locked, [1], [], SegmentConflict, "already being replaced"),
+        (committed, [1], [], SegmentConflict, "already being replaced"),
+        (locked, [0, 1], [], SegmentConflict, "already being replaced"),
+        (many_parts, [1], [], SegmentConflict, "65 producer tables"),
+        (many_parts, [0, 1], [], SegmentConflict, "66 producer tables"),
+        (None, [], [], InvalidRequest, "1 to 32 different"),
         (None, [1, 1], [], InvalidRequest, "different ones"),
-        (None, [0, 2], [], InvalidRequest, "only neighbours"),
-        (None, [0, 1, 3], [], InvalidRequest, "only neighbours"),
+        (None, [0, 2], [], InvalidRequest, "only segments with adjacent"),
+        (None, [0, 1, 3], [], InvalidRequest, "only segments with adjacent"),
         (None, [0], [0], InvalidRequest, "must rise strictly within"),
         (None, [0], [tile(4)[0].high], InvalidRequest, "must rise strictly within"),
         (None, [0], [5, 5], InvalidRequest, "must rise strictly within"),
@@ -151,7 +151,7 @@ def test_the_largest_changes_fit_in_one_transaction(old: int, new: int) -> None:
 def test_what_could_not_be_finished_in_one_transaction_is_not_planned() -> None:
     with pytest.raises(InvalidRequest, match="at most"):
         intents.intent_of(segments(64), range(64), [], 64)
-    with pytest.raises(InvalidRequest, match="can not give way to 26 at once"):
+    with pytest.raises(InvalidRequest, match="cannot be replaced by 26 at once"):
         intents.intent_of(segments(64), range(25), range(1, 26), 64)
 
 

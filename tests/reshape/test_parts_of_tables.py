@@ -179,5 +179,5 @@ def test_pieces_cut_again_hold_the_same_rows_in_order(
 
 @pytest.mark.parametrize("data", [b"", b"no table"])
 def test_what_is_no_table_is_refused_whatever_the_parts(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no producer tables"):
+    with pytest.raises(ValueError, match="producer tables cannot be read"):
         ProducerTables.decode(data, 0)

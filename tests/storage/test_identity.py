@@ -34,7 +34,7 @@ async def test_the_object_is_plain_json(store: ObjectStore, ids: Ids, clock: Clo
 async def test_another_format_version_is_refused_and_both_are_named(ids: Ids, clock: Clock) -> None:
     store = MemoryStore()
     await store.create("_cluster.json", b'{"format_version": 2, "clusters": []}')
-    with pytest.raises(UnfitStore, match=r"version 2.*knows 1") as caught:
+    with pytest.raises(UnfitStore, match=r"version 2.*knows only version 1") as caught:
         await cluster_identity(store, ids.nonce(), clock)
     assert caught.value.fields == {"found": 2, "known": 1}
 
@@ -43,7 +43,7 @@ async def test_another_format_version_is_refused_and_both_are_named(ids: Ids, cl
 async def test_an_unreadable_identity_is_damage(ids: Ids, clock: Clock, content: bytes) -> None:
     store = MemoryStore()
     await store.create("_cluster.json", content)
-    with pytest.raises(Damaged, match=r"_cluster\.json is not readable"):
+    with pytest.raises(Damaged, match=r"_cluster\.json cannot be read"):
         await cluster_identity(store, ids.nonce(), clock)
 
 

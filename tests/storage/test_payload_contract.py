@@ -95,9 +95,9 @@ async def test_a_uri_names_one_object(store: PayloadStore) -> None:
 
 @pytest.mark.parametrize("name", ["", "/a", "../a", "a//b", "a/../b", "_tmp/a", "a\0b"])
 async def test_illegal_names_are_programming_errors(store: PayloadStore, name: str) -> None:
-    with pytest.raises(ValueError, match="not an object name"):
+    with pytest.raises(ValueError, match="not a valid object name"):
         store.uri(name)
-    with pytest.raises(ValueError, match="not an object name"):
+    with pytest.raises(ValueError, match="not a valid object name"):
         await store.digest(name)
     acts = (
         [
@@ -113,7 +113,7 @@ async def test_illegal_names_are_programming_errors(store: PayloadStore, name: s
         else [store.receive(name, once(b"1"), 1, None)]
     )
     for act in acts:
-        with pytest.raises(ValueError, match="not an object name"):
+        with pytest.raises(ValueError, match="not a valid object name"):
             await act
 
 

@@ -67,8 +67,8 @@ async def test_an_honest_store_passes_and_is_left_as_it_was(store: ObjectStore, 
         (Overwriting, "32 of 32 concurrent creates", 32),
         (Racing, "32 of 32 concurrent creates", 32),
         (Refusing, "none of 32", 0),
-        (Lying, "overwritten", None),
-        (Forgetful, "created an object again", None),
+        (Lying, "overwrote", None),
+        (Forgetful, "created an object that existed already", None),
     ],
 )
 async def test_a_broken_store_is_unfit(broken: type[MemoryStore], detail: str, winners: int | None, ids: Ids) -> None:

@@ -83,10 +83,10 @@ async def test_an_example_serves_for_a_while_and_for_its_lifetime_alone(
     await store.presign_get("a/1", 60)
     assert signed == 3
     for name in ("", "../a", "a//b"):
-        with pytest.raises(ValueError, match="not an object name"):
+        with pytest.raises(ValueError, match="not a valid object name"):
             await store.presign_get(name, 60)
     for expires_s in (0, 604_801):
-        with pytest.raises(ValueError, match="lifetime"):
+        with pytest.raises(ValueError, match="can be valid for 1 to"):
             await store.presign_get("a", expires_s)
 
 

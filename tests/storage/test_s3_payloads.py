@@ -124,7 +124,7 @@ async def test_a_request_has_a_bounded_life(store: S3Store, expires_s: int) -> N
         store.presign_part(NAME, "upload", 1, expires_s, 5),
     ]
     for act in acts:
-        with pytest.raises(ValueError, match="lifetime"):
+        with pytest.raises(ValueError, match="can be valid for 1 to"):
             await act
 
 

@@ -28,7 +28,7 @@ async def opened(store: ObjectStore, name: str, size: int, sha256: str, folder: 
         own = await asyncio.to_thread(_own, store, name, size)
         return own if own is not None else await _copied(store, name, size, sha256, folder)
     except FileNotFoundError:
-        raise InvalidImport("the uploaded file is not in the store any more", reason="gone") from None
+        raise InvalidImport("the uploaded file is no longer in the store", reason="gone") from None
 
 
 def _own(store: ObjectStore, name: str, size: int) -> int | None:
@@ -46,7 +46,9 @@ def _own(store: ObjectStore, name: str, size: int) -> int | None:
 async def _copied(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:
     free = shutil.disk_usage(folder).free
     if free < size + SPARE_BYTES:
-        raise StoreUnavailable(f"an import needs {size} bytes of disk for a copy of its file; {free} are free")
+        raise StoreUnavailable(
+            f"the import needs {size} bytes of disk for a copy of its file, but only {free} are free"
+        )
     with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
         if await _fill(store, name, size, copy.fileno()) != sha256:
             raise _other("its SHA-256")
@@ -81,7 +83,7 @@ async def _read(store: ObjectStore, name: str, start: int, size: int) -> bytes:
 def _take(hashed: "hashlib._Hash", descriptor: int, piece: bytes, start: int) -> None:
     hashed.update(piece)
     if os.pwrite(descriptor, piece, start) != len(piece):
-        raise StoreUnavailable("the disk took only a part of an import's file")
+        raise StoreUnavailable("the disk accepted only some bytes of the import's file; is it full?")
 
 
 def _other(what: str) -> InvalidImport:

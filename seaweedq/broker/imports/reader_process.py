@@ -108,24 +108,24 @@ class Reader:
             self._ahead = self._threads.submit(self._read) if rows is not None else None
             return told, rows
         except TimeoutError:
-            raise ReaderDied(f"it has not read on for {STALLED_S:g} s") from None
+            raise ReaderDied(f"it made no progress for {STALLED_S:g} s") from None
         except (EOFError, OSError):
             self._process.kill()
             status = await asyncio.get_running_loop().run_in_executor(self._threads, self._process.wait)
-            raise ReaderDied(f"it ended by signal {-status}" if status < 0 else f"it ended with {status}") from None
+            raise ReaderDied(f"signal {-status} ended it" if status < 0 else f"it ended with status {status}") from None
         except (Damaged, pa.ArrowException, ValueError) as error:
-            raise ReaderDied(f"its answer makes no sense: {str(error)[:200]}") from None
+            raise ReaderDied(f"its answer cannot be understood: {str(error)[:200]}") from None
 
     def _read(self) -> Answer:
         told = read_head(self._exactly)
         if told.kind != "rows":
             return told, None
         if not 0 < told.size <= self._limit_bytes or not 0 < told.rows <= self._job.batch_rows:
-            raise Damaged(f"a batch of {told.rows} rows in {told.size} bytes")
+            raise Damaged(f"it sent a batch of {told.rows} rows in {told.size} bytes, which is out of bounds")
         rows = _one_batch(self._exactly(told.size), self._limit_bytes)
         rows.validate(full=True)
         if rows.num_rows != told.rows or not rows.schema.equals(self._layout.rows(mask_of(rows))):
-            raise Damaged("a batch of other columns or rows than were said")
+            raise Damaged("it sent a batch with other columns or rows than announced")
         return told, rows
 
     def _exactly(self, size: int) -> bytes:
@@ -155,7 +155,7 @@ def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
     except BadRequest as error:
         raise Damaged(error.detail) from None
     except StopIteration:  # which no future can hold
-        raise Damaged("a stream without a batch") from None
+        raise Damaged("it sent a stream without a batch") from None
 
 
 def _started(command: Sequence[str], job: Job) -> "subprocess.Popen[bytes]":

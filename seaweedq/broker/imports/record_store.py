@@ -66,11 +66,11 @@ class ImportRecords:
             if held := await self.read(where):
                 return held
             if not self._membership.valid():
-                raise NotReady("this broker's lease has run out")
+                raise NotReady("this broker's lease has expired")
             await self._catalog.load()
             topic = self._catalog.topic(where.topic)
             if topic.record.incarnation != where.incarnation:
-                raise NotReady(f"topic {topic.name!r} was deleted and created again meanwhile")
+                raise NotReady(f"topic {topic.name!r} was deleted and created again in the meantime")
 
     async def write(self, where: Where, held: Held, record: ImportRecord) -> Held | None:
         """Change it from what was held; None: somebody else did, or it is gone. A write whose answer was lost is found

@@ -109,7 +109,7 @@ def producer_of(upload_id: str) -> str:
 def goes_to(record: ImportRecord, state: str, **changes: object) -> ImportRecord:
     """The record in its next state. Raises ValueError for one that it can not go to."""
     if state not in NEXT[record.state]:
-        raise ValueError(f"an import does not go from {record.state} to {state}")
+        raise ValueError(f"an import cannot change from {record.state} to {state}")
     return msgspec.structs.replace(record, state=state, **changes)
 
 

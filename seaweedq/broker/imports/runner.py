@@ -121,10 +121,10 @@ class Importing:
                 except ReaderDied as error:
                     deaths = deaths + 1 if at == work.now.rows_done else 1
                     at = work.now.rows_done
-                    logger.warning("the reader of import %s: %s", where.upload_id, error)
+                    logger.warning("the reader of import %s failed: %s", where.upload_id, error)
                     if deaths >= DEATHS:
                         refusal = InvalidImport(
-                            f"the file's reader broke off {deaths} times behind row {at}: {error}", reason=str(error)
+                            f"the file's reader failed {deaths} times after row {at}: {error}", reason=str(error)
                         )
                         await self._fail(work, _problem(refusal))
                 except (Unavailable, Fenced) as error:
@@ -137,7 +137,7 @@ class Importing:
                 with suppress(Parted):
                     await self._let_go(work)
         except Lost:
-            logger.info("the import of %s goes on elsewhere, or is gone", where.upload_id)
+            logger.info("another broker continues the import of %s, or it was removed", where.upload_id)
             return False
         return plan.is_over(work.now)
 
@@ -176,7 +176,7 @@ class Importing:
             if work.parting.is_set():
                 return False
         if told.kind != "checked":
-            raise ReaderDied(f"it said {told.kind!r} instead of what it has checked")
+            raise ReaderDied(f"it sent {told.kind!r} instead of 'checked'")
         reach("import.checked")
         await self._save(work, plan.goes_to(work.now, "running", rows=told.rows))
         reach("import.running")
@@ -208,7 +208,8 @@ class Importing:
             await asyncio.wait([coming])
         if work.now.rows_done != work.now.rows:
             raise InvalidImport(
-                f"{work.now.rows} rows were checked, and {work.now.rows_done} came", reason="it has changed"
+                f"the file had {work.now.rows} rows when it was checked, but {work.now.rows_done} were read",
+                reason="it has changed",
             )
         await self._save(work, plan.goes_to(work.now, "done", broker=None))
         reach("import.done")
@@ -248,7 +249,7 @@ class Importing:
             try:
                 return await step()
             except (Unavailable, Fenced, Damaged) as error:
-                logger.warning("import %s, behind row %d: %s", work.where.upload_id, work.now.rows_done, error)
+                logger.warning("import %s waits after row %d: %s", work.where.upload_id, work.now.rows_done, error)
                 await self._look(work)
                 await _pause(work, PAUSE_S)
 
@@ -295,7 +296,7 @@ class Importing:
         except TopicBeingDeleted as error:
             raise TopicNotFound(error.detail, topic=where.topic) from None
         if topic.record.incarnation != where.incarnation:
-            raise TopicNotFound(f"topic {where.topic!r} is another one now", topic=where.topic)
+            raise TopicNotFound(f"topic {where.topic!r} was deleted and created again", topic=where.topic)
         return topic
 
 
@@ -304,7 +305,7 @@ def _batch(said: tuple[Told, pa.RecordBatch | None]) -> pa.RecordBatch | None:
     told, rows = said
     _check_refused(told)
     if rows is None and told.kind != "ended":
-        raise ReaderDied(f"it said {told.kind!r} instead of rows")
+        raise ReaderDied(f"it sent {told.kind!r} instead of rows")
     return rows
 
 

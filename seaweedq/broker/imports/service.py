@@ -77,7 +77,7 @@ class Imports:
             held = await self._create(topic, where, format, bare)
         if (held.record.format, held.record.bare) != (format, bare):
             was = f"{held.record.format}{' (bare)' if held.record.bare else ''}"
-            raise UploadConflict(f"the upload is imported as {was} already", upload_id=upload_id)
+            raise UploadConflict(f"the upload is already being imported as {was}", upload_id=upload_id)
         if not plan.is_over(held.record):
             await self._see_to(where, held)
         return held.record
@@ -87,7 +87,7 @@ class Imports:
         held = await self._records.read(Where.of(topic, upload_id))
         if held is None:
             raise UploadNotFound(
-                f"no import of upload {upload_id!r} was asked for, or it is long over",
+                f"upload {upload_id!r} has no import, or its import ended long ago",
                 topic=topic.name,
                 upload_id=upload_id,
             )
@@ -102,7 +102,7 @@ class Imports:
             if plan.is_over(record) or left_s <= 0:
                 return record
             if self._parting.is_set():
-                raise NotReady("the broker is stopping; the import goes on at another one")
+                raise NotReady("this broker is stopping; another one continues the import")
             task = self._tasks.get(where)
             pause_s = min(left_s, POLL_S)
             await (asyncio.wait([task], timeout=pause_s) if task else asyncio.sleep(pause_s))
@@ -117,7 +117,7 @@ class Imports:
                     await self.look()
                     self._seen, due_s = brokers, self._clock.monotonic_s() + LOOK_AGAIN_S
                 except SeaweedqError as error:
-                    logger.warning("imports could not be looked through: %s", error)
+                    logger.warning("cannot list the imports: %s", error)
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
@@ -197,7 +197,7 @@ class Imports:
             found = await self._records.write(where, held, adopted)
             if found is None or where in self._tasks:
                 return
-            logger.info("goes on with the import of %s into %s", where.upload_id, where.topic)
+            logger.info("continuing the import of %s into %s", where.upload_id, where.topic)
             held = found
         task = asyncio.create_task(self._work(where, held), name=f"import of {where.upload_id}")
         self._tasks[where] = task
@@ -210,6 +210,6 @@ class Imports:
                     return
             self._seen = frozenset()  # look whether somebody has it now
         except (TopicNotFound, TopicBeingDeleted):
-            logger.info("the import of %s ends: topic %s is gone", where.upload_id, where.topic)
+            logger.info("the import of %s ends: topic %s was deleted", where.upload_id, where.topic)
         except Exception:
-            logger.exception("the import of %s into %s has broken off", where.upload_id, where.topic)
+            logger.exception("the import of %s into %s was interrupted by an error", where.upload_id, where.topic)

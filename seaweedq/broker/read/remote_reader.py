@@ -139,7 +139,7 @@ class Readables:
             if not missing:
                 return {segment.id: segment for segment in found}
             if self._clock.monotonic_s() >= end_s:
-                raise NotOwner(f"segments {sorted(missing)[:10]} of {topic.name!r} can not be read now")
+                raise NotOwner(f"segments {sorted(missing)[:10]} of {topic.name!r} cannot be read now; try again")
             await self.refresh(topic, missing)
             if topic.signal.count == seen:
                 await topic.signal.wait(PAUSE_S)
@@ -188,7 +188,7 @@ class Readables:
         url = self._roster.url(owner)
         try:
             if url is None:
-                raise Unavailable(f"{owner}, who owns segments of {topic.name!r}, is gone")
+                raise Unavailable(f"broker {owner}, which owns segments of {topic.name!r}, no longer lives")
             return await self._peers.call(url, path, call, answer, timeout_s)
         except NotOwner:
             if isinstance(call, SegmentCall):

@@ -95,7 +95,7 @@ class Everywhere:
                 trouble = error
             left_s = end_s - self._clock.monotonic_s()
             if left_s <= 0:
-                raise trouble or NotOwner(f"segments of {topic.name!r} are changing")
+                raise trouble or NotOwner(f"segments of {topic.name!r} kept changing until the timeout; try again")
             if topic.moved.count == seen:
                 await topic.moved.wait(min(PAUSE_S, left_s))
         records = self._catalog.segments(topic)
@@ -113,7 +113,7 @@ class Everywhere:
         for segment, position in found.items():
             position.observed = loads.get(segment.id, Observed())
         if not self._membership.valid():
-            raise NotReady("this broker's lease has run out")
+            raise NotReady("this broker's lease has expired")
         return [position for segment, position in found.items() if not segment.closed]
 
     async def close(self, topic: Topic, here: Callable[[], Awaitable[None]]) -> None:
@@ -189,7 +189,7 @@ class Everywhere:
             return await self.own(topic, call.sizes, call.flush)
         url = self._roster.url(owner)
         if url is None:
-            raise NotOwner(f"{owner}, who owns segments of {topic.name!r}, is gone", owner=owner)
+            raise NotOwner(f"broker {owner}, which owns segments of {topic.name!r}, no longer lives", owner=owner)
         return await self._call(owner, url, "positions", call, list[Position], left_s + CALL_MARGIN_S)
 
     async def _call(
@@ -200,7 +200,7 @@ class Everywhere:
         try:
             while not (await asyncio.wait([asking], timeout=LOOK_S))[0]:
                 if not self._roster.alive(owner):
-                    raise Unavailable(f"{owner}, who was asked, has gone, and has not answered")
+                    raise Unavailable(f"broker {owner} died before it answered")
             return asking.result()
         finally:
             asking.cancel()

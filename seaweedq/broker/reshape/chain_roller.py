@@ -46,6 +46,6 @@ class Roller:
             return
         try:
             await self._planner.plan(topic, [segment.id])
-            logger.info("segment %d of %s has %d entries, and rolls", segment.id, topic.name, self._entries)
+            logger.info("segment %d of %s has %d entries; it is rolled", segment.id, topic.name, self._entries)
         except SeaweedqError as error:
-            logger.warning("segment %d of %s is long, and does not roll yet: %s", segment.id, topic.name, error)
+            logger.warning("segment %d of %s is long but cannot be rolled yet: %s", segment.id, topic.name, error)

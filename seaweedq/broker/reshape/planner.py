@@ -39,7 +39,9 @@ class Planner:
                 return intent
             await self._catalog.reread(topic)
             self._catalog.check(topic)
-        raise SegmentConflict(f"segments {list(segments)} of {topic.name!r} changed each time when they were planned")
+        raise SegmentConflict(
+            f"segments {list(segments)} of {topic.name!r} kept changing while they were planned; try again"
+        )
 
     async def _plan(
         self,

@@ -200,7 +200,7 @@ class Reshaper:
     async def _seal(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> None:
         """Take nothing more, and end the chains. Raises Unavailable; done again it goes on."""
         if not self._hold(topic, intent):
-            raise NotOwner(f"segments {intent.segments} of {topic.name!r} are moving")
+            raise NotOwner(f"segments {intent.segments} of {topic.name!r} are being moved to another broker")
         for segment in segments:
             segment.hold(NotOwner(f"segment {segment.id} of {topic.name!r} is being replaced"))
             segment.held_since_s = segment.held_since_s or self._clock.monotonic_s()
@@ -224,7 +224,7 @@ class Reshaper:
             if not await self._is_sealed(topic, segment):
                 raise  # rows of a recovery have it: this broker counts as dead, and more of its journal is to come
             self._let_go(topic, intent)  # another's seal for the same intent is as good: it is read when opened anew
-            ended = NotOwner(f"segment {segment.id} of {topic.name!r} was ended by another broker")
+            ended = NotOwner(f"segment {segment.id} of {topic.name!r} was sealed by another broker")
             segment.close(ended)
             topic.opened.pop(segment.id, None)
             topic.routing = None

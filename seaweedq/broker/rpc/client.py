@@ -55,7 +55,7 @@ class Relayed:
 
 def other_secret(url: str) -> Unavailable:
     """What a broker that refuses this one means."""
-    return Unavailable("another broker has another cluster_secret than this one", inside=url)
+    return Unavailable("another broker refused this one: their cluster_secret settings differ", inside=url)
 
 
 async def ask_while(check: Callable[[], None], call: Awaitable[T], deadline: Deadline | None = None) -> T:
@@ -90,7 +90,10 @@ class Peers:
         try:
             return msgspec.msgpack.decode(body, type=answer)
         except msgspec.DecodeError as error:
-            raise Unavailable("another broker answers in another way", inside=f"{url}, {path}: {error}") from error
+            raise Unavailable(
+                "unexpected response from another broker; does it run a different version?",
+                inside=f"{url}, {path}: {error}",
+            ) from error
 
     async def post(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
         """As `call`, with bytes."""
@@ -102,7 +105,7 @@ class Peers:
         try:
             raise msgspec.msgpack.decode(found.body, type=Trouble).error()
         except msgspec.DecodeError:
-            raise Unavailable(f"another broker answers {found.status}", inside=f"{url}, {path}") from None
+            raise Unavailable(f"another broker answered with status {found.status}", inside=f"{url}, {path}") from None
 
     async def refused(self, url: str, timeout_s: float) -> bool:
         """Whether the broker at `url` has another secret. Raises Unavailable where no answer came."""
@@ -123,7 +126,9 @@ class Peers:
                 return Relayed(response.status, dict(response.headers), await response.read())
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             said = f"{type(error).__name__} {error}".rstrip()
-            raise Unavailable("another broker does not answer", inside=f"{url} does not answer: {said}") from error
+            raise Unavailable(
+                "another broker does not answer; try again", inside=f"{url} does not answer: {said}"
+            ) from error
 
     async def close(self) -> None:
         """Close the connections."""

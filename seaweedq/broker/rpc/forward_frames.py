@@ -64,12 +64,14 @@ class Parcel:
             rows = pa.ipc.read_record_batch(pa.py_buffer(self.payload), layout.rows(self.header.columns))
             rows.validate(full=True)
         except (pa.ArrowException, OSError, ValueError, IndexError, EOFError) as error:
-            raise UnreadableBody(f"the rows of a parcel cannot be read: {error}") from error
+            raise UnreadableBody(f"the rows of a forwarded frame cannot be read: {error}") from error
         if not 0 < rows.num_rows <= self.header.high - self.header.low + 1:
-            raise UnreadableBody(f"a parcel of {self.header.low} to {self.header.high} has {rows.num_rows} rows")
+            raise UnreadableBody(
+                f"a forwarded frame of the sequences {self.header.low} to {self.header.high} has {rows.num_rows} rows"
+            )
         for field, column in zip(rows.schema, rows.columns, strict=True):
             if column.null_count and not field.nullable:
-                raise UnreadableBody(f"a parcel has nulls in {field.name}, which has none")
+                raise UnreadableBody(f"a forwarded frame has nulls in {field.name}, which must have none")
         return rows
 
 
@@ -93,11 +95,11 @@ def decode(body: bytes) -> list[Parcel]:
     try:
         headers = _headers.decode(view[_LENGTH : _LENGTH + length])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableBody(f"this is no forward: {error}") from error
+        raise UnreadableBody(f"the body is not a forward request: {error}") from error
     parcels = []
     for header in headers:
         if header.length < 0 or at + header.length > len(view):
-            raise UnreadableBody("a forward is cut short")
+            raise UnreadableBody("the forward request ends too early")
         parcels.append(Parcel(header, view[at : at + header.length]))
         at += padded(header.length)
     return parcels

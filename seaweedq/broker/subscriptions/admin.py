@@ -109,7 +109,7 @@ class SubscriptionAdmin:
         for start in range(0, len(cursors), PAGE):
             reach("subscribe.cursors")
             if not await self._coordination.commit(unchanged, cursors[start : start + PAGE]):
-                raise NotOwner(f"subscription {name!r} of {topic.name!r} has changed meanwhile")
+                raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
         reach("subscribe.record")
         active = msgspec.structs.replace(held.record, state="active")
         await self._succession.write(topic, name, active, unchanged)
@@ -137,7 +137,7 @@ class SubscriptionAdmin:
         writes: list[list[Delete]] = [[Delete(entry.key) for entry in page] for page in pages]
         for doomed in [*writes, [Delete(key_of(topic, name))]]:
             if not await self._coordination.commit(unchanged, doomed):
-                raise NotOwner(f"subscription {name!r} of {topic.name!r} has changed meanwhile")
+                raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
             reach("unsubscribe.record")
 
     async def lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:

@@ -117,7 +117,7 @@ class Succession:
         put = Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(record))
         revision = await self._coordination.commit(compares, [put])
         if revision is None:
-            raise NotOwner(f"subscription {name!r} of {topic.name!r} has changed meanwhile")
+            raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
         return Held(record, revision)
 
     async def free(self, record: SubscriptionRecord | None) -> list[Compare]:
@@ -127,14 +127,14 @@ class Succession:
         if before == mine:
             return [self._membership.compare()]
         if self.leaving:
-            raise NotOwner(f"{mine} is about to leave")
+            raise NotOwner(f"{mine} is stopping and dispatches no more subscriptions")
         if before is None:
             return [self._membership.compare()]
         if self._roster.alive(before) or not await self._roster.gone(before):
-            raise NotOwner(f"{before} dispatches it", owner=before)
+            raise NotOwner(f"broker {before} dispatches the subscription", owner=before)
         journal = await self._coordination.get(keys.JOURNALS.key(before))
         if journal and not keys.JOURNALS.decode(journal.value).recovered:
-            raise NotOwner(f"the journal of {before}, who dispatched it, is not recovered yet")
+            raise NotOwner(f"the journal of {before}, the previous dispatcher, has not been recovered yet")
         return [self._membership.compare(), Compare(keys.BROKERS.key(before), 0)]
 
 

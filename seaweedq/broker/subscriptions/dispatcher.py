@@ -119,7 +119,9 @@ class Dispatcher:
     def forget(self, topic: Topic, name: str | None = None) -> None:
         """Close a subscription, or all of a topic: deleted, or another broker's."""
         for key in [k for k in self._subscriptions if k[0] is topic and name in (None, k[1])]:
-            self._subscriptions.pop(key).closed = NotOwner(f"subscription {key[1]!r} is not open here any more")
+            self._subscriptions.pop(key).closed = NotOwner(
+                f"subscription {key[1]!r} is no longer dispatched by this broker"
+            )
         if not any(key[0] is topic for key in self._subscriptions):
             self._readables.forget(topic)
         topic.signal.wake()
@@ -130,7 +132,7 @@ class Dispatcher:
             subscription = self._subscriptions.get((topic, name))
             if subscription is None:
                 return
-            subscription.closed = NotOwner(f"subscription {name!r} is being handed on")
+            subscription.closed = NotOwner(f"subscription {name!r} is being handed to another broker")
             topic.signal.wake()
             try:
                 async with subscription.delivering:
@@ -173,7 +175,9 @@ class Dispatcher:
                 return []
             if now_s >= give_up_s:
                 numbers = sorted(unsure)[:10]
-                raise Unavailable(f"segments {numbers} of {topic.name!r} could not be read", segments=numbers)
+                raise Unavailable(
+                    f"segments {numbers} of topic {topic.name!r} could not be read; try again", segments=numbers
+                )
             if topic.signal.count == seen:  # else something came to a segment that had been looked at already
                 wake_s = now_s + PAUSE_S if unsure else end_s
                 await topic.signal.wait(max(0.001, min([wake_s, *self._deadlines(topic, name)]) - now_s))

@@ -59,6 +59,8 @@ class Handover:
         async with self._places:
             try:
                 await self._dispatcher.hand_on(topic, name)
-                logger.info("subscription %s of %s is handed on", name, topic.name)
+                logger.info("subscription %s of %s was handed to another broker", name, topic.name)
             except SeaweedqError as error:
-                logger.warning("subscription %s of %s could not be handed on: %s", name, topic.name, error)
+                logger.warning(
+                    "subscription %s of %s could not be handed to another broker: %s", name, topic.name, error
+                )

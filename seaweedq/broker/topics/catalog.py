@@ -67,7 +67,7 @@ class Topic:
         opened = self.opened.get(segment)
         if opened and now and now[0].owner != opened.owner:
             del self.opened[segment]
-            fate = f"belongs to {now[0].owner}" if now[0].owner else "is sealed"
+            fate = f"is owned by {now[0].owner}" if now[0].owner else "is sealed"
             opened.close(NotOwner(f"segment {segment} of {self.name!r} {fate}", owner=now[0].owner))
         self.moved.wake()
         self.signal.wake()
@@ -111,7 +111,7 @@ class Catalog:
         """An active topic. Raises TopicNotFound, TopicBeingDeleted."""
         topic = self._topics.get(name)
         if topic is None:
-            raise TopicNotFound(f"there is no topic {name!r}", topic=name)
+            raise TopicNotFound(f"topic {name!r} does not exist", topic=name)
         if topic.record.state == "deleting":
             raise TopicBeingDeleted(f"topic {name!r} is being deleted", topic=name)
         return topic
@@ -166,7 +166,7 @@ class Catalog:
             await self.reread(topic)
         self.check(topic)
         if not self._is_whole(topic):
-            raise NotReady(f"the segments of topic {topic.name!r} do not hold all keys at the moment")
+            raise NotReady(f"the open segments of topic {topic.name!r} do not cover all keys at the moment; try again")
 
     def _is_whole(self, topic: Topic) -> bool:
         return tiles_key_space(KeyRange(r.low, r.high) for r, _ in self.records(topic).values() if r.state == "open")

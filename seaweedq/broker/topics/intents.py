@@ -47,7 +47,9 @@ def intent_of(
     _check_adjacent(records, ordered)
     whole = KeyRange(records[ordered[0]][0].low, records[ordered[-1]][0].high)
     if len(points) >= MAX_SUCCESSORS:
-        raise InvalidRequest(f"{len(points) + 1} successors are too many, at most {MAX_SUCCESSORS} are possible")
+        raise InvalidRequest(
+            f"the change would make {len(points) + 1} successors; at most {MAX_SUCCESSORS} are possible"
+        )
     try:
         ranges = whole.cut(points)
     except ValueError:
@@ -57,7 +59,7 @@ def intent_of(
         ) from None
     if 2 * len(ordered) + 3 * len(ranges) + OTHERS > MAX_OPERATIONS:
         raise InvalidRequest(
-            f"{len(ordered)} segments can not give way to {len(ranges)} at once; merge them, then split"
+            f"{len(ordered)} segments cannot be replaced by {len(ranges)} at once; merge them first, then split"
         )
     hints = [*owners, *[None] * len(ranges)]
     successors = tuple(Successor(first + at, r.low, r.high, hints[at]) for at, r in enumerate(ranges))
@@ -124,7 +126,7 @@ def locks(records: Records, intent: Intent) -> bool:
 
 def _check_free(records: Records, number: int) -> None:
     if number not in records:
-        raise SegmentNotFound(f"there is no segment {number}", segment=number)
+        raise SegmentNotFound(f"the topic has no segment {number}", segment=number)
     record, _ = records[number]
     if record.state != "open":
         raise SegmentConflict(
@@ -134,26 +136,24 @@ def _check_free(records: Records, number: int) -> None:
         )
     if record.intent:
         raise SegmentConflict(
-            f"segment {number} is being changed already: it gives way to {[s.id for s in record.intent.successors]}",
+            f"segment {number} is already being replaced by {[s.id for s in record.intent.successors]}",
             segment=number,
         )
 
 
 def _check_adjacent(records: Records, ordered: list[int]) -> None:
     if not ordered or len(set(ordered)) != len(ordered) or len(ordered) > MAX_SUCCESSORS:
-        raise InvalidRequest(
-            f"segments {list(ordered)[:40]} must be different ones, at least 1, at most {MAX_SUCCESSORS}"
-        )
+        raise InvalidRequest(f"segments are {list(ordered)[:40]}; they must be 1 to {MAX_SUCCESSORS} different ones")
     for left, right in pairwise(ordered):
         if records[left][0].high != records[right][0].low:
             raise InvalidRequest(
-                f"segment {left} ends at key hash {records[left][0].high}, and segment {right} begins at "
-                f"{records[right][0].low}: only neighbours can be merged"
+                f"segment {left} ends at key hash {records[left][0].high}, but segment {right} begins at "
+                f"{records[right][0].low}: only segments with adjacent key ranges can be merged"
             )
     if (parts := sum(len(records[number][0].parts) for number in ordered)) > MAX_PARTS:
         raise SegmentConflict(
-            f"segments {list(ordered)} would have {parts} parts with producers of their own, at most {MAX_PARTS} are "
-            "possible; they become fewer when producers have been idle for a day",
+            f"segments {list(ordered)} would merge into one with {parts} producer tables; at most {MAX_PARTS} are "
+            "possible; try again when more producers have been idle for a day",
             parts=parts,
         )
 

@@ -93,7 +93,7 @@ class Ownership:
         found = await self.open(topic, segment) or await self.open(topic, segment)  # its record may change meanwhile
         if found is None:
             owner = self._catalog.segment(topic, segment)[0].owner
-            raise NotOwner(f"segment {segment} of {topic.name!r} belongs to {owner}", owner=owner)
+            raise NotOwner(f"segment {segment} of {topic.name!r} is owned by {owner}", owner=owner)
         return found
 
     async def open(self, topic: Topic, segment: int) -> OpenSegment | None:
@@ -161,7 +161,7 @@ class Ownership:
         opened = topic.opened.get(segment)
         if opened:
             await settle(opened)  # most of it, while publishes go on
-            opened.hold(NotOwner(f"segment {segment} of {topic.name!r} is moving to {target}", owner=target))
+            opened.hold(NotOwner(f"segment {segment} of {topic.name!r} is being moved to {target}", owner=target))
             await settle(opened)
         reach("move.flushed")
         moved = await self._hand_over(topic, segment, target)
@@ -206,11 +206,11 @@ class Ownership:
                 if not await self._write([Compare(key, revision), self._membership.compare()], [again]):
                     there = await self._coordination.get(key)
                     if there and there.revision == revision:
-                        raise NotOwner("this broker's lease has run out")
+                        raise NotOwner("this broker's lease has expired")
                     self._catalog.apply([Change(key, there.value, there.revision)] if there else [])
                 return
             except CoordinationUnavailable:
-                logger.warning("whether %s has been given away is unknown yet", key)
+                logger.warning("it is still unknown whether segment %s was handed over", key)
                 await asyncio.sleep(RETRY_S)
 
     async def _write(self, compares: list[Compare], writes: list[Put]) -> bool:

@@ -99,7 +99,9 @@ class TopicAdmin:
             async with asyncio.timeout(self._patience_s):
                 await self._entries.append(source, chain, [], ProducerTables.empty(first, source.key_range), 0)
         except TimeoutError:
-            raise chain.failing or StoreUnavailable(f"no answer to the first entry of {chain.folder}") from None
+            raise chain.failing or StoreUnavailable(
+                f"the store did not confirm the first entry of {chain.folder} in time"
+            ) from None
         hosts = self._hosts()
         segments = [
             SegmentRecord(r.low, r.high, "open", (), (), hosts[at % len(hosts)], None, record.created_us)
@@ -116,7 +118,7 @@ class TopicAdmin:
             reach("create.made")
             return True
         if not await self._look(name):
-            raise NotReady("this broker's lease has run out")
+            raise NotReady("this broker's lease has expired")
         await self._remove_records(keys.SEGMENTS.prefix(name, first))
         await self._store.delete(chain.folder + str((await chain.names())[0]))
         await self._coordination.commit([], [Delete(creation.key)])
@@ -211,7 +213,7 @@ class TopicAdmin:
             if revision := await self._coordination.commit(compares, writes):
                 return first, Compare(creation, revision)
             if not self._membership.valid():
-                raise NotReady("this broker's lease has run out")
+                raise NotReady("this broker's lease has expired")
 
     async def _put_segments(self, name: str, first: int, start: int, records: Sequence[SegmentRecord]) -> None:
         """Write the records of new segments, which name living brokers as their owners."""
@@ -224,7 +226,7 @@ class TopicAdmin:
         revision = await self._coordination.commit([*(Compare(put.key, 0) for put in writes), *compares], writes)
         if revision is None:
             await self._roster.load()
-            raise CoordinationUnavailable(f"the brokers have changed while topic {name!r} was created; try again")
+            raise CoordinationUnavailable(f"the set of brokers changed while topic {name!r} was created; try again")
         for put in writes:
             self._note(put.key, put.value, revision)
 
@@ -236,7 +238,7 @@ class TopicAdmin:
         elif there := await self._coordination.get(key):
             self._note(key, there.value, there.revision)
         else:
-            raise TopicBeingDeleted(f"topic {topic.name!r} was deleted meanwhile", topic=topic.name)
+            raise TopicBeingDeleted(f"topic {topic.name!r} was deleted in the meantime", topic=topic.name)
         return revision is not None
 
     async def _remove_records(self, prefix: str) -> None:

@@ -32,7 +32,9 @@ class UploadCheck:
             check_size(upload, record, size)
             return record.checked or known or await self._read(record)
         except FileNotFoundError:
-            raise UploadIncomplete("the upload's bytes are not in the store", upload_id=upload) from None
+            raise UploadIncomplete(
+                "the upload's bytes are not in the store; put them, then complete the upload", upload_id=upload
+            ) from None
 
     async def close(self) -> None:
         """Break off what is being read."""
@@ -65,12 +67,12 @@ class UploadCheck:
 def check_size(upload: str, record: UploadRecord, size: int) -> None:
     """Raises UploadMismatch."""
     if size != record.size:
-        detail = f"the upload was announced with {record.size} bytes, and has {size}"
+        detail = f"the upload was announced with {record.size} bytes, but has {size}"
         raise UploadMismatch(detail, upload_id=upload, field="size", value=size, bound=record.size)
 
 
 def check_digest(upload: str, record: UploadRecord, digest: str) -> None:
     """Raises UploadMismatch."""
     if record.sha256 is not None and digest != record.sha256:
-        detail = f"the upload was announced with the SHA-256 {record.sha256}, and has {digest}"
+        detail = f"the upload was announced with the SHA-256 {record.sha256}, but has {digest}"
         raise UploadMismatch(detail, upload_id=upload, field="sha256", value=digest, bound=record.sha256)

@@ -89,7 +89,7 @@ class Payloads:
         named = column.field("uri").to_pylist()
         ids = list(dict.fromkeys(each for each, there in zip(named, column.is_valid(), strict=True) if there.as_py()))
         if len(ids) > MAX_CLAIMS:
-            detail = f"{len(ids)} different uploads are more than {MAX_CLAIMS} for one request"
+            detail = f"the request names {len(ids)} different uploads; a request may name at most {MAX_CLAIMS}"
             raise InvalidRequest(detail, value=len(ids), bound=MAX_CLAIMS)
         found, refused = await self._claim_all(topic, ids)
         if refused and rows.num_rows == 1:
@@ -151,7 +151,7 @@ class Payloads:
         reference = await self._reference(topic, segment, offset)
         name = self.name_of(topic, reference.uri) if reference else None
         if not reference or not name:
-            why = "has no payload" if not reference else "names something that is no payload of the topic"
+            why = "has no payload" if not reference else "has a reference that is not a payload of the topic"
             raise PayloadNotFound(
                 f"message {segment}-{offset} of {topic.name!r} {why}", **_place(topic, segment, offset)
             )
@@ -169,7 +169,7 @@ class Payloads:
         pieces = await self._row(topic, segment, offset)
         alive = [row for first, rows in pieces for row in unexpired(first, rows, self._clock.now_us())]
         if not alive:
-            detail = f"there is no message {segment}-{offset} in {topic.name!r}"
+            detail = f"topic {topic.name!r} has no message {segment}-{offset}"
             raise PayloadNotFound(detail, **_place(topic, segment, offset))
         (_, rows) = alive[0]
         at = rows.schema.get_field_index("_reference")
@@ -219,7 +219,7 @@ def _invalid(errors: Sequence[tuple[int, BadRequest]]) -> InvalidMessages:
         {"index": row, "reason": error.detail, "type": f"/problems/{error.slug}"} for row, error in errors[:MAX_ERRORS]
     ]
     first, reason = errors[0][0], errors[0][1].detail
-    detail = f"messages that are not valid: {len(errors)}; the first is {first}: {reason}"
+    detail = f"{len(errors)} messages are not valid; the first is message {first}: {reason}"
     return InvalidMessages(detail, errors=named, invalid=len(errors))
 
 

@@ -54,7 +54,7 @@ class UploadCount:
         if count.total >= self._limit:
             await self._recount(topic, count, FULL_S)
         if count.total >= self._limit:
-            detail = f"topic {topic.name!r} has {count.total} open uploads, as many as it may: publish or abort some"
+            detail = f"topic {topic.name!r} has {count.total} open uploads, which is the limit: publish or abort some"
             raise TooManyUploads(detail, limit=self._limit, retry_after_s=int(FULL_S))
         count.begun += 1
         try:

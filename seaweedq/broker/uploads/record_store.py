@@ -38,7 +38,7 @@ class UploadRecords:
             if incarnation is not None and incarnation > topic.record.incarnation:
                 await self._catalog.look(topic.name)
                 if self._catalog.find(topic.name) is not topic:
-                    raise NotReady(f"topic {topic.name!r} has changed a moment ago; try again")
+                    raise NotReady(f"topic {topic.name!r} has just been changed; try again")
             raise not_found(topic, upload)
         there = await self._coordination.get(key_of(topic, upload))
         if there is None:
@@ -84,5 +84,5 @@ def key_of(topic: Topic, upload: str) -> str:
 
 def not_found(topic: Topic, upload: str) -> UploadNotFound:
     """There is no such upload, or no more."""
-    detail = f"topic {topic.name!r} has no upload {upload[:100]!r}, or has it no more"
+    detail = f"topic {topic.name!r} has no upload {upload[:100]!r}, or no longer has it"
     return UploadNotFound(detail, topic=topic.name, upload_id=upload[:100])

@@ -48,7 +48,7 @@ def object_name(topic: str, upload: str) -> str:
     """The name of an upload's object. Raises ValueError where `upload` is no id."""
     found = _ID.fullmatch(upload)
     if found is None:
-        raise ValueError(f"{upload!r} is no upload's id")
+        raise ValueError(f"{upload!r} is not the id of an upload")
     return f"{folder(topic)}{found['date']}/{upload}"
 
 
@@ -67,7 +67,7 @@ def check_size(size: int, config: TopicConfig, settings: Settings) -> None:
     """Raises PayloadTooLarge."""
     limit = size_limit(config, settings)
     if size > limit:
-        raise PayloadTooLarge(f"a payload of {size} bytes is over the limit of {limit}", limit_bytes=limit)
+        raise PayloadTooLarge(f"the payload has {size} bytes; the limit is {limit}", limit_bytes=limit)
 
 
 def part_bytes(size: int, multipart: bool | None, presigns: bool, settings: Settings) -> int | None:
@@ -76,9 +76,11 @@ def part_bytes(size: int, multipart: bool | None, presigns: bool, settings: Sett
     Raises InvalidRequest where the store cannot do that.
     """
     if multipart and not presigns:
-        raise InvalidRequest("this store takes no uploads in parts", field="multipart", value=True)
+        raise InvalidRequest(
+            "this store does not support uploads in parts; leave multipart out", field="multipart", value=True
+        )
     if multipart is False and presigns and size > MAX_PUT_BYTES:
-        detail = f"{size} bytes are too many for a single put, whose bound is {MAX_PUT_BYTES}"
+        detail = f"the upload has {size} bytes; a single put may have at most {MAX_PUT_BYTES}"
         raise InvalidRequest(detail, field="multipart", value=False, bound=MAX_PUT_BYTES)
     if not (presigns and size > settings.multipart_bytes if multipart is None else multipart):
         return None
@@ -89,7 +91,7 @@ def part_bytes(size: int, multipart: bool | None, presigns: bool, settings: Sett
 def part_count(record: UploadRecord) -> int:
     """How many parts an upload has; an empty one has one that is empty. Raises UploadConflict where it has none."""
     if record.part_bytes is None:
-        raise UploadConflict("this upload is not in parts: its bytes go to its url as a whole")
+        raise UploadConflict("this upload has no parts: put all its bytes to its url")
     return max(1, -(-record.size // record.part_bytes))
 
 
@@ -97,7 +99,7 @@ def part_size(record: UploadRecord, number: int) -> int:
     """The size of a part in bytes; numbers begin at 1. Raises InvalidRequest, UploadConflict."""
     count = part_count(record)
     if not 1 <= number <= count:
-        detail = f"there is no part {number}: they are numbered from 1 to {count}"
+        detail = f"the upload has no part {number}; its parts are numbered from 1 to {count}"
         raise InvalidRequest(detail, field="numbers", value=number, bound=count)
     assert record.part_bytes is not None
     return min(record.part_bytes, record.size - (number - 1) * record.part_bytes)
@@ -151,9 +153,11 @@ def claimed(record: UploadRecord, digest: str, use: Use) -> UploadRecord:
 def removed(record: UploadRecord) -> UploadRecord:
     """An open upload that nobody may publish any more. Raises UploadConflict where it was published or imported."""
     if record.state == "published":
-        raise UploadConflict("the upload was published, so that a message names it; it cannot be removed")
+        raise UploadConflict("the upload cannot be removed: it was published, so a message names it")
     if record.state == "imported":
-        raise UploadConflict("the upload was imported; its bytes go by themselves once it has expired")
+        raise UploadConflict(
+            "the upload cannot be removed: it was imported, and its bytes are removed after it expires"
+        )
     return msgspec.structs.replace(record, state="removed")
 
 

@@ -102,7 +102,9 @@ class Uploads:
         record = record or (await self.find(topic, upload))[0]
         expires_s = self._url_seconds(upload, record)
         if record.parts is not None:
-            raise UploadConflict("this upload is in parts: ask for their URLs", upload_id=upload)
+            raise UploadConflict(
+                "this upload has parts: request their URLs, and put each part to its own", upload_id=upload
+            )
         if not self._store.presigns:
             return await self.own_urls.put(record.name, record.size, record.content_type, expires_s)
         return await self._store.presign_put(record.name, expires_s, record.size, record.content_type, record.sha256)
@@ -138,7 +140,7 @@ class Uploads:
         async for chunk in chunks:
             await asyncio.to_thread(hashed.update, chunk)
         if hashed.hexdigest() != record.checked:
-            raise UploadConflict("the upload is there already, with other bytes", upload_id=upload)
+            raise UploadConflict("the upload was completed already, with other bytes", upload_id=upload)
         return record
 
     async def parts(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> list[Part]:
@@ -218,7 +220,7 @@ class Uploads:
         reach("upload.stored")
         digest = digest or record.sha256
         if digest is None:
-            raise UploadConflict("another put of this upload was faster; send it again", upload_id=upload)
+            raise UploadConflict("another put of this upload finished first; send the request again", upload_id=upload)
         return await self._note(topic, upload, digest)
 
     async def _note(self, topic: Topic, upload: str, digest: str) -> UploadRecord:
@@ -236,7 +238,9 @@ class Uploads:
             with suppress(FileNotFoundError):  # they went meanwhile: into the object, or with the upload
                 await self._store.end_parts(record.name, parts, found)
         elif not await self._is_there(record):  # nor has another request just made the object of them
-            detail = f"{len(missing)} of {plan.part_count(record)} parts are missing, or not of their size"
+            detail = (
+                f"{len(missing)} of {plan.part_count(record)} parts are missing, or have another size than announced"
+            )
             raise UploadIncomplete(detail, upload_id=upload, missing=missing[: plan.NAMED])
         reach("upload.joined")
 
@@ -256,11 +260,13 @@ class Uploads:
     def _check_time(self, upload: str, record: UploadRecord) -> None:
         if self._clock.now_us() >= record.expires_us:
             moment = datetime.fromtimestamp(record.expires_us / 1e6, UTC).isoformat().replace("+00:00", "Z")
-            raise UploadExpired(f"the upload has expired at {moment}", upload_id=upload, expires_at=moment)
+            raise UploadExpired(
+                f"the upload expired at {moment}; create another one", upload_id=upload, expires_at=moment
+            )
 
     def _url_seconds(self, upload: str, record: UploadRecord) -> int:
         if record.state != "open":
-            raise UploadConflict(f"the upload is {record.state}: its bytes are there", upload_id=upload)
+            raise UploadConflict(f"the upload is {record.state}: it accepts no more bytes", upload_id=upload)
         self._check_time(upload, record)
         return max(1, plan.url_seconds(record, self._clock.now_us(), self._settings))
 

@@ -255,7 +255,7 @@ class AsyncClient:
         except Exception as failed:
             if error is None:
                 raise
-            error.add_note(f"closing the client failed too: {failed}")
+            error.add_note(f"moreover, closing the client failed: {failed}")
 
     def _forget(self, producer: AsyncProducer) -> None:
         self._producers.discard(producer)

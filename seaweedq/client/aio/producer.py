@@ -168,7 +168,7 @@ class AsyncProducer:
         except Exception as failed:  # of a file also an OSError
             if error is None:
                 raise
-            error.add_note(f"the producer failed too: {failed}")
+            error.add_note(f"moreover, the producer failed: {failed}")
 
     async def _wait_for_room(self, size: int) -> None:
         while not (self._error or self._closing or self._partition.has_room(size)):

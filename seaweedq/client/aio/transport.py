@@ -114,7 +114,7 @@ class AsyncTransport:
                 return await asyncio.sleep(effect.seconds)
             case Together():
                 return await self._together(effect)
-        raise TypeError(f"nobody reads this {type(effect).__name__}")
+        raise TypeError(f"{type(effect).__name__} is only for callers that read pieces")
 
     async def _send(self, effect: Attempt | Signed) -> Reply:
         request = effect.request if isinstance(effect, Attempt) else effect

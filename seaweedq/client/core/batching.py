@@ -33,9 +33,11 @@ class Limits:
     def __post_init__(self) -> None:
         for name, least in (("linger_ms", 0), ("batch_messages", 1), ("batch_bytes", 1), ("max_buffer_bytes", 1)):
             if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it is at least {least}")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         if self.batch_bytes > self.max_request_bytes:
-            raise ValueError(f"batch_bytes {self.batch_bytes} is over max_request_bytes {self.max_request_bytes}")
+            raise ValueError(
+                f"batch_bytes is {self.batch_bytes}; it must be at most max_request_bytes, {self.max_request_bytes}"
+            )
 
 
 @dataclass(slots=True)

@@ -80,14 +80,14 @@ def parse_urls(url: str | Sequence[str]) -> tuple[str, ...]:
     given = [url] if isinstance(url, str) else list(url)
     urls = tuple(dict.fromkeys(_base(one.strip()) for text in given for one in text.split(",")))
     if len({urlsplit(one).scheme for one in urls}) > 1:
-        raise ValueError(f"url is {url!r}; either all brokers are http:// or all are https://")
+        raise ValueError(f"url is {url!r}; use either http:// or https:// for all brokers")
     if not urls:
-        raise ValueError("url names no broker")
+        raise ValueError("url names no broker; it must be like http://127.0.0.1:8080")
     return urls
 
 
 def _base(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ValueError(f"url is {url!r}; it should be like http://127.0.0.1:8080")
+        raise ValueError(f"url is {url!r}; it must be like http://127.0.0.1:8080")
     return url.rstrip("/")

@@ -81,7 +81,7 @@ def _line(message: Mapping[str, Any]) -> bytes:
     if unknown or what not in message:
         reason = f"unknown fields {sorted(unknown)}" if unknown else "no value"
         raise ValueError(
-            f"a message has {reason}; it is {{value or reference, key?, headers?, timestamp?, expires_in_s?}}"
+            f"the message has {reason}; it must be {{value or reference, key?, headers?, timestamp?, expires_in_s?}}"
         )
     if what == "value":
         return envelope(**message)
@@ -91,7 +91,7 @@ def _line(message: Mapping[str, Any]) -> bytes:
 
 def _upload_id(reference: Any) -> str:
     if not isinstance(reference, Mapping) or reference.keys() != {"upload_id"}:
-        raise ValueError('a reference is {"upload_id": ...}')
+        raise ValueError('a reference must be {"upload_id": ...}')
     return str(reference["upload_id"])
 
 

@@ -40,7 +40,9 @@ class Outcome:
         assert self.published is not None
         at = index - bisect_left(self.rejected, index)
         if self.published.ids is None:
-            raise LookupError("a table's rows are published without naming their ids")
+            raise LookupError(
+                "the ids of a table's rows are unknown: send_table publishes rows without asking for them"
+            )
         return self.published.ids[at]
 
 

@@ -63,8 +63,8 @@ def format_of(name: str) -> Format:
     """What a file is by its suffix. Raises ValueError."""
     suffix = PurePath(name).suffix.lower()
     if suffix not in _SUFFIXES:
-        what = repr(name) if name else "what has no name"
-        raise ValueError(f"{what} has none of the suffixes {', '.join(_SUFFIXES)}: say which format it is")
+        what = f"the file {name!r}" if name else "a file without a name"
+        raise ValueError(f"{what} has none of the suffixes {', '.join(_SUFFIXES)}: state its format")
     return _SUFFIXES[suffix]
 
 
@@ -78,9 +78,9 @@ def format_given(what: object, format: Format | None, bare: bool) -> Format:
 def check_format(format: str, bare: bool) -> None:
     """Raises ValueError."""
     if format not in get_args(Format):
-        raise ValueError(f"format {format!r} is none of {', '.join(get_args(Format))}")
+        raise ValueError(f"format is {format!r}; it must be one of {', '.join(get_args(Format))}")
     if bare and format != "ndjson":
-        raise ValueError(f"bare is for lines of NDJSON, and the format is {format}")
+        raise ValueError(f"bare is only for lines of NDJSON, but the format is {format}")
 
 
 def imported(

@@ -19,7 +19,7 @@ from seaweedq.errors import ClientError
 
 
 def _nothing_to_ack(id: str) -> None:
-    raise ClientError(f"message {id} was fetched, not delivered by a subscription: there is nothing to ack", id=id)
+    raise ClientError(f"message {id} cannot be acked: it was fetched, not delivered by a subscription", id=id)
 
 
 class BaseMessage:

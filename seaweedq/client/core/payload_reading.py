@@ -101,7 +101,9 @@ class Reading:
         while self._at < self._wanted.size:
             data: bytes = yield Take(reply.stream)
             if not data:
-                raise ConnectionFailed(f"the payload of message {self._place.id} was cut off at byte {self._at}")
+                raise ConnectionFailed(
+                    f"the payload of message {self._place.id} is incomplete: its connection ended at byte {self._at}"
+                )
             data, skip = data[skip:], max(0, skip - len(data))
             if data:
                 yield self._took(data)
@@ -110,10 +112,10 @@ class Reading:
         """How many bytes of the answer are known already."""
         found = _RANGE.fullmatch(reply.headers.get("content-range", "")) if reply.status == 206 else None
         if reply.status == 206 and (found is None or int(found[1]) != self._at):
-            raise _Passing(Damaged("the answer to a range is not of that range"))
+            raise _Passing(Damaged("the answer does not begin at the requested byte"))
         total = (found[2] if found else reply.headers.get("content-length")) or "*"
         if reply.headers.get("content-encoding", "identity") != "identity":
-            raise _Passing(Damaged("the payload came in another encoding"))
+            raise _Passing(Damaged("the answer has a content encoding, though the request allowed none"))
         if total.isdigit() and int(total) != self._wanted.size:
             error = self._damaged(f"it has {total} bytes, not {self._wanted.size}")
             raise _Passing(error) if self._url else error
@@ -134,4 +136,6 @@ class Reading:
             raise self._damaged(f"its SHA-256 is {found}, not {self._wanted.sha256}")
 
     def _damaged(self, how: str) -> Damaged:
-        return Damaged(f"the payload of message {self._place.id} is not what was published: {how}", id=self._place.id)
+        return Damaged(
+            f"the payload of message {self._place.id} differs from the published one: {how}", id=self._place.id
+        )

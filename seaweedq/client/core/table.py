@@ -42,7 +42,7 @@ class Files:
             raise ClientError(f"reading {url} needs s3fs: pip install 'seaweedq[s3]'", url=url) from None
         found = sorted(path for path in filesystem.find(root) if path.endswith(".parquet"))
         if not found:
-            raise ClientError(f"there are no Parquet files at {url}, as seen from this machine", url=url)
+            raise ClientError(f"no Parquet files are visible at {url} from this machine", url=url)
         last = {_segment(path): path for path in found}
         next_offsets = {}
         for segment, path in last.items():
@@ -57,7 +57,7 @@ class Files:
         """Raise ValueError for a column that there is not."""
         unknown = sorted(set(columns or ()) - set(self.dataset.schema.names))
         if unknown:
-            raise ValueError(f"no columns {unknown}; there are {self.dataset.schema.names}")
+            raise ValueError(f"the table has no columns {unknown}; it has {self.dataset.schema.names}")
 
     def read(self, columns: Sequence[str] | None, tail: Sequence[pa.RecordBatch]) -> pa.Table:
         """The files' rows and the tail's, as the files' columns."""
@@ -108,7 +108,9 @@ def _tail(topic: str, segment: int, start: int, end: int) -> Steps[list[pa.Recor
         next_offset = int(reply.headers["next-offset"])
         if next_offset <= start:
             raise ClientError(
-                f"segment {segment} has no rows at {start}, below its end {end}", segment=segment, offset=start
+                f"the broker returned no rows of segment {segment} from offset {start} on, but its end is {end}",
+                segment=segment,
+                offset=start,
             )
         start = next_offset
         batches += [_with_segment(batch, segment) for batch in rows.to_batches()]

@@ -121,7 +121,7 @@ class Uploading:
         found = yield from self._find(upload_id)
         theirs = (found.size, found.sha256 or sha256)
         if theirs != (self.source.size, sha256):
-            detail = f"upload {upload_id} was begun for {theirs[0]} bytes of SHA-256 {theirs[1]}, not for these"
+            detail = f"upload {upload_id} was created for {theirs[0]} bytes of SHA-256 {theirs[1]}; these are others"
             raise UploadMismatch(detail, upload_id=upload_id)
         yield from self._send(upload_id, found.part_bytes, None)
 
@@ -201,7 +201,7 @@ class Uploading:
     def _url(self, upload_id: str) -> Steps[Url]:
         found = yield from self._find(upload_id)
         if found.url is None:
-            raise UploadMismatch(f"upload {upload_id} takes nothing", upload_id=upload_id)
+            raise UploadMismatch(f"upload {upload_id} accepts no more bytes", upload_id=upload_id)
         return Url(found.url, found.method, found.headers)
 
     def _part_url(self, upload_id: str, number: int) -> Steps[Url]:

@@ -21,7 +21,7 @@ class Source:
 
     def __init__(self, file: BinaryIO, owned: bool = True) -> None:
         if not file.seekable():
-            raise ValueError("the file cannot seek; an upload reads it more than once")
+            raise ValueError("the file must be seekable, since an upload reads it more than once")
         self._file, self._owned = file, owned
         self._lock = threading.Lock()
         self.size = file.seek(0, io.SEEK_END)
@@ -39,7 +39,7 @@ class Source:
             self._file.seek(start)
             data = self._file.read(size)
         if len(data) != size:
-            raise UploadMismatch(f"the file changed while it was uploaded: {self.size} bytes are there no more")
+            raise UploadMismatch(f"the file changed during the upload: it no longer has its {self.size} bytes")
         return data
 
     def digest(self) -> str:

@@ -61,7 +61,7 @@ def _made(http: httpx.Client | httpx.AsyncClient, method: str, url: str, **more:
     try:
         return http.build_request(method, url, **more)
     except httpx.InvalidURL as error:
-        raise ClientError(f"the broker named a URL that is none: {bare(url)}") from error
+        raise ClientError(f"the broker returned an invalid URL: {bare(url)}") from error
 
 
 def reply_of(url: str, response: httpx.Response, stream: Any = None) -> Reply:

@@ -174,7 +174,7 @@ class Producer:
         except Exception as failed:  # of a file also an OSError
             if error is None:
                 raise
-            error.add_note(f"the producer failed too: {failed}")
+            error.add_note(f"moreover, the producer failed: {failed}")
 
     def _abandon(self) -> None:
         """Whoever interrupts a program wants out, broker or no broker: the thread is left to itself."""

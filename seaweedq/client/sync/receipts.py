@@ -23,7 +23,7 @@ class Delivery:
     def outcome(self, timeout_s: float | None = None) -> Outcome:
         """Waits for the outcome and returns it. Raises TimeoutError after `timeout_s`."""
         if not self._done.wait(timeout_s):
-            raise TimeoutError(f"no outcome within {timeout_s} s")
+            raise TimeoutError(f"the outcome is still unknown after {timeout_s} s")
         return self._outcome
 
     def done(self) -> bool:

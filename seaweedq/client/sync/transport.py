@@ -121,7 +121,7 @@ class SyncTransport:
                 return stop.pause(effect.seconds) if stop else time.sleep(effect.seconds)
             case Together():
                 return self._together(effect, stop)
-        raise TypeError(f"nobody reads this {type(effect).__name__}")
+        raise TypeError(f"{type(effect).__name__} is only for callers that read pieces")
 
     def _send(self, effect: Attempt | Signed, stop: Stop | None) -> Reply:
         request = effect.request if isinstance(effect, Attempt) else effect

@@ -144,7 +144,7 @@ class Transport:
                         self._judge(error, endpoint, again=repeat and tries > 0)
         except TimeoutError:
             self.blame(endpoint)
-            raise unavailable(f"etcd at {endpoint.address}: no answer in {timeout_s} s") from None
+            raise unavailable(f"etcd at {endpoint.address} did not answer within {timeout_s} s") from None
 
     async def metadata(self, endpoint: Endpoint) -> Metadata:
         """What goes with each call: that a member without a leader must refuse it, and the user's token."""
@@ -167,7 +167,7 @@ class Transport:
     def check_open(self) -> None:
         """Raises CoordinationUnavailable once closed."""
         if self.closed:
-            raise CoordinationUnavailable("coordination is closed")
+            raise CoordinationUnavailable("this broker has closed its connection to coordination")
 
     def close(self) -> None:
         """End all calls; those under way fail."""
@@ -205,7 +205,9 @@ def stale_token(details: str | None) -> bool:
 
 def unavailable(inside: str) -> CoordinationUnavailable:
     """What users are told, and what logs are."""
-    return CoordinationUnavailable("coordination does not answer as it should", inside=inside)
+    return CoordinationUnavailable(
+        "coordination (etcd) does not answer, or refuses the request; the broker's log has the reason", inside=inside
+    )
 
 
 def meaning(error: Any, endpoint: Endpoint) -> Exception:

@@ -131,7 +131,9 @@ class Watch:
         if answer.created:
             self._refused = False
             if answer.header.revision < self._revision:
-                raise WatchLost(f"etcd went back from revision {self._revision} to {answer.header.revision}")
+                raise WatchLost(
+                    f"etcd went back from revision {self._revision} to {answer.header.revision} (restored?)"
+                )
         elif answer.events:
             self._revision = answer.events[-1].kv.mod_revision
         else:  # progress: nothing was left out up to here, so that a compaction below it does not matter
@@ -145,9 +147,11 @@ class Watch:
     def _canceled(self, answer: Any, endpoint: Endpoint) -> None:
         """Raises unless a new token may help; older etcds call a stale one a lack of permission."""
         if answer.compact_revision:
-            raise WatchLost(f"changes after revision {self._revision} are gone, up to {answer.compact_revision}")
+            raise WatchLost(
+                f"etcd has compacted the changes after revision {self._revision}, up to {answer.compact_revision}"
+            )
         if self._refused:
-            raise unavailable(f"etcd at {endpoint.address} ends the watch: {answer.cancel_reason}")
+            raise unavailable(f"etcd at {endpoint.address} ended the watch: {answer.cancel_reason}")
         self._refused = True
         self._transport.refresh(self._metadata)
 

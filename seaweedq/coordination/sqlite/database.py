@@ -87,7 +87,7 @@ class Database:
             newest = _revision(db)
             oldest = _one(db, "SELECT coalesce(min(revision), 1) FROM log") - 1
             if revision < oldest:
-                raise WatchLost(f"changes after revision {revision} are gone, up to {oldest}")
+                raise WatchLost(f"the changes after revision {revision} were removed, up to {oldest}")
             until = max(revision, min(newest, revision + WATCHED_AT_ONCE))
             rows = db.execute(
                 "SELECT key, value, revision FROM log"
@@ -137,7 +137,10 @@ class Database:
         try:
             yield
         except sqlite3.OperationalError as error:
-            raise CoordinationUnavailable("coordination does not answer", inside=f"{self._path}: {error}") from error
+            raise CoordinationUnavailable(
+                "coordination (SQLite) does not answer; the broker's log has the reason",
+                inside=f"{self._path}: {error}",
+            ) from error
         except sqlite3.DatabaseError as error:
             raise Damaged(f"{self._path}: {error}", path=str(self._path)) from error
 
@@ -182,7 +185,7 @@ class Database:
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     found = _one(db, "PRAGMA user_version")
     if found not in (0, FORMAT_VERSION):
-        raise UnfitStore(f"{path} has format {found}, this program knows {FORMAT_VERSION} alone", found=found)
+        raise UnfitStore(f"{path} has format {found}; this program knows only format {FORMAT_VERSION}", found=found)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
