@@ -1,7 +1,7 @@
-"""Time, randomness and ids: the one place that asks the operating system for them.
+"""Time, randomness and ids: the only module that asks the operating system for them.
 
-Everything else takes a `Clock` and an `Ids`, so that tests can turn the hands themselves. Wall time
-(`now_us`) only ever labels; `monotonic_s` measures. Neither decides what is safe.
+All others take a `Clock` and an `Ids`, so that tests control both. Wall time (`now_us`) only labels; `monotonic_s`
+measures. Neither decides what is safe.
 """
 
 import os
@@ -10,20 +10,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from."""
+    """A source of time."""
 
     def now_us(self) -> int:
-        """Microseconds since the epoch, UTC. May jump."""
+        """Returns microseconds since the epoch, UTC. May jump."""
 
     def monotonic_s(self) -> float:
-        """Seconds from an arbitrary start; goes on while the machine sleeps."""
+        """Returns seconds from an arbitrary start; it also counts while the machine sleeps."""
 
 
 class Ids(Protocol):
-    """Where values that must be unique come from."""
+    """A source of unique values."""
 
     def nonce(self) -> str:
-        """32 hexadecimal digits that nobody else has."""
+        """Returns 32 random hexadecimal digits."""
 
 
 class SystemClock:

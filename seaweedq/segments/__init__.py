@@ -1,1 +1,1 @@
-"""What a segment is: key ranges, key hash, record layout, Parquet, chain, frames, producer table."""
+"""The parts of a segment: key ranges, key hash, record layout, Parquet entries, chain, frames, producer tables."""

@@ -1,6 +1,6 @@
-"""Whether a broker answers what the files hold: rows of one segment against the pages of a fetch, value by value.
+"""Compares a broker's answers with the files: rows of one segment against the pages of a fetch, value by value.
 
-Fetches leave expired messages out; anything else that is in a file must be answered, unchanged.
+A fetch leaves expired messages out. Every other row of a file must be returned, unchanged.
 """
 
 import numpy as np
@@ -13,7 +13,8 @@ SKEW_US = 60 * 1_000_000  # by how much the broker's clock may be ahead of ours
 
 
 def disagreement(rows: pa.Table, answer: pa.Table, first: int, end: int, now_us: int) -> str | None:
-    """How an answer for the offsets [first, end) differs from `rows`, whose dense offsets hold those; None: not."""
+    """Returns how an answer for the offsets [first, end) differs from `rows`, whose dense offsets include them. None:
+    it agrees."""
     rows = rows.slice(first - rows["_offset"][0].as_py(), end - first)
     offsets = answer["_offset"].to_numpy()
     if problem := misplaced(answer, first, end):
@@ -29,7 +30,7 @@ def disagreement(rows: pa.Table, answer: pa.Table, first: int, end: int, now_us:
 
 
 def misplaced(answer: pa.Table, first: int, end: int) -> str | None:
-    """What is wrong with the offsets of an answer for [first, end): they rise and lie within."""
+    """Returns an error text unless the offsets of an answer rise and lie within [first, end)."""
     offsets = answer["_offset"].to_numpy()
     if len(offsets) and not (first <= offsets[0] and offsets[-1] < end and (np.diff(offsets) > 0).all()):
         answered = f"its answer, from {offsets[0]} to {offsets[-1]}, is out of range or out of order"
@@ -49,7 +50,7 @@ def _different(rows: pa.Table, answer: pa.Table) -> str | None:
 
 
 def _same(mine: pa.Array, theirs: pa.Array) -> bool:
-    """Equal bit by bit: a NaN is the same as itself here."""
+    """Compares bit by bit, so that a NaN equals itself."""
     if mine.type == theirs.type and pa.types.is_floating(mine.type):
         bits = pa.int64() if mine.type.bit_width == 64 else pa.int32()
         mine, theirs = mine.view(bits), theirs.view(bits)

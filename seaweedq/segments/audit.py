@@ -1,7 +1,7 @@
-"""The audit of a chain: what is wrong with the files of a segment, and with what a broker says of its bounds.
+"""The audit of a chain: compares a segment's files with one another, and with the bounds that a broker states.
 
-It judges and never mends. Entry by entry it collects findings, and after one it goes on with what the next entry says
-of itself, so that one damaged file is one finding and not a hundred. Where files come from is its caller's business.
+It reports findings and never repairs. It checks entry by entry. After a finding it continues with the metadata of the
+next entry, so that one damaged file is one finding and not a hundred. The caller opens the files.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ _OFFSET, _TIMESTAMP = 0, 1  # their places among a file's columns
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it was written: the object or segment, and what is wrong with it."""
+    """One difference from a sound topic: the object or segment, and a sentence whose subject it is."""
 
     where: str
     what: str
@@ -32,14 +32,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Listing:
-    """A topic's objects, sorted: the entries of each segment in order, and what belongs to no chain."""
+    """A topic's objects, sorted: the entries of each segment in order, and findings for all other objects."""
 
     chains: dict[int, list[EntryName]]
     findings: list[Finding]
 
     @staticmethod
     def of(topic: str, names: Sequence[str]) -> "Listing":
-        """Sort all names below a topic's folder."""
+        """Sorts all names below a topic's folder."""
         listing = Listing({}, [])
         for name in sorted(names):
             if found := _parse(topic, name):
@@ -53,9 +53,10 @@ class Listing:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A segment's bounds, as a broker states them.
+    """The bounds of a segment, as a broker states them.
 
-    For files that grow meanwhile: ask for `flushed_offset` and `state` before they are listed, for the rest afterwards.
+    If the files grow during the audit, ask for `flushed_offset` and `state` before listing the files, and for the other
+    fields afterwards.
     """
 
     low: int
@@ -70,7 +71,8 @@ class Bounds:
 
 @dataclass
 class SegmentAudit:
-    """The chain of one segment; feed its entries in order, then `finish`. `cluster` is the store's own id."""
+    """The audit of one segment's chain. Pass its entries to `entry` in order, then call `finish`. `cluster` is the
+    store's cluster id."""
 
     topic: str
     segment: int
@@ -85,18 +87,18 @@ class SegmentAudit:
 
     @property
     def folder(self) -> str:
-        """Where the entries are."""
+        """Returns the folder of the entries."""
         return segment_folder(self.topic, self.segment)
 
     @property
     def last(self) -> EntryMetadata | None:
-        """What the last entry says of itself, if that is readable."""
+        """Returns the metadata of the last entry, or None if that is unreadable."""
         return self._before if self.end is not None else None
 
     def entry(
         self, name: EntryName, file: BinaryIO, last: bool, wanted: Callable[[], bool] = lambda: True
     ) -> Iterator[pa.Table]:
-        """Check an entry; gives those of its row groups, whole, that are sound and for which `wanted()` is true."""
+        """Checks an entry. Yields its sound row groups, whole, as long as `wanted()` returns true."""
         self._check_name(name)
         try:
             parquet, metadata = open_entry(file, self.folder + str(name))
@@ -110,7 +112,7 @@ class SegmentAudit:
             yield from self._groups(name, parquet, metadata, wanted)
 
     def finish(self, bounds: Bounds | None = None) -> None:
-        """All entries were fed: hold them against what a broker states."""
+        """Compares the audited entries with the bounds that a broker states; call it after the last entry."""
         if bounds is None:
             return
         if self.entries == 0 and bounds.flushed_offset:
@@ -140,11 +142,11 @@ class SegmentAudit:
             )
 
     def finding(self, what: str, name: EntryName | None = None) -> None:
-        """Something is wrong with an entry, or with the segment."""
+        """Adds a finding about an entry or, without `name`, about the segment."""
         self.findings.append(Finding(self.folder + str(name or ""), what))
 
     def missing(self, name: EntryName, why: str) -> None:
-        """An entry that was listed cannot be opened."""
+        """Adds a finding for an entry that was listed but cannot be opened."""
         self._check_name(name)
         self.finding(f"cannot be opened: {why}", name)
 
@@ -201,7 +203,8 @@ class SegmentAudit:
 
 
 def _parse(topic: str, name: str) -> tuple[int, EntryName] | None:
-    """Segment and name of an entry, if it is one and stands where it would be looked for."""
+    """Returns the segment and the name of an entry, or None if the object is no entry or is in another folder than its
+    own."""
     segment = name.removeprefix(f"topics/{topic}/segment=").partition("/")[0]
     try:
         entry = EntryName.parse(name)
@@ -213,7 +216,7 @@ def _parse(topic: str, name: str) -> tuple[int, EntryName] | None:
 
 
 def _read(parquet: pq.ParquetFile, number: int, first: int, newest_us: int) -> tuple[str, pa.Table | None]:
-    """What is wrong with a row group whose first offset should be `first` (empty: nothing), and its rows."""
+    """Reads a row group whose first offset should be `first`. Returns an error text (empty: sound) and its rows."""
     try:
         table = parquet.read_row_group(number, use_threads=False)
         table.validate(full=True)

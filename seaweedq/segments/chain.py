@@ -1,11 +1,11 @@
-"""The chain of one segment: a sequence of immutable entries whose names are taken by create-if-absent.
+"""The chain of one segment: a sequence of immutable entries, each created under its name by create-if-absent.
 
-The next name is a function of the chain so far. Two writers that disagree about who owns the segment collide on that
-name and one of them learns that it has lost; no lease and no clock is trusted for that. A put whose answer is lost is
-repeated with the same bytes until the store says *created* or *exists*; on *exists* the nonce inside the object says
-whose it is (mine: done; another's: Fenced). One put is in flight at a time.
+The next name is a function of the chain so far. Two brokers that both believe to own the segment try to create the same
+name, and one of them learns that it has lost; no lease and no clock is trusted for that. A put whose answer is lost is
+repeated with the same bytes until the store answers *created* or *exists*. On *exists* the nonce inside the object
+tells its writer: this one (success) or another (Fenced). One put is in flight at a time.
 
-A chain refuses rows that a journal did not hold durably first: its callers see to that (broker/log/flusher,
+Rows must be durable in a journal before they are appended to a chain; the callers ensure it (broker/log/flusher,
 broker/recovery/replay).
 """
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 class Chain:
     """The entries of a segment, as far as this process knows them. `end` is the offset of the next row.
 
-    `failing` is why the put under way has not succeeded yet, None where nothing stands against it.
+    `failing` is the last error of the put in flight; None if it has not failed.
     """
 
     def __init__(self, store: ObjectStore, topic: str, segment: int, sleep: Sleep = asyncio.sleep) -> None:
@@ -46,18 +46,18 @@ class Chain:
 
     @property
     def next(self) -> EntryName:
-        """The only name that the next entry can have."""
+        """Returns the only name that the next entry can have."""
         if self.last is None:
             return EntryName(0, 0)
         return EntryName(self.last.sequence + 1, self.last.next_offset)
 
     @property
     def end(self) -> int:
-        """One above the last offset in the chain."""
+        """Returns the offset after the last one in the chain."""
         return self.next.first_offset
 
     async def open(self) -> None:
-        """Find the end, with at most a page and a bisection of listings, and read the last entry's metadata."""
+        """Finds the end, with at most a page and a bisection of listings, and reads the last entry's metadata."""
         page = [EntryName.parse(name) for name in await self._store.list(self.folder, limit=PAGE)]
         name = await self._find_last(page)
         self._names = None
@@ -68,13 +68,13 @@ class Chain:
                 self._names = page
 
     def begin(self) -> None:
-        """As `open`, of a segment that nobody can have written to yet."""
+        """Marks the chain as empty instead of `open`, for a segment that no broker can have written to yet."""
         self._names = []
 
     async def append(self, metadata: EntryMetadata, data: bytes | memoryview) -> None:
-        """Make `data` the next entry. Raises Fenced when another writer has its name, ChainDamaged behind a seal.
+        """Appends `data` as the next entry. Raises Fenced if another writer created it, ChainDamaged after a seal.
 
-        Where it is cancelled the entry may be there, or may yet come: only the same bytes may be put again.
+        If it is cancelled, the entry may exist or may still appear: the caller may only append the same bytes again.
         """
         assert EntryName(metadata.sequence, metadata.first_offset) == self.next
         if self.last and self.last.seal:
@@ -99,8 +99,8 @@ class Chain:
         self.last = metadata
 
     async def names(self) -> list[EntryName]:
-        """All entries in order, as they were when it was opened or, of a long chain, first asked for, and then kept.
-        Raises ChainDamaged for a gap."""
+        """Returns all entries in order, as of `open` or, for a long chain, of the first call, together with those
+        appended since. Raises ChainDamaged for a gap."""
         while self._names is None:
             last = self.last
             found = [name for name in await self._list() if name < self.next]
@@ -110,7 +110,7 @@ class Chain:
         return self._names
 
     async def size(self, name: EntryName) -> int:
-        """An entry's size in bytes. Raises ChainDamaged where it is gone."""
+        """Returns an entry's size in bytes. Raises ChainDamaged if it no longer exists."""
         if name not in self._sizes:
             path = self.folder + str(name)
             try:
@@ -120,14 +120,14 @@ class Chain:
         return self._sizes[name]
 
     def metadata(self, name: EntryName) -> EntryMetadata:
-        """An entry's metadata. Blocks: call it in a thread."""
+        """Returns an entry's metadata. Blocks: call it in a thread."""
         file, parquet, metadata = self.entry(name)
         parquet.close()
         file.close()
         return metadata
 
     def entry(self, name: EntryName) -> tuple[BinaryIO, pq.ParquetFile, EntryMetadata]:
-        """An entry, open for reading. Blocks: call it in a thread, and close both."""
+        """Opens an entry for reading. Blocks: call it in a thread, and close both files."""
         path = self.folder + str(name)
         try:
             file = self._store.open(path)
@@ -149,7 +149,7 @@ class Chain:
             raise Fenced(f"broker {there.broker} wrote {path}: this broker does not own the segment any more")
 
     async def _find_last(self, page: Sequence[EntryName]) -> EntryName | None:
-        """The last entry of all, given the first page of them."""
+        """Returns the last entry of the chain, given the first page of its names."""
         if len(page) < PAGE:
             return page[-1] if page else None
         last = page[-1]

@@ -1,13 +1,12 @@
 """Commits, and the files of a file journal that hold them. Owns their bytes and how they are read; does no I/O.
 
-A file is a header and commits behind one another; a commit is a header, an index and payloads (frames.pack). Every
-commit begins with its file's random id, which no message can hold, so that a commit can be found without its
-predecessor. Rules:
+A file is a header followed by commits; a commit is a header, an index and payloads (frames.pack). Every commit begins
+with its file's random id, which no message can contain, so that a commit can be found without its predecessor. Rules:
 
-- Only the last commit of the last file may be bad. A crash can spoil any part of it; it is cut whole.
-- File n+1's header states where file n ends. What follows there was never acknowledged, even if it is whole.
-- A header is durable before the first commit is written: a bad one with bytes behind it is damage, one without is a
-  file that was never begun.
+- Only the last commit of the last file may be damaged. A crash can damage any of its bytes; all of it is cut off.
+- File n+1's header states where file n ends. Bytes after that end were never acknowledged, even if they are whole.
+- A header is durable before the first commit is written. So a bad header followed by bytes is damage; without them
+  the file was never begun.
 - Commit numbers rise by one.
 """
 
@@ -31,7 +30,7 @@ COMMIT_HEADER_BYTES = _COMMIT.size + _CRC.size
 
 @dataclass(frozen=True, slots=True)
 class FileHeader:
-    """The start of file `number` (from 0): `previous_end` is where the file before it ends, 0 for the first."""
+    """The header of file `number` (from 0). `previous_end` is the end of the file before it, 0 for the first."""
 
     file_id: bytes
     number: int
@@ -39,14 +38,14 @@ class FileHeader:
     first_commit: int
 
     def encode(self) -> bytes:
-        """FILE_HEADER_BYTES bytes, the CRC in the last four."""
+        """Returns FILE_HEADER_BYTES bytes, with the CRC in the last four."""
         fields = _FILE.pack(_MAGIC, VERSION, self.file_id, self.number, self.previous_end, self.first_commit)
         return fields + _CRC.pack(zlib.crc32(fields))
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one append made durable."""
+    """The frames that one append made durable."""
 
     number: int
     frames: tuple[Frame, ...]
@@ -54,7 +53,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class FileContents:
-    """A file as read: its whole commits, and where they end. `header` is None for a file that was never begun."""
+    """The whole commits of a file, and their end in bytes. `header` is None for a file that was never begun."""
 
     header: FileHeader | None
     commits: tuple[Commit, ...]
@@ -70,7 +69,7 @@ class _CommitHeader:
 
 
 def encode_commit(file_id: bytes, number: int, frames: Sequence[Frame]) -> list[Buffer]:
-    """A commit as buffers for writev; payloads are not copied."""
+    """Encodes a commit as buffers for writev; payloads are not copied."""
     index, body = pack(frames)
     fields = _COMMIT.pack(file_id, number, len(index), sum(memoryview(part).nbytes for part in body))
     index_padded = index + padding(len(index))
@@ -78,9 +77,10 @@ def encode_commit(file_id: bytes, number: int, frames: Sequence[Frame]) -> list[
 
 
 def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | None:
-    """The header of a file of `size` bytes that begins with `data`. None: the file was never begun (empty or torn).
+    """Reads the header of a file of `size` bytes that begins with `data`. None: the file was never begun (empty or
+    torn).
 
-    Raises JournalDamaged for a bad one with bytes behind it, or of an unknown version.
+    Raises JournalDamaged for a damaged header with bytes after it, and for an unknown version.
     """
     if len(data) >= FILE_HEADER_BYTES:
         magic, version, *fields = _FILE.unpack_from(data)
@@ -95,9 +95,9 @@ def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | 
 
 
 def read_file(data: bytes | mmap.mmap, path: str, end: int | None = None) -> FileContents:
-    """A file's commits, payloads as slices of `data`.
+    """Reads a file's commits; their payloads are slices of `data`.
 
-    `end` is where the next file says that this one ends, None for the last file. `path` is for errors. Raises
+    `end` is the end that the next file's header states, None for the last file. `path` is for errors. Raises
     JournalDamaged, with path and position.
     """
     view = memoryview(data)
@@ -129,7 +129,7 @@ def _whole_commits(view: memoryview, header: FileHeader) -> tuple[tuple[Commit, 
 
 
 def _commit_header(view: memoryview, at: int, file_id: bytes) -> _CommitHeader | None:
-    """The commit header at a position, if it and the index are whole; the payloads may not be."""
+    """Returns the commit header at a position if it and the index are whole; the payloads may be torn."""
     if len(view) - at < COMMIT_HEADER_BYTES:
         return None
     fields = view[at : at + _COMMIT.size]
@@ -143,10 +143,10 @@ def _commit_header(view: memoryview, at: int, file_id: bytes) -> _CommitHeader |
 
 
 def _is_followed(data: bytes | mmap.mmap, at: int, file_id: bytes, expected: int) -> bool:
-    """Whether a commit above `expected` was begun at or behind `at`: then `expected` was durable, and is damaged now.
+    """Tells whether a commit above `expected` begins at or after `at`: then `expected` was durable, and is damaged now.
 
-    Behind it the file's id is enough, since the later commit may be torn itself; the number excludes copies of earlier
-    commits, should someone have published a piece of this very file.
+    After `at` the file's id is enough, since the later commit may be torn itself. The number excludes copies of earlier
+    commits, in case somebody has published bytes of this very file.
     """
     here = _commit_header(memoryview(data), at, file_id)
     if here and here.number > expected:

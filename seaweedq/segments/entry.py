@@ -1,7 +1,7 @@
 """One entry of a chain: its name, its metadata, and its rows as a Parquet file.
 
-The metadata stands in the Parquet footer under the key `seaweedq`, so a file explains itself. What the file
-holds beyond the rows (nonce, producer table, seal) is what makes the chain a log.
+The metadata is in the Parquet footer under the key `seaweedq`, so that each file describes itself. Nonce, producer
+tables and seal are what makes a chain of such files a log.
 """
 
 import mmap
@@ -34,9 +34,9 @@ class Seal(msgspec.Struct, frozen=True):
 
 
 class EntryMetadata(msgspec.Struct, frozen=True):
-    """What an entry says of itself. `next_offset` is one above the last row's; times in microseconds since 1970.
+    """The metadata of an entry. `next_offset` is one above the last row's; times are in microseconds since 1970.
 
-    `max_timestamp_us` is no less than any `_timestamp` up to here; it may be that of a row still in the tail.
+    `max_timestamp_us` is at least every `_timestamp` up to here; it may be that of a row still in the tail.
     """
 
     cluster: str
@@ -57,7 +57,7 @@ class EntryMetadata(msgspec.Struct, frozen=True):
 
 
 class EntryName(msgspec.Struct, frozen=True, order=True):
-    """Sequence and first offset: all that a listing tells."""
+    """The sequence and the first offset of an entry: all that a listing tells."""
 
     sequence: int
     first_offset: int
@@ -67,7 +67,7 @@ class EntryName(msgspec.Struct, frozen=True, order=True):
 
     @staticmethod
     def parse(name: str) -> "EntryName":
-        """The last part of an object's name. Raises ChainDamaged for anything that is not an entry."""
+        """Parses the last part of an object's name. Raises ChainDamaged if it is not the name of an entry."""
         match = _NAME.fullmatch(name.rsplit("/", 1)[-1])
         if not match:
             raise ChainDamaged(f"{name!r} is not the name of a chain entry", name=name)
@@ -75,13 +75,15 @@ class EntryName(msgspec.Struct, frozen=True, order=True):
 
 
 def segment_folder(topic: str, segment: int) -> str:
-    """The folder of a segment's chain; not padded, so that every reader takes `segment` for an integer."""
+    """Returns the folder of a segment's chain. The number is not padded, so that every reader parses `segment` as an
+    integer."""
     return f"topics/{topic}/segment={segment}/"
 
 
-def encode_entry(pieces: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:
-    """The file's bytes, aligned to a page. `pieces` are (first offset, rows), dense; none makes a file of no rows."""
-    table = layout.gather(pieces)
+def encode_entry(batches: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:
+    """Encodes an entry as a Parquet file, aligned to a memory page. `batches` are dense (first offset, rows); none make
+    a file without rows."""
+    table = layout.gather(batches)
     space = page_aligned(table.nbytes + _SPARE_BYTES)
     sink: pa.NativeFile = pa.FixedSizeBufferWriter(space)
     try:
@@ -94,7 +96,7 @@ def encode_entry(pieces: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, m
 
 
 def page_aligned(size: int) -> pa.Buffer:
-    """A mutable buffer that begins at a page of memory, as direct writes to a disk need it."""
+    """Returns a mutable buffer that begins at a memory page, as direct writes to a disk require."""
     memory = np.empty(size + mmap.PAGESIZE, np.uint8)
     start = -memory.ctypes.data % mmap.PAGESIZE
     return pa.py_buffer(memory[start : start + size])
@@ -122,7 +124,7 @@ def _writer_options(table: pa.Table, layout: Layout) -> dict[str, Any]:
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
-    """Whether a dictionary pays: at most half of a sample's values are different."""
+    """Tells whether a dictionary saves space: at most half of a sample's values are different."""
     if pa.types.is_nested(column.type) or column.num_chunks == 0:
         return False
     sample = column.chunk(0).slice(0, _SAMPLE_ROWS).drop_null()
@@ -130,9 +132,9 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 
 def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata]:
-    """The Parquet file and its metadata, which must agree with its name. Raises ChainDamaged.
+    """Opens an entry: the Parquet file and its metadata, which must match its name. Raises ChainDamaged.
 
-    What is read from it is checked by the pages' checksums; where they do not agree, reading raises OSError.
+    The pages' checksums are verified when rows are read; on a mismatch reading raises OSError.
     """
     try:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
@@ -158,7 +160,7 @@ def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata
 
 
 def read_rows(parquet: pq.ParquetFile, group: int, layout: Layout) -> pa.RecordBatch:
-    """One row group as rows: without `_offset`, and without the optional columns that are all null."""
+    """Reads one row group as rows: without `_offset`, and without the optional columns that are all null."""
     table = parquet.read_row_group(group, columns=layout.table.names[1:], use_threads=False)
     batch = table.combine_chunks().to_batches()[0]
     present = [f for f in OPTIONAL_FIELDS if batch.column(f.name).null_count < len(batch)]

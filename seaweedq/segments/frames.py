@@ -1,8 +1,8 @@
-"""Frames, the records of a journal: some rows of one segment, acks. Owns their content and their packing.
+"""Frames, the records of a journal: rows of one segment, or acks. Owns their content and their packing.
 
-Packed, frames are an *index* (their headers, with length and CRC of each payload) and the payloads, each filled up with
-zeros to a multiple of eight bytes, so that Arrow reads them in place. Where the bytes go, and what holds them together,
-is the journal's business.
+Packed, frames are an *index* (their headers, with length and CRC of each payload) and the payloads, each padded with
+zeros to a multiple of eight bytes, so that Arrow reads them in place. The journal decides where the bytes are written
+and what delimits them.
 """
 
 import zlib
@@ -22,15 +22,15 @@ ALIGNMENT = 8
 
 
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """The kind of a frame's content."""
 
     ROWS = 1
     ACKS = 3
 
 
 class ProducerRange(Struct, array_like=True, frozen=True):
-    """A producer's request, inclusive sequences `low` to `high`: its `count` rows in the part of the segment's range
-    that begins at `part` have the offsets from `first_offset` on."""
+    """A producer's request with the inclusive sequences `low` to `high`. Its `count` rows in the range part that begins
+    at `part` have the offsets from `first_offset` on."""
 
     producer: str
     low: int
@@ -68,22 +68,22 @@ _decoder = msgspec.msgpack.Decoder(list[_Header])
 
 
 def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
-    """The rows of a ROWS frame, without a copy; `layout` is that of the frame's topic and schema id."""
+    """Returns the rows of a ROWS frame, without a copy. `layout` is that of the frame's topic and schema id."""
     return pa.ipc.read_record_batch(pa.py_buffer(frame.payload), layout.rows(frame.columns))
 
 
 def padded(length: int) -> int:
-    """The length with the zeros that fill it up."""
+    """Returns the length including the padding."""
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 
 def padding(length: int) -> bytes:
-    """The zeros that fill a length up."""
+    """Returns the zeros that pad a payload of this length."""
     return bytes(padded(length) - length)
 
 
 def pack(frames: Iterable[Frame]) -> tuple[bytes, list[Buffer]]:
-    """(index, payloads and zeros to write behind one another). Payloads are not copied."""
+    """Returns the index and the buffers (payloads and padding) to write one after another. Payloads are not copied."""
     headers: list[_Header] = []
     body: list[Buffer] = []
     for frame in frames:
@@ -95,7 +95,7 @@ def pack(frames: Iterable[Frame]) -> tuple[bytes, list[Buffer]]:
 
 
 def unpack(index: memoryview, body: memoryview) -> tuple[Frame, ...] | None:
-    """The frames of an index and their payloads, as slices of `body`. None: a payload's bytes are not those written."""
+    """Returns the frames of an index and their payloads, as slices of `body`. None: a payload's CRC does not match."""
     frames, at = [], 0
     for header in _decoder.decode(index):
         end = at + padded(header.length)

@@ -1,8 +1,9 @@
-"""How much memory an Arrow IPC stream will ask for, known before any of it is given.
+"""Bounds the memory that decoding an Arrow IPC stream will need, before any of it is allocated.
 
-The metadata of a message names each buffer's place, and a compressed buffer begins with the length that it says it
-has; Arrow allocates that and fails where it is not true. Buffers may also share bytes of the body. So the sum of the
-lengths is what counts, and it is read here: flatbuffers laid out by Arrow's Message.fbs, which Arrow verifies itself.
+The metadata of a message names each buffer's position, and a compressed buffer begins with its stated decompressed
+length; Arrow allocates that length and fails if it is not true. Buffers may also share bytes of the body. So the sum of
+the lengths is the memory needed, and it is read here: from flatbuffers laid out by Arrow's Message.fbs, which Arrow
+itself verifies.
 """
 
 import struct
@@ -22,8 +23,8 @@ _BUFFERS, _COMPRESSION = 2, 3
 
 
 def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
-    """Raises RequestTooLarge where the buffers together are over the limit or the messages too many, UnreadableBody, or
-    what Arrow raises."""
+    """Checks the decompressed size and the number of messages and buffers. Raises RequestTooLarge, UnreadableBody, and
+    Arrow's own errors."""
     total = buffers = 0
     for number, message in enumerate(pa.ipc.MessageReader.open_stream(body)):
         if number >= MAX_MESSAGES:
@@ -40,12 +41,12 @@ def check_bounds(body: pa.Buffer, limit_bytes: int) -> None:
 
 
 def stated_bytes(message: pa.ipc.Message) -> int:
-    """What the buffers of a message say that they hold together once decompressed. Raises UnreadableBody."""
+    """Returns the decompressed size of a message, as its buffers state it. Raises UnreadableBody."""
     return sum(_lengths(message))
 
 
 def _lengths(message: pa.ipc.Message) -> list[int]:
-    """The length of each buffer of a message once it is decompressed."""
+    """Returns the decompressed length of each buffer of a message."""
     metadata = message.metadata.to_pybytes()
     try:
         root = struct.unpack_from("<I", metadata)[0]
@@ -64,21 +65,21 @@ def _lengths(message: pa.ipc.Message) -> list[int]:
 
 
 def _batch_lengths(metadata: bytes, batch: int, body: pa.Buffer | None) -> list[int]:
-    if not _slot(metadata, batch, _BUFFERS):
+    if not _field(metadata, batch, _BUFFERS):
         return []
     vector = _child(metadata, batch, _BUFFERS)
     count = struct.unpack_from("<I", metadata, vector)[0]
     stated = list(struct.iter_unpack("<qq", memoryview(metadata)[vector + 4 : vector + 4 + 16 * count]))
     if len(stated) != count or any(offset < 0 or length < 0 for offset, length in stated):
         raise UnreadableBody("the stream's metadata is damaged")
-    if not _slot(metadata, batch, _COMPRESSION):
+    if not _field(metadata, batch, _COMPRESSION):
         return [length for _, length in stated]
     data = memoryview(body) if body is not None else memoryview(b"")
     return [_decompressed(data, offset, length) for offset, length in stated if length]
 
 
 def _decompressed(data: memoryview, offset: int, length: int) -> int:
-    """The length that a compressed buffer begins with; -1 says that it is not compressed after all."""
+    """Returns the length that a compressed buffer states at its beginning; -1 there means that it is not compressed."""
     if offset + 8 > len(data):
         raise UnreadableBody("a buffer lies outside of its message")
     stated: int = struct.unpack_from("<q", data, offset)[0]
@@ -87,8 +88,8 @@ def _decompressed(data: memoryview, offset: int, length: int) -> int:
     return length if stated == -1 else stated
 
 
-def _slot(data: bytes, table: int, number: int) -> int:
-    """Where a table's field stands, 0 where it is absent."""
+def _field(data: bytes, table: int, number: int) -> int:
+    """Returns the position of a table's field, 0 if the field is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if 6 + 2 * number > struct.unpack_from("<H", data, vtable)[0]:
         return 0
@@ -97,11 +98,11 @@ def _slot(data: bytes, table: int, number: int) -> int:
 
 
 def _scalar(data: bytes, table: int, number: int, form: str) -> int:
-    at = _slot(data, table, number)
+    at = _field(data, table, number)
     return int(struct.unpack_from(form, data, at)[0]) if at else 0
 
 
 def _child(data: bytes, table: int, number: int) -> int:
-    """Where a table or vector that a field points to begins."""
-    at = _slot(data, table, number)
+    """Returns the position of the table or vector that a field points to."""
+    at = _field(data, table, number)
     return at + int(struct.unpack_from("<I", data, at)[0])

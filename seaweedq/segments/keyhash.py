@@ -1,7 +1,8 @@
-"""Key hashes, and the cutting of a batch by them. Owns which segment a row belongs to; knows no owner and no offset.
+"""Key hashes, and the cutting of a batch by them. Decides which segment a row goes to; knows no owner and no offset.
 
 The hash is Iceberg's bucket hash with 2^31-1 buckets: murmur3_x86_32 with seed 0 over the key's UTF-8 bytes, without
-the sign bit, modulo 2^31-1 (https://iceberg.apache.org/spec/#bucket-transform-details). Any language has it.
+the sign bit, modulo 2^31-1 (https://iceberg.apache.org/spec/#bucket-transform-details). Every language has a library
+for it.
 """
 
 from typing import cast
@@ -21,21 +22,21 @@ Indexes = npt.NDArray[np.intp]
 
 
 def hash_key(key: str | bytes) -> int:
-    """The hash of one key, in [0, KEY_SPACE). Raises UnicodeEncodeError for lone surrogates."""
+    """Returns the hash of one key, in [0, KEY_SPACE). Raises UnicodeEncodeError for lone surrogates."""
     data = key.encode() if isinstance(key, str) else key  # mmh3 itself dies of a lone surrogate
     return (mmh3.hash(data) & 0x7FFFFFFF) % KEY_SPACE
 
 
 def hash_keys(keys: pa.Array) -> Hashes:
-    """The hash of each key of a string or binary array; 0 stands for a null, which the caller replaces."""
+    """Returns the hash of each key of a string or binary array; 0 for a null, which the caller replaces."""
     return cast(Hashes, pc.fill_null(bucket(keys, KEY_SPACE), 0).to_numpy())
 
 
 def hash_rows(keys: pa.Array | None, count: int, producer: str | None, sequence: int | None, batch_hash: int) -> Hashes:
-    """The hash of each of a request's `count` rows.
+    """Returns the hash of each of a request's `count` rows.
 
-    A row without key has that of `{producer}:{sequence of the row}`, where `sequence` is the first row's, and without
-    a producer `batch_hash`, one value in [0, KEY_SPACE) that the caller drew for the batch.
+    A row without a key gets the hash of `{producer}:{sequence of the row}`, where `sequence` is the first row's.
+    Without a producer it gets `batch_hash`, one value in [0, KEY_SPACE) that the caller drew for the batch.
     """
     if keys is not None and keys.null_count == 0:
         return hash_keys(keys)
@@ -50,7 +51,8 @@ def _hash_sequences(producer: str, sequences: npt.NDArray[np.int64]) -> Hashes:
 
 
 def route(hashes: Hashes, bounds: npt.NDArray[np.int32]) -> Positions:
-    """Which segment each hash falls into; `bounds` are the sorted low ends of ranges that tile the key space.
+    """Returns the index of the range that each hash falls into; `bounds` are the sorted low ends of ranges that tile
+    the key space.
 
     Positions have the narrowest type that holds them, since sorting bytes is fast.
     """
@@ -59,10 +61,11 @@ def route(hashes: Hashes, bounds: npt.NDArray[np.int32]) -> Positions:
 
 
 def cut(rows: pa.RecordBatch, positions: Positions, n: int) -> list[tuple[int, pa.RecordBatch, Indexes]]:
-    """The rows of each of `n` segments that has any: (segment position, rows, their indexes in the request).
+    """Groups rows by segment: (segment position, rows, their indexes in the request) for each of `n` segments that has
+    any.
 
-    Keeps the request's order within a segment. Rows that all go to one place are handed back uncopied; else the parts
-    are slices that share the buffers of one sorted copy.
+    Keeps the request's order within a segment. Rows that all go to one segment are returned uncopied; otherwise the
+    groups are slices that share the buffers of one sorted copy.
     """
     if not len(positions):
         return []

@@ -26,25 +26,26 @@ class KeyRange:
         return self.high - self.low
 
     def cut(self, points: Iterable[int]) -> "list[KeyRange]":
-        """The parts between `points`, which rise strictly within the range; ValueError where they do not."""
+        """Cuts the range at `points`, which must rise strictly within it; otherwise raises ValueError."""
         return [KeyRange(low, high) for low, high in pairwise((self.low, *points, self.high))]
 
     def halves(self) -> "list[KeyRange]":
-        """Two parts of one size, give or take a hash; ValueError for a range of one hash."""
+        """Cuts the range into two of equal size, or with one hash more in one; raises ValueError for a range of one
+        hash."""
         return self.cut([self.low + len(self) // 2])
 
     def adjacent(self, other: "KeyRange") -> bool:
-        """Whether one begins where the other ends."""
+        """Tells whether one range begins where the other ends."""
         return self.high == other.low or other.high == self.low
 
 
 def tile(n: int) -> list[KeyRange]:
-    """The whole key space as `n` ranges, in order, whose sizes differ by at most one."""
+    """Cuts the whole key space into `n` ranges, in order, whose sizes differ by at most one."""
     return KeyRange(0, KEY_SPACE).cut(KEY_SPACE * i // n for i in range(1, n))
 
 
 def tiles_key_space(ranges: Iterable[KeyRange]) -> bool:
-    """Whether the ranges, in any order, hold every hash exactly once."""
+    """Tells whether the ranges, in any order, contain every hash exactly once."""
     at = 0
     for each in sorted(ranges):
         if each.low != at:

@@ -1,9 +1,9 @@
-"""The record layout: which columns a topic's rows have, in memory, in the journal and in Parquet.
+"""The record layout: the columns of a topic's rows, in memory, in the journal and in Parquet.
 
-What begins with `_` is the queue's, all else the user's. In files every column is there (`Layout.table`). On
-the way there, *rows* are a record batch without `_offset` (a row's offset is the first one plus its index) and
-without those optional columns in which every value is null; `Layout.rows` gives the schema for a mask of the
-optional columns that are present, so that a frame needs four bits for its schema.
+Columns that begin with `_` belong to the queue, all others to the user. Files have every column (`Layout.table`). On
+the way there, *rows* are a record batch without `_offset` (a row's offset is the first one plus its index) and without
+those optional columns in which every value is null. `Layout.rows` gives the schema for a mask of the present optional
+columns, so that a frame needs four bits for its schema.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ OPTIONAL_FIELDS = (
     pa.field("_reference", REFERENCE),
 )
 PARTITION_COLUMN = "segment"
-SMALL_BYTES, SAMPLE = 64 * 1024, 32  # pieces that are smaller, on average of a sample, are copied into one
+SMALL_BYTES, SAMPLE = 64 * 1024, 32  # batches smaller than this, on average of a sample, are copied into one
 
 
 class Format(StrEnum):
@@ -60,7 +60,7 @@ class Layout:
 
     @staticmethod
     def of(format: Format, fields: pa.Schema | None = None) -> "Layout":
-        """The layout of a format; `fields` are a typed topic's columns, else None."""
+        """Returns the layout of a format; `fields` are a typed topic's columns, else None."""
         if format is Format.TYPED:
             assert fields is not None
             return Layout(format, fields)
@@ -68,25 +68,25 @@ class Layout:
         return Layout(format, pa.schema([pa.field("value", kind)]))
 
     def rows(self, mask: int) -> pa.Schema:
-        """The schema of rows whose optional columns are those in `mask` (bit n: OPTIONAL_FIELDS[n])."""
+        """Returns the schema of rows whose optional columns are those in `mask` (bit n: OPTIONAL_FIELDS[n])."""
         return pa.schema([TIMESTAMP_FIELD, *_optional(mask), *self.values])
 
     def complete(self, rows: pa.RecordBatch, first_offset: int) -> pa.RecordBatch:
-        """Rows as they stand in files: with offsets from `first_offset`, and nulls for what is absent."""
+        """Completes rows to the columns of files: offsets from `first_offset` on, and nulls for absent columns."""
         return pa.RecordBatch.from_arrays(self._columns(rows, first_offset), schema=self.table)
 
-    def gather(self, pieces: Sequence[tuple[int, pa.RecordBatch]]) -> pa.Table:
-        """Dense (first offset, rows), each as `complete` makes it, as one table.
+    def gather(self, batches: Sequence[tuple[int, pa.RecordBatch]]) -> pa.Table:
+        """Concatenates dense (first offset, rows) into one table with the columns of files.
 
-        Many small pieces are put together: a chunk costs a writer 100 us, however few rows it has.
+        Many small batches are copied into one: a chunk costs a writer 100 us, however few rows it has.
         """
-        if not pieces:
+        if not batches:
             return self.table.empty_table()
-        rows = pa.concat_tables([pa.Table.from_batches([rows]) for _, rows in pieces], promote_options="default")
-        sample = pieces[:: len(pieces) // SAMPLE + 1]  # to ask all of them takes as long as to copy them
-        if sum(piece.nbytes for _, piece in sample) < SMALL_BYTES * len(sample):
+        rows = pa.concat_tables([pa.Table.from_batches([rows]) for _, rows in batches], promote_options="default")
+        sample = batches[:: len(batches) // SAMPLE + 1]  # to ask all of them takes as long as to copy them
+        if sum(batch.nbytes for _, batch in sample) < SMALL_BYTES * len(sample):
             rows = rows.combine_chunks()
-        return pa.Table.from_arrays(self._columns(rows, pieces[0][0]), schema=self.table)
+        return pa.Table.from_arrays(self._columns(rows, batches[0][0]), schema=self.table)
 
     def _columns(self, rows: pa.RecordBatch | pa.Table, first_offset: int) -> list[Any]:
         present, count = set(rows.schema.names), rows.num_rows
@@ -98,11 +98,11 @@ class Layout:
 
 
 def offsets(first: int, count: int) -> pa.Array:
-    """int64 offsets first, first + 1, ... as an Arrow array."""
+    """Returns the offsets first, first + 1, ... as an int64 array."""
     return pa.array(np.arange(first, first + count, dtype=np.int64))
 
 
 def mask_of(rows: pa.RecordBatch) -> int:
-    """Which optional columns are present, as bits in the order of OPTIONAL_FIELDS."""
+    """Returns a bit for each present optional column, in the order of OPTIONAL_FIELDS."""
     names = set(rows.schema.names)
     return sum(1 << bit for bit, f in enumerate(OPTIONAL_FIELDS) if f.name in names)

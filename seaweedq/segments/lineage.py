@@ -1,8 +1,8 @@
-"""Lineage: what the files of a topic, and a broker's map of it, say of segments that gave way to others. Pure.
+"""Lineage: checks which segments replaced which, in a topic's files and in a broker's map of it. Pure.
 
-Of files: a seal names successors whose ranges hold all of the segment's, and a successor's files have the range that
-the seal gave it. A segment whose keys a later one has in files has been sealed before that one took anything. Of a map:
-the open segments hold every key once, and each side of a succession names the other.
+In files, a seal names successors whose ranges cover all of the segment's, and a successor's files have the range that
+the seal states. A segment was sealed before any later segment with some of its keys appended a row. In a map, the open
+segments cover every key once, and predecessor and successor name each other.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ Lasts = Mapping[int, EntryMetadata]  # of each segment, what its last entry says
 
 
 def seal_findings(topic: str, lasts: Lasts) -> Iterator[Finding]:
-    """What is wrong with seals, by themselves and with the files of those that they name."""
+    """Checks each seal by itself and against the files of the successors that it names."""
     for number, last in lasts.items():
         if last.seal is None:
             continue
@@ -34,9 +34,9 @@ def seal_findings(topic: str, lasts: Lasts) -> Iterator[Finding]:
 
 
 def unended(lasts: Lasts) -> dict[int, int]:
-    """The segments without a seal of whose keys a later one has files: by id, with the least of those.
+    """Returns the segments without a seal of whose keys a later one has files: by id, with the smallest of those.
 
-    That is so for a moment where files are listed while a segment gives way: its seal is there by then.
+    This happens for a moment if files are listed while a segment is replaced: its seal exists soon after.
     """
     ended = sorted((last.low, last.high, number) for number, last in lasts.items() if last.seal is None)
     found: dict[int, int] = {}
@@ -50,7 +50,7 @@ def unended(lasts: Lasts) -> dict[int, int]:
 
 
 def map_findings(topic: str, known: Mapping[int, Bounds]) -> Iterator[Finding]:
-    """What a broker's map of all segments says that can not be."""
+    """Checks a broker's map of all segments for contradictions."""
     try:
         whole = tiles_key_space(KeyRange(b.low, b.high) for b in known.values() if b.state == "open")
     except ValueError:
@@ -78,7 +78,7 @@ def map_findings(topic: str, known: Mapping[int, Bounds]) -> Iterator[Finding]:
 
 
 def _covers(last: EntryMetadata, seal: Seal) -> bool:
-    """Whether the successors' ranges, each cut at those of the segment, hold all its keys once."""
+    """Tells whether the successors' ranges, each clipped to the segment's, cover all its keys once."""
     ranges: Sequence[tuple[int, int]] = sorted(seal.ranges)
     at = last.low
     for low, high in ranges:

@@ -1,11 +1,11 @@
-"""The producer tables of a segment: which requests of idempotent producers it holds, and at which offsets.
+"""The producer tables of a segment: the requests of idempotent producers that it holds, and their offsets.
 
-Owns the judgement new, duplicate or out of order, and how the tables are kept, bounded, inherited and encoded. They see
-only what is recorded; whoever commits makes a repeat wait for the first try. What is evicted (all but the newest
-requests of a producer, producers idle too long, the least recently used beyond a limit) is no longer guarded.
+Owns the verdict new, duplicate or out of order, and how the tables are kept, bounded, inherited and encoded. They see
+only recorded requests; the code that commits makes a repeat wait for the first attempt. Evicted requests (all but a
+producer's newest ones, producers idle for too long, the least recently used beyond a limit) are no longer guarded.
 
 A segment has a table for each *part* of its range: a split's successors inherit those of the old segment, clipped, and
-a merge keeps the parts of both apart. So a request that is cut by parts is judged as it would have been before.
+a merge keeps the parts of both apart. So a request that is cut by parts gets the same verdict as before.
 """
 
 import zlib
@@ -18,7 +18,7 @@ import msgspec
 from seaweedq.segments.keyrange import KeyRange
 
 DAY_US = 24 * 3600 * 1_000_000
-SLOT = "~"  # the name of a forwarding broker's producer begins with it, and no client's does
+FORWARD = "~"  # the name of a forwarding broker's producer begins with it, and no client's does
 IMPORT = "~import."  # the name of an import's producer begins with it
 
 
@@ -32,8 +32,8 @@ class Sequences:
 
 
 class Remembered(msgspec.Struct, array_like=True, frozen=True):
-    """A request's inclusive sequence range, and where the `count` rows of it that came into `segment` begin: this one,
-    or one before it."""
+    """A request's inclusive sequence range, and the first offset of its `count` rows in `segment`: this segment, or a
+    predecessor."""
 
     low: int
     high: int
@@ -44,13 +44,13 @@ class Remembered(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class New:
-    """Above everything that is known of the producer: to be taken."""
+    """The request is above everything known of the producer: it is to be appended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """Held already, in `segment` from `first_offset` on, with all rows of the request that fall into the part that it
-    had then."""
+    """The request is durable already, in `segment` from `first_offset` on, with all its rows of the part that it fell
+    into then."""
 
     segment: int
     first_offset: int
@@ -58,7 +58,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class OutOfOrder:
-    """Neither new nor remembered; `newest` is the highest sequence known."""
+    """The request is neither new nor remembered; `newest` is the highest known sequence."""
 
     newest: int
 
@@ -97,9 +97,10 @@ class ProducerTable:
     _producers: dict[str, _Producer] = field(default_factory=dict, init=False)  # least recently used first
 
     def judge(self, producer: str, low: int, high: int, count: int) -> Verdict:
-        """What the request of sequences `low` to `high` is, of which `count` rows fall into this part.
+        """Judges the request of the sequences `low` to `high`, of which `count` rows fall into this part.
 
-        Of a request that an earlier segment has other rows may fall into this part than fell into that one's.
+        The row count of a request that a predecessor holds is not compared, since other rows may fall into this part
+        than fell into its.
         """
         known = self._producers.get(producer)
         if known is None or low > known.requests[-1].high:
@@ -111,7 +112,8 @@ class ProducerTable:
         return OutOfOrder(known.requests[-1].high)
 
     def record(self, producer: str, low: int, high: int, first_offset: int, count: int, now_us: int) -> None:
-        """Remember a durable request. One that is not above the newest is in the table, or was: it changes nothing."""
+        """Records a durable request. If it is not above the newest, the table has or had it already, and does not
+        change."""
         known = self._producers.get(producer) or _Producer(now_us, [])
         if not known.requests or low > known.requests[-1].high:
             known.requests.append(Remembered(low, high, self.segment, first_offset, count))
@@ -125,18 +127,18 @@ class ProducerTable:
         return any(oldest.used_us < since_us for oldest in islice(self._producers.values(), 1))
 
     def inherit(self, segment: int, key_range: KeyRange) -> "ProducerTable":
-        """The same requests as a later segment knows them of a part within this one's."""
+        """Returns the table of a later segment for a part within this one's, with the same requests."""
         table = ProducerTable(segment, key_range, self.limit, self.remembered, self.ttl_us)
         table._producers = {name: _Producer(p.used_us, list(p.requests)) for name, p in self._producers.items()}
         return table
 
     def evict(self, now_us: int) -> None:
-        """Let those go that are not guarded any more."""
+        """Evicts the producers that are no longer guarded."""
         while len(self._producers) > self.limit or self._is_idle(now_us - self.ttl_us):
             del self._producers[next(iter(self._producers))]
 
     def forget(self, prefix: str, since_us: int) -> None:
-        """Let the producers go whose names begin so, and that were not heard of since."""
+        """Removes the producers whose names begin with `prefix` and that were last used before `since_us`."""
         gone = [name for name, p in self._producers.items() if name.startswith(prefix) and p.used_us < since_us]
         for name in gone:
             del self._producers[name]
@@ -146,21 +148,22 @@ class ProducerTable:
 
 
 class ProducerTables:
-    """The tables of a segment's parts, which tile its range. `part` is where a part begins."""
+    """The tables of a segment's parts, which tile its range. `part` is the low end of a part."""
 
     def __init__(self, tables: Iterable[ProducerTable]) -> None:
         self._tables = {table.key_range.low: table for table in tables}
 
     @staticmethod
     def empty(segment: int, key_range: KeyRange, cuts: Sequence[int] = ()) -> "ProducerTables":
-        """Those of a segment that has no predecessors; `cuts` are the inner bounds of its parts."""
+        """Returns empty tables for a segment without predecessors; `cuts` are the inner bounds of its parts."""
         return ProducerTables(ProducerTable(segment, part) for part in key_range.cut(cuts))
 
     @staticmethod
     def inherited(
         segment: int, key_range: KeyRange, cuts: Sequence[int], before: Iterable["ProducerTables"]
     ) -> "ProducerTables":
-        """Those of a segment whose predecessors had the tables `before`; its parts are `inherited_cuts` of them."""
+        """Returns the tables of a segment whose predecessors had the tables `before`; its parts are `inherited_cuts` of
+        them."""
         old = [table for tables in before for table in tables._tables.values()]
         return ProducerTables(
             next((t.inherit(segment, part) for t in old if part.low in t.key_range), ProducerTable(segment, part))
@@ -168,30 +171,30 @@ class ProducerTables:
         )
 
     def judge(self, part: int, producer: str, low: int, high: int, count: int) -> Verdict:
-        """As ProducerTable."""
+        """As ProducerTable.judge, for the part that begins at `part`."""
         return self._tables[part].judge(producer, low, high, count)
 
     def record(self, part: int, producer: str, low: int, high: int, first_offset: int, count: int, now_us: int) -> None:
-        """As ProducerTable."""
+        """As ProducerTable.record, for the part that begins at `part`."""
         self._tables[part].record(producer, low, high, first_offset, count, now_us)
 
     def evict(self, now_us: int) -> None:
-        """Let those go that are not guarded any more."""
+        """Evicts the producers that are no longer guarded."""
         for table in self._tables.values():
             table.evict(now_us)
 
     def forget(self, prefix: str, since_us: int) -> None:
-        """Let the producers go whose names begin so, and that were not heard of since."""
+        """Removes the producers whose names begin with `prefix` and that were last used before `since_us`."""
         for table in self._tables.values():
             table.forget(prefix, since_us)
 
     @property
     def parts(self) -> list[ProducerTable]:
-        """The tables, by their ranges."""
+        """Returns the tables, ordered by their ranges."""
         return [self._tables[low] for low in sorted(self._tables)]
 
     def encode(self) -> bytes:
-        """All tables, compressed; the bounds (limit, remembered, ttl) are not in it."""
+        """Encodes all tables, compressed, without the bounds (limit, remembered, ttl)."""
         parts = [_Part(table.key_range.low, table.key_range.high, table._producers) for table in self.parts]
         return zlib.compress(msgspec.msgpack.encode(_Encoded(VERSION, parts)), 1)
 
@@ -199,7 +202,7 @@ class ProducerTables:
     def decode(
         data: bytes, segment: int, limit: int = 1000, remembered: int = 8, ttl_us: int = DAY_US
     ) -> "ProducerTables":
-        """The tables that `encode` wrote, of the segment `segment`. Raises ValueError for anything else."""
+        """Decodes the tables of `segment` that `encode` wrote. Raises ValueError for any other bytes."""
         try:
             encoded = msgspec.msgpack.decode(zlib.decompress(data), type=_Encoded)
         except (zlib.error, msgspec.DecodeError) as error:
@@ -217,8 +220,8 @@ class ProducerTables:
 
 
 def inherited_cuts(key_range: KeyRange, before: Iterable[ProducerTables]) -> tuple[int, ...]:
-    """The inner bounds of a successor's parts: where those of its predecessors meet within `key_range`, unless neither
-    of two neighbours knows any producer."""
+    """Returns the inner bounds of a successor's parts: those of its predecessors within `key_range`, except between two
+    neighbours of which neither knows a producer."""
     old = sorted((table for tables in before for table in tables.parts), key=lambda table: table.key_range)
     return tuple(
         right.key_range.low

@@ -1,6 +1,6 @@
-"""Rows before they have offsets: how single messages and loose columns become the record batch of a layout.
+"""Rows before they have offsets: builds the record batch of a layout from single messages or loose columns.
 
-It takes what is already checked: nothing here refuses a message.
+Its input has been checked: nothing here refuses a message.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ class Reference:
 
 @dataclass(slots=True)
 class Single:
-    """One checked message. `value` is JSON text, or the bytes themselves; times in microseconds since the epoch.
+    """One checked message. `value` is JSON text, or the bytes themselves; times are in microseconds since the epoch.
 
-    With a `reference` there is no value. It is an upload's id until the upload was looked up.
+    A message with a `reference` has no value. Until the upload was looked up, `reference` is the upload's id.
     """
 
     key: str | None
@@ -40,7 +40,7 @@ class Single:
 
 
 def rows_of_singles(singles: Sequence[Single], layout: Layout) -> pa.RecordBatch:
-    """The rows of at least one message of a json or bytes topic, in order."""
+    """Builds the rows of one or more messages of a json or bytes topic, in order."""
     assert layout.format is not Format.TYPED
     kind = layout.values.field(0).type
     references = [single.reference for single in singles]
@@ -74,7 +74,7 @@ def assemble(
     values: Sequence[pa.Array],
     reference: pa.Array | None = None,
 ) -> pa.RecordBatch:
-    """A record batch of `layout.rows(mask)`: optional columns only where some value is not null."""
+    """Assembles a record batch of `layout.rows(mask)`: optional columns only if they have a value that is not null."""
     count = len(timestamp)
     columns, mask = [timestamp], 0
     for bit, column in enumerate((key, headers, expires, reference)):
@@ -85,31 +85,32 @@ def assemble(
 
 
 def binaries(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """A string or binary column from bytes-like objects; the bytes are not checked."""
+    """Builds a string or binary column from bytes-like objects, without checking the bytes."""
     ends = np.zeros(len(values) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, values), np.int32, len(values)), out=ends[1:])
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
 
 
 def microseconds(values: "np.ndarray[Any, np.dtype[np.int64]]") -> pa.Array:
-    """Microseconds since the epoch as a timestamp column, without a copy."""
+    """Returns microseconds since the epoch as a timestamp column, without a copy."""
     return pa.Array.from_buffers(TIMESTAMP, len(values), [None, pa.py_buffer(values)])
 
 
 def optional(values: list[Any], kind: pa.DataType) -> pa.Array | None:
-    """A column, or None where no value is there."""
+    """Returns a column, or None if all values are None."""
     return pa.array(values, kind) if any_there(values) else None
 
 
 def headers_column(headers: list[dict[str, str] | None]) -> pa.Array | None:
-    """The `_headers` column; empty headers are none."""
+    """Returns the `_headers` column, or None if no message has headers. Empty headers become null."""
     if not any_there(headers):
         return None
     return pa.array([list(each.items()) if each else None for each in headers], HEADERS)
 
 
 def references_column(references: Sequence[Reference | str | None]) -> pa.Array:
-    """The `_reference` column; of an upload that was not looked up yet `uri` is its id, and nothing else is there."""
+    """Returns the `_reference` column. For an upload that was not looked up yet, `uri` is its id and the other fields
+    are null."""
     return pa.array([_fields(each) for each in references], REFERENCE)
 
 
@@ -127,7 +128,7 @@ def _fields(reference: Reference | str | None) -> dict[str, Any] | None:
 
 
 def header_sizes(headers: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Bytes of each row's headers, names and values together."""
+    """Returns the bytes of each row's headers, names and values together."""
     each = [pc.binary_length(part).fill_null(0).to_numpy() for part in (headers.keys, headers.items)]
     before = np.concatenate([[0], np.cumsum(np.add(*each), dtype=np.int64)])
     sizes: np.ndarray[Any, np.dtype[np.int64]] = np.diff(before[headers.offsets.to_numpy()])
@@ -135,5 +136,5 @@ def header_sizes(headers: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
 
 
 def any_there(values: list[Any]) -> bool:
-    """Whether some value is not None."""
+    """Tells whether some value is not None."""
     return values.count(None) < len(values)

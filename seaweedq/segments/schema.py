@@ -1,9 +1,9 @@
-"""A typed topic's schema: Iceberg's schema JSON comes in, an Arrow schema of flat columns goes out.
+"""A typed topic's schema: converts Iceberg's schema JSON into an Arrow schema of flat columns.
 
-It refuses nested types, names that Spark could not tell apart or that are the queue's own, and more than 1,000 fields.
-Field ids stand in the metadata `PARQUET:field_id`, the schema id in the schema's. A uuid is text, which every reader of
-Parquet shows alike, and so is a time of day (`HH:MM:SS.ffffff`): Spark opens no
-file with a TIME column. Their fields are marked.
+It refuses nested types, names that Spark could not tell apart or that belong to the queue, and more than 1,000 fields.
+The metadata `PARQUET:field_id` holds a field's id, and the schema's metadata the schema id. A uuid is stored as text,
+which every reader of Parquet shows alike, and so is a time of day (`HH:MM:SS.ffffff`): Spark opens no file with a TIME
+column. The metadata marks such fields.
 """
 
 import base64
@@ -37,7 +37,7 @@ _PRIMITIVES = {
 
 
 def parse_schema(stated: Any) -> pa.Schema:
-    """The columns that Iceberg's schema JSON (already decoded) stands for. Raises InvalidRequest naming the field."""
+    """Parses Iceberg's schema JSON (already decoded) into columns. Raises InvalidRequest, which names the field."""
     from pyiceberg.schema import Schema  # costs 0.3 s, and a running broker seldom needs it
     from pyiceberg.types import NestedField
 
@@ -54,32 +54,33 @@ def parse_schema(stated: Any) -> pa.Schema:
 
 
 def encode_fields(fields: pa.Schema) -> str:
-    """A schema as text for a topic's record."""
+    """Encodes a schema as text for a topic's record."""
     return base64.b64encode(fields.serialize()).decode()
 
 
 def decode_fields(text: str) -> pa.Schema:
-    """The inverse of `encode_fields`; needs no pyiceberg."""
+    """Decodes the text of `encode_fields`, without pyiceberg."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def schema_id(fields: pa.Schema) -> int:
-    """The id of the schema that columns come from; 0 where it states none, as for `json` and `bytes`."""
+    """Returns the id of the schema that the columns come from; 0 without one, as for `json` and `bytes`."""
     return int((fields.metadata or {}).get(SCHEMA_ID, b"0"))
 
 
 def is_uuid(field: pa.Field) -> bool:
-    """Whether a string column holds UUIDs."""
+    """Tells whether a string column holds UUIDs."""
     return (field.metadata or {}).get(_MARK) == b"uuid"
 
 
 def is_time(field: pa.Field) -> bool:
-    """Whether a string column holds times of day."""
+    """Tells whether a string column holds times of day."""
     return (field.metadata or {}).get(_MARK) == b"time"
 
 
 def _validated(model: Any, stated: Any, name: str) -> Any:
-    """What a model of pyiceberg makes of JSON; it raises errors of many kinds for what it does not understand."""
+    """Validates JSON with a model of pyiceberg, which raises errors of many kinds for input that it does not
+    understand."""
     try:
         return model.model_validate(stated)
     except Exception as error:

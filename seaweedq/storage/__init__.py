@@ -1,4 +1,4 @@
-"""Object stores with create-if-absent: the interface, the local store, its memory twin, the checks made at start."""
+"""Object stores with create-if-absent: the interface, the local store, its in-memory twin, the checks at start."""
 
 from seaweedq.storage.identity import Identity, cluster_identity
 from seaweedq.storage.interface import Data, ObjectStore

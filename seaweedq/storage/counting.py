@@ -1,19 +1,26 @@
-"""How many requests a store got, by operation: what a store on the network is paid by."""
+"""Counts a store's requests by operation, since a store on the network charges for them."""
 
 from collections import Counter
 from typing import Any, BinaryIO, cast
 
 from seaweedq.storage.interface import Data, ObjectStore, PayloadStore
 
-OF_PAYLOADS = {"receive", "digest", "begin_parts", "list_parts", "end_parts", "abort_parts"}  # signing asks nobody
+PAYLOAD_REQUESTS = {
+    "receive",
+    "digest",
+    "begin_parts",
+    "list_parts",
+    "end_parts",
+    "abort_parts",
+}  # signing sends no request
 
 
 class Counted:
-    """An ObjectStore that counts in `requests` what is asked of another: create, read, size, list, delete, open, and
-    OF_PAYLOADS.
+    """An ObjectStore that passes all calls to another and counts them in `requests`: create, read, size, list, delete,
+    open, and PAYLOAD_REQUESTS.
 
-    Calls are counted, when they begin; those of payloads when they are looked up. All else that the other has is had
-    through it; `payloads` is this store as one of payloads.
+    A call is counted when it begins; a payload request when its method is looked up. All other attributes are those of
+    the other store. `payloads` is this object, typed as a PayloadStore.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -52,6 +59,6 @@ class Counted:
         return self._store.open(name)
 
     def __getattr__(self, name: str) -> Any:
-        if name in OF_PAYLOADS:
+        if name in PAYLOAD_REQUESTS:
             self.requests[name] += 1
         return getattr(self._store, name)

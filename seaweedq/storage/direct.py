@@ -1,6 +1,8 @@
-"""Writing a file's content, around the page cache where it is large and where system and file system can.
+"""Writes a file's content; large content bypasses the page cache if the operating system and the file system support
+it.
 
-The kernel would keep a copy that this process hardly ever reads; making it costs as much CPU as half of the encoding.
+Otherwise the kernel would keep a copy that this process hardly ever reads; making it costs as much CPU as half of the
+encoding.
 """
 
 import errno
@@ -18,7 +20,8 @@ _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 def write_all(descriptor: int, data: Data) -> None:
-    """Write all of `data` at the file's position; large data that begins at a page of memory goes straight to disk."""
+    """Writes all of `data` at the file's position; large data that begins at a memory page goes directly to the
+    disk."""
     rest = memoryview(data).cast("B")
     if _DIRECT and len(rest) >= MIN_BYTES and np.frombuffer(rest, np.uint8).ctypes.data % mmap.PAGESIZE == 0:
         rest = _write_pages(descriptor, rest)
@@ -27,7 +30,7 @@ def write_all(descriptor: int, data: Data) -> None:
 
 
 def _write_pages(descriptor: int, rest: memoryview) -> memoryview:
-    """Write whole pages: what is left for the page cache, all of it on a file system that cannot."""
+    """Writes whole pages. Returns the rest for the page cache: all of it on a file system without direct writes."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _DIRECT)

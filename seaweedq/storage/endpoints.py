@@ -1,7 +1,7 @@
-"""One store that is reached in several ways, such as the gateways of a SeaweedFS cluster, none of them special.
+"""One store with several endpoints, such as the gateways of a SeaweedFS cluster, all with equal rights.
 
-Any endpoint serves any request, so the one in use stays in use until it fails. What may be sent again then goes to the
-next; a create never does by itself, for its callers put the same bytes again, and that goes to the next.
+Any endpoint serves any request, so the current one is used until it fails. A request that is safe to repeat is then
+sent to the next. A create is never repeated here: its caller puts the same bytes again, and that goes to the next.
 """
 
 import logging
@@ -16,16 +16,16 @@ logger = logging.getLogger("seaweedq")
 
 
 class Endpoint(PayloadStore, Protocol):
-    """A store that knows where it is asked for, and holds connections."""
+    """A store at one endpoint, with connections of its own."""
 
     endpoint: str | None
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
 
 
 class Endpoints:
-    """A PayloadStore over at least one endpoint of the same store."""
+    """A PayloadStore over one or more endpoints of the same store."""
 
     presigns: bool = True
 
@@ -34,15 +34,15 @@ class Endpoints:
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
-        """Those that are turned to, the one in use first."""
+        """Returns the endpoints that are in use, the current one first."""
         return tuple(self._endpoints)
 
     def leave_out(self, endpoint: ObjectStore) -> None:
-        """Never turn to this one."""
+        """Excludes an endpoint from now on."""
         self._endpoints = [each for each in self._endpoints if each is not endpoint]
 
     async def create(self, name: str, data: Data) -> bool:
-        """As ObjectStore, at one endpoint; where that fails the next create goes to another."""
+        """As ObjectStore, at one endpoint. If it fails, the next create goes to another one."""
         used = self._endpoints[0]
         try:
             return await used.create(name, data)
@@ -71,7 +71,7 @@ class Endpoints:
         await self._anywhere(lambda store: store.delete(name))
 
     def open(self, name: str) -> BinaryIO:
-        """As ObjectStore. The reader stays with the endpoint that it was opened at."""
+        """As ObjectStore. The reader stays with the endpoint that opened it."""
         for used in self.endpoints[:-1]:
             try:
                 return used.open(name)
@@ -80,11 +80,11 @@ class Endpoints:
         return self.endpoints[-1].open(name)
 
     def uri(self, name: str) -> str:
-        """As PayloadStore; the same at all endpoints."""
+        """As PayloadStore; the same for all endpoints."""
         return self._endpoints[0].uri(name)
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
-        """As the endpoints."""
+        """As PayloadStore, at the current endpoint."""
         return await self._endpoints[0].receive(name, chunks, size, sha256)
 
     async def digest(self, name: str) -> tuple[int, str | None]:
@@ -94,15 +94,15 @@ class Endpoints:
     async def presign_put(
         self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
     ) -> SignedRequest:
-        """As PayloadStore, for the endpoint in use: a signature holds for one host alone."""
+        """As PayloadStore, for the current endpoint: a signature is valid for one host alone."""
         return await self._endpoints[0].presign_put(name, expires_s, size, content_type, sha256)
 
     async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
-        """As PayloadStore, for the endpoint in use."""
+        """As PayloadStore, for the current endpoint."""
         return await self._endpoints[0].presign_get(name, expires_s)
 
     async def presign_part(self, name: str, parts: str, number: int, expires_s: int, size: int) -> SignedRequest:
-        """As PayloadStore, for the endpoint in use; the parts of one upload may come through several."""
+        """As PayloadStore, for the current endpoint; the parts of one upload may arrive through several."""
         return await self._endpoints[0].presign_part(name, parts, number, expires_s, size)
 
     async def begin_parts(self, name: str, content_type: str) -> str:
@@ -118,11 +118,11 @@ class Endpoints:
         await self._anywhere(lambda store: store.abort_parts(name, parts))
 
     async def sweep_temporary(self) -> int:
-        """A put that was cut off leaves nothing."""
+        """Removes nothing, since an interrupted put leaves nothing behind. Returns 0."""
         return 0
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Closes all connections."""
         for each in self._endpoints:
             await each.close()
 
@@ -136,7 +136,7 @@ class Endpoints:
         return await act(last)
 
     def _turn_from(self, used: Endpoint, error: StoreUnavailable) -> None:
-        """Put it last, unless somebody has done so already."""
+        """Moves the endpoint to the end of the list, unless another call has done so already."""
         first, *others = self._endpoints
         if others and first is used:
             self._endpoints = [*others, first]

@@ -1,4 +1,4 @@
-"""`_cluster.json`: whose store this is, and in which format. Created once, checked at every start, never changed."""
+"""`_cluster.json`: names the store's cluster and format. Created once, checked at every start, never changed."""
 
 from datetime import UTC, datetime
 
@@ -13,8 +13,8 @@ FORMAT_VERSION = 1
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Cluster id (32 hexadecimal digits), format version, time of creation (UTC), and what tells this store from every
-    other one that was ever made for the cluster (32 hexadecimal digits)."""
+    """The identity of a store: cluster id (32 hexadecimal digits), format version, time of creation (UTC), and the
+    store's own id, which tells it from every other store ever made for the cluster (32 hexadecimal digits)."""
 
     cluster: str
     format_version: int
@@ -27,7 +27,7 @@ class _Version(msgspec.Struct):
 
 
 async def known_identity(store: ObjectStore) -> Identity | None:
-    """The store's identity, if it has one. Raises as `cluster_identity`."""
+    """Returns the store's identity, if it has one. Raises as `cluster_identity`."""
     try:
         return _decode(await store.read(NAME))
     except FileNotFoundError:
@@ -35,10 +35,10 @@ async def known_identity(store: ObjectStore) -> Identity | None:
 
 
 async def cluster_identity(store: ObjectStore, proposed: str, clock: Clock, mark: str = "") -> Identity:
-    """The store's identity, created with the cluster id `proposed` and the store's own `mark` if there is none; all who
-    try at once get the same.
+    """Returns the store's identity. If there is none, creates it with the cluster id `proposed` and the store's own id
+    `mark`; concurrent callers all get the same.
 
-    Raises UnfitStore for a format that this version does not know, Damaged for an unreadable object, StoreUnavailable.
+    Raises UnfitStore for an unknown format version, Damaged for an unreadable object, StoreUnavailable.
     """
     found = await known_identity(store)
     if found is None:

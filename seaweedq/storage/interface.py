@@ -1,7 +1,7 @@
-"""What the queue needs of an object store, and nothing more.
+"""The interface of an object store: exactly what the queue needs.
 
-Names are relative to the store's root, with `/` between parts. An object is immutable: it appears whole,
-by `create`, and goes by `delete`.
+Names are relative to the store's root, with `/` between parts. An object is immutable: `create` makes it whole,
+`delete` removes it.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -15,27 +15,28 @@ class ObjectStore(Protocol):
     """An object store with create-if-absent."""
 
     async def create(self, name: str, data: Data) -> bool:
-        """Put an object unless the name is taken. True: it is there now, durable, with these bytes. False: taken.
+        """Puts an object unless the name exists. True: it now exists, durably, with these bytes. False: the name
+        existed.
 
-        Raises StoreUnavailable where the answer is unknown: the object may be there, or may yet appear. Never retries
-        by itself.
+        Raises StoreUnavailable if the outcome is unknown: the object may exist, or may still appear. Never retries by
+        itself.
         """
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes [start, end) of an object. Raises FileNotFoundError, StoreUnavailable."""
+        """Returns the bytes [start, end) of an object. Raises FileNotFoundError, StoreUnavailable."""
 
     async def size(self, name: str) -> int:
-        """Size in bytes. Raises FileNotFoundError, StoreUnavailable."""
+        """Returns the size in bytes. Raises FileNotFoundError, StoreUnavailable."""
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        """Names that begin with `prefix` (any depth) and sort behind `after`, in byte order, at most `limit`; never a
-        cached answer."""
+        """Returns at most `limit` names that begin with `prefix` (any depth) and sort after `after`, in byte order;
+        never from a cache."""
 
     async def delete(self, name: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Removes an object; a missing one is no error."""
 
     def open(self, name: str) -> BinaryIO:
-        """A seekable reader, to be used (and closed) in a worker thread. Raises FileNotFoundError."""
+        """Opens a seekable reader, to be used (and closed) in a worker thread. Raises FileNotFoundError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class SignedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a multipart upload that the store has; numbers begin at 1."""
+    """A part of a multipart upload that the store has received; numbers begin at 1."""
 
     number: int
     size: int
@@ -57,48 +58,49 @@ class Part:
 
 
 class PayloadStore(ObjectStore, Protocol):
-    """What payloads need beyond it: objects that no broker holds in memory.
+    """An object store for payloads too, which are objects that no broker holds in memory.
 
-    Where `presigns`, clients put and get them at the store itself, and large ones come in parts; else they come through
-    `receive`.
+    If `presigns`, clients put and get them at the store itself, and large ones are uploaded in parts; otherwise they
+    pass through `receive`.
     """
 
     presigns: bool
 
     def uri(self, name: str) -> str:
-        """The object's absolute URI, as Spark and others open it."""
+        """Returns the object's absolute URI, as Spark and others open it."""
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
-        """Make an object of a stream, durable when this returns: its SHA-256 in hex. None: the name is taken already.
+        """Creates an object from a stream, durable on return. Returns its SHA-256 in hex. None: the name exists
+        already.
 
-        Raises InvalidUpload where it is not `size` bytes long, or has another digest; then there is nothing. So it is
-        where it is cut off.
+        Raises InvalidUpload if the stream has not `size` bytes, or has another digest; then no object is made. Nor is
+        one if the stream is interrupted.
         """
 
     async def digest(self, name: str) -> tuple[int, str | None]:
-        """Size, and the SHA-256 in hex that the store itself found of the whole object, where it knows one. Raises
+        """Returns the size, and the SHA-256 in hex of the whole object if the store itself has computed it. Raises
         FileNotFoundError, StoreUnavailable."""
 
     async def presign_put(
         self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
     ) -> SignedRequest:
-        """A put of the whole object, of that size and digest."""
+        """Signs a put of the whole object, with that size and digest."""
 
     async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
-        """A get of the object; ranges may be asked for."""
+        """Signs a get of the object, also of ranges of it."""
 
     async def begin_parts(self, name: str, content_type: str) -> str:
-        """Begin a multipart upload: its name at the store."""
+        """Begins a multipart upload. Returns the store's id of it."""
 
     async def presign_part(self, name: str, parts: str, number: int, expires_s: int, size: int) -> SignedRequest:
-        """A put of one part, of that size."""
+        """Signs a put of one part, with that size."""
 
     async def list_parts(self, name: str, parts: str) -> list[Part]:
-        """The parts that the store has, by number. Raises FileNotFoundError where there is no such upload."""
+        """Returns the parts that the store has, by number. Raises FileNotFoundError if there is no such upload."""
 
     async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
-        """Make the object of these parts; done again it is no error. Raises FileNotFoundError where there is neither
-        upload nor object."""
+        """Makes the object of these parts; may be repeated. Raises FileNotFoundError if neither upload nor object
+        exists."""
 
     async def abort_parts(self, name: str, parts: str) -> None:
-        """Remove all parts of an upload; one that is not there is no error."""
+        """Removes all parts of an upload; a missing one is no error."""

@@ -1,8 +1,8 @@
 """Objects as files below one folder of this machine. Several processes may share it.
 
-Write ordering, and why: the bytes go to `_tmp/{nonce}` and are fsynced, so that what gets the name is complete; `link`
-gives the name only if it is free; the folder is fsynced before the answer, so that the answer outlives a power loss. A
-crash leaves nothing but files in `_tmp`. Each is locked while its writer lives, so that `sweep_temporary` can tell.
+Order of writes: the bytes are written to `_tmp/{nonce}` and fsynced, so that a named object is complete; `link` gives
+the name only if it is free; the folder is fsynced before the answer, so that the answer survives a power loss. A crash
+leaves nothing but files in `_tmp`. Each is locked while its writer lives, so that `sweep_temporary` spares it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ RECEIVERS = 2  # threads that write payloads, so that these do not stand before 
 
 
 class LocalStore(Unsigned):
-    """A PayloadStore in the folder `root`, a path or a file:// URL; the folder is made when the first object is."""
+    """A PayloadStore in the folder `root`, a path or a file:// URL. The first object creates the folder."""
 
     def __init__(self, root: Path | str, ids: Ids) -> None:
         self._files = LocalFileSystem()
@@ -40,7 +40,7 @@ class LocalStore(Unsigned):
         self._durable: set[str] = set()  # folders whose own names are known to be fsynced
 
     async def create(self, name: str, data: Data) -> bool:
-        """As ObjectStore: True once file and name are fsynced; False, as durably, where the name is taken."""
+        """As ObjectStore. True once file and name are fsynced; False, as durably, if the name exists."""
         return await asyncio.to_thread(self._create, check_name(name), data, self._ids.nonce())
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
@@ -54,7 +54,7 @@ class LocalStore(Unsigned):
         return await asyncio.to_thread(self._size, self._path(name))
 
     async def delete(self, name: str) -> None:
-        """As ObjectStore; folders left empty go too. Not fsynced: after a power loss it may be back."""
+        """As ObjectStore. Also removes folders left empty. Not fsynced: after a power loss the object may be back."""
         await asyncio.to_thread(self._delete, self._path(name))
 
     def open(self, name: str) -> BinaryIO:
@@ -63,7 +63,7 @@ class LocalStore(Unsigned):
             return cast(BinaryIO, self._files.open(self._path(name), "rb"))
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        """As ObjectStore. Reads the folders that hold the answer, and one stat a name."""
+        """As ObjectStore. Reads the folders that contain the answer, with one stat per name."""
         return [*await asyncio.to_thread(self._list, check_prefix(prefix), after, limit)]
 
     def uri(self, name: str) -> str:
@@ -71,8 +71,8 @@ class LocalStore(Unsigned):
         return f"file://{self._path(name)}"
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
-        """As PayloadStore. Raises what `chunks` raises, too, and StoreUnavailable where the disk is full; in memory it
-        has two pieces of 1 MiB. Cancelled at its very end it may have made the object, whole and checked."""
+        """As PayloadStore. Also raises the errors of `chunks`, and StoreUnavailable if the disk is full. Holds two
+        buffers of 1 MiB in memory. If it is cancelled at its very end, the object may exist, whole and checked."""
         path, temporary = self._path(name), f"{self._root}/{TEMPORARY}{self._ids.nonce()}"
         spool = Spool(temporary, self._receivers)
         try:
@@ -82,15 +82,15 @@ class LocalStore(Unsigned):
             await spool.discard()
 
     async def digest(self, name: str) -> tuple[int, str | None]:
-        """As PayloadStore; a folder knows no digests."""
+        """As PayloadStore; a folder has no digests."""
         return await self.size(name), None
 
     async def sweep_temporary(self) -> int:
-        """Remove what crashed writers left in `_tmp`; to be called at start. How many files went."""
+        """Removes the files of crashed writers from `_tmp`; to be called at start. Returns their number."""
         return await asyncio.to_thread(self._sweep)
 
     async def close(self) -> None:
-        """Nothing is held open; the threads that write payloads end with the store."""
+        """Does nothing: no file is held open, and the threads that write payloads end with the store."""
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{check_name(name)}"
@@ -117,7 +117,7 @@ class LocalStore(Unsigned):
         return created
 
     def _try_link(self, temporary: str, path: str, folder: str) -> bool | None:
-        """Whether the name was free; None: a delete took the folder in between, for it was empty."""
+        """Tells whether the name was free. None: a concurrent delete removed the folder, since it was empty."""
         try:
             self._make_durable(folder)
             os.link(temporary, path)
@@ -131,7 +131,7 @@ class LocalStore(Unsigned):
         return True
 
     def _make_durable(self, folder: str) -> None:
-        """Make a folder and those above it; one that others made may not be fsynced yet."""
+        """Makes a folder and its parents durable; one that another process made may not be fsynced yet."""
         if folder == self._root or folder in self._durable:
             return
         parent = os.path.dirname(folder)
@@ -172,10 +172,10 @@ class LocalStore(Unsigned):
             return (*islice(self._walk(prefix[: prefix.rfind("/") + 1], prefix, after), limit),)
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
-        """Names in `folder` (empty, or ending in `/`) and below, in byte order.
+        """Yields the names in `folder` (empty, or ending in `/`) and below, in byte order.
 
-        A folder's place in that order is its name with the slash, and only a stat tells which ones are folders; so
-        each name waits in the heap as if it were a file's, and a folder goes back with its slash.
+        A folder sorts by its name with the slash, and only a stat tells which names are folders. So each name is put
+        into the heap as if it were a file's, and a folder is put back with its slash.
         """
         heap = [name for name in self._children(folder) if name.startswith(prefix) and _reaches(name, after)]
         heapq.heapify(heap)
@@ -202,13 +202,13 @@ class LocalStore(Unsigned):
 
 
 def _reaches(name: str, after: str) -> bool:
-    """Whether the name, or one below it if it is a folder, may sort behind `after`."""
+    """Tells whether the name, or one below it if it is a folder, may sort after `after`."""
     return name + "/" > after or after.startswith(name + "/")
 
 
 @contextmanager
 def _answers() -> Iterator[None]:
-    """The errors of reads and deletes: a folder is not an object, and what the disk refuses is unavailable."""
+    """Translates the errors of reads and deletes: a folder is not an object, and a disk error is StoreUnavailable."""
     try:
         yield
     except (NotADirectoryError, IsADirectoryError) as error:
@@ -221,7 +221,7 @@ def _answers() -> Iterator[None]:
 
 @contextmanager
 def _written(path: str, data: Data) -> Iterator[None]:
-    """A new file with these bytes, fsynced, and locked until the end of the block."""
+    """Creates a file with these bytes, fsynced, and locked until the end of the block."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -241,7 +241,7 @@ def _sync_folder(path: str) -> None:
 
 
 def _sweep_one(path: str) -> bool:
-    """Remove a temporary file unless its writer lives (or was quicker)."""
+    """Removes a temporary file unless its writer lives (or has just removed it)."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -20,9 +20,9 @@ def _no_faults(moment: str, name: str) -> None:
 class MemoryStore(Unsigned):
     """A PayloadStore in memory.
 
-    `faults(moment, name)` is called before and after each act, with moments like "before create" and "after create"
-    (create, read, size, list, delete, open, receive; for list the name is the prefix). What it raises is what the
-    caller sees: StoreUnavailable at "after create" is the reset after it happened.
+    `faults(moment, name)` is called before and after each operation, with moments like "before create" and "after
+    create" (create, read, size, list, delete, open, receive; for list the name is the prefix). The caller gets the
+    error that it raises: StoreUnavailable at "after create" stands for a connection reset after the create took effect.
     """
 
     def __init__(self, faults: Callable[[str, str], None] = _no_faults) -> None:
@@ -65,7 +65,7 @@ class MemoryStore(Unsigned):
             return heapq.nsmallest(limit, (n for n in self._objects if n.startswith(prefix) and n > after))
 
     def uri(self, name: str) -> str:
-        """As PayloadStore; nobody else can open it."""
+        """As PayloadStore; no other process can open it."""
         return f"memory:///{check_name(name)}"
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
@@ -84,7 +84,7 @@ class MemoryStore(Unsigned):
             return digest
 
     async def digest(self, name: str) -> tuple[int, str | None]:
-        """As PayloadStore; it knows no digests."""
+        """As PayloadStore; it has no digests."""
         return await self.size(name), None
 
     def _get(self, name: str) -> bytes:

@@ -1,22 +1,24 @@
-"""Which object names are legal, for every store alike.
+"""The names that an object may have, the same for every store.
 
-A name that is not legal was built wrongly by this program (what users send is checked where it comes in), so it is a
-ValueError. Never both `a` and `a/b`: the stores need not agree on what that means.
+An invalid name is a bug of this program (names from users are checked where they arrive), hence a ValueError. Callers
+never use both `a` and `a/b`: stores need not agree on what that means.
 """
 
 TEMPORARY = "_tmp/"
 
 
 def check_name(name: str) -> str:
-    """The name itself. Raises ValueError for absolute names, empty parts, `.`, `..`, NUL and names below `_tmp/`."""
+    """Returns the name itself. Raises ValueError for absolute names, empty parts, `.`, `..`, NUL and names below
+    `_tmp/`."""
     _check_parts(name, name.split("/"))
     return name
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix itself; its last part may be empty, or end inside a name. Raises ValueError as `check_name`.
+    """Returns the prefix itself; its last part may be empty, or the beginning of a name. Raises ValueError as
+    `check_name`.
 
-    One that ends in the part `.` or `..` is refused as well: MinIO lists none.
+    A prefix that ends in the part `.` or `..` is refused as well: MinIO lists nothing for it.
     """
     *folders, last = prefix.split("/")
     _check_parts(prefix, [*folders, last] if last else folders)

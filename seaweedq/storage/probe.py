@@ -1,8 +1,8 @@
-"""The start-up probe: does the store keep the one promise that safety rests on?
+"""The start-up probe: checks that the store has create-if-absent, the guarantee that safety depends on.
 
-Many writers race for one fresh name, and one comes late. Exactly one may win, and its bytes must stay. A store with
-several endpoints is raced at each of them, and then at all of them at once: each may be honest for itself, and yet know
-nothing of the others.
+Many writers race to create one new name, and one comes late. Exactly one may win, and its bytes must stay. A store with
+several endpoints is probed at each of them, and then at all of them at once: each endpoint may be correct alone, and
+yet know nothing of the others.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ ATTEMPTS = 5  # for each racer: S3 answers 409 while a concurrent put is being r
 
 
 async def probe(store: ObjectStore, ids: Ids, racers: int = 32) -> None:
-    """Race `racers` creates of one fresh name below `_probe/`, and remove it again; at each of the store's endpoints.
+    """Races `racers` creates of one new name below `_probe/`, and removes it again; at each of the store's endpoints.
 
-    An endpoint that does not answer is left out for this start, unless none does. Raises UnfitStore, which says what
-    the store ignores (fields: racers, winners); StoreUnavailable where a racer got no answer.
+    An endpoint that does not answer is excluded until the next start, unless none answers. Raises UnfitStore, which
+    says what the store ignores (fields: racers, winners); StoreUnavailable if a racer got no answer.
     """
     if not isinstance(endpoints := getattr(store, "endpoints", None), Sequence):
         await _race([store], ids, racers)
@@ -75,7 +75,7 @@ def _verdict(racers: int, winners: int) -> str:
 
 
 async def _create(store: ObjectStore, name: str, content: bytes) -> bool:
-    """Whether this content won; after an unknown answer 'taken' may mean 'by this very content'."""
+    """Tells whether this content won. After an unknown outcome, "exists" may mean "with this very content"."""
     for attempt in range(ATTEMPTS):
         try:
             return await store.create(name, content) or (attempt > 0 and await store.read(name) == content)

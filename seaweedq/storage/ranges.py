@@ -1,7 +1,7 @@
 """A seekable file over range requests, for readers of Parquet in worker threads.
 
-Parquet is read from its end: the tail, which came with the first request, mostly holds the whole footer. Small reads
-that follow one another share a request.
+Parquet is read from its end: the tail, which came with the first request, usually holds the whole footer. Small
+consecutive reads share a request.
 """
 
 import io
@@ -15,10 +15,10 @@ AHEAD_BYTES = 256 * 1024
 
 
 class RangeReader(io.RawIOBase):
-    """An object of `size` bytes that ends with `tail`; `fetch(start, end)` gets the rest.
+    """An object of `size` bytes that ends with `tail`; `fetch(start, end)` gets the other bytes.
 
-    A read gives all that was asked for, up to the end, or raises: what `fetch` raises, and StoreUnavailable for a short
-    answer.
+    A read returns all requested bytes, up to the end, or raises: the errors of `fetch`, and StoreUnavailable for a
+    short answer.
     """
 
     def __init__(self, fetch: Callable[[int, int], bytes], size: int, tail: bytes) -> None:
@@ -29,27 +29,27 @@ class RangeReader(io.RawIOBase):
         self._ahead = (0, b"")
 
     def readable(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
     def tell(self) -> int:
-        """The position in bytes."""
+        """Returns the position in bytes."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """As any file. Raises ValueError for a place before the start."""
-        place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        if place < 0:
-            raise ValueError(f"the seek position {place} is negative")
-        self._at = place
-        return place
+        """Moves the position, as in any file. Raises ValueError for a position before the start."""
+        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if position < 0:
+            raise ValueError(f"the seek position {position} is negative")
+        self._at = position
+        return position
 
     def read(self, size: int | None = -1) -> bytes:
-        """That many bytes, fewer only at the end; all up to the end if negative or None."""
+        """Returns `size` bytes, fewer only at the end; all up to the end if `size` is negative or None."""
         end = self._size if size is None or size < 0 else min(self._at + size, self._size)
         if self.closed:
             raise ValueError("the file is closed")
@@ -58,11 +58,11 @@ class RangeReader(io.RawIOBase):
         return found
 
     def readall(self) -> bytes:
-        """All up to the end."""
+        """Returns all bytes up to the end."""
         return self.read()
 
     def readinto(self, buffer: Any) -> int:
-        """As any file; fills the buffer unless the end comes first."""
+        """Fills the buffer, unless the end comes first. Returns the number of bytes."""
         space = memoryview(buffer).cast("B")
         found = self.read(len(space))
         space[: len(found)] = found

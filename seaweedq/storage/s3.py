@@ -1,7 +1,7 @@
-"""Objects below a prefix of a bucket, on AWS or whatever speaks S3 and keeps create-if-absent.
+"""Objects below a prefix of a bucket, on AWS or another S3 that supports create-if-absent.
 
-Creates are single conditional puts (`If-None-Match: *`), so an object is at most 5 GB, and nothing is ever left half
-done; payloads, which clients upload, are in `s3_payloads`. Credentials, region and profiles are boto's: AWS_*
+Creates are single conditional puts (`If-None-Match: *`), so an object has at most 5 GB, and an interrupted one leaves
+nothing behind. Payloads, which clients upload, are in `s3_payloads`. Credentials, region and profiles are boto's: AWS_*
 variables, ~/.aws, instance roles.
 """
 
@@ -24,10 +24,10 @@ _URL = re.compile(r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?P<prefix>
 
 
 class S3Store(S3Payloads):
-    """A PayloadStore at `url` (s3://bucket/prefix), reached at `endpoint`; None: where boto's variables and files say.
+    """A PayloadStore at `url` (s3://bucket/prefix) through `endpoint`; None: the one in boto's variables and files.
 
-    `addressing`: auto, path or virtual. All awaited methods belong to one event loop, `open` to any thread: what it
-    gives reads through fsspec's own thread. Raises InvalidRequest for a URL that is none.
+    `addressing`: auto, path or virtual. All awaited methods belong to one event loop, `open` to any thread: its reader
+    uses fsspec's own thread. Raises InvalidRequest for an invalid URL.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class S3Store(S3Payloads):
         super().__init__(bucket(on_loop=True), bucket(on_loop=False), root)
 
     async def create(self, name: str, data: Data) -> bool:
-        """As ObjectStore. Raises UnfitStore where the store does not know the condition."""
+        """As ObjectStore. Raises UnfitStore if the store does not support the condition."""
         return await self._bucket.create(self._key(name), data)
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
@@ -88,28 +88,28 @@ class S3Store(S3Payloads):
         return names
 
     def open(self, name: str) -> BinaryIO:
-        """As ObjectStore. Raises StoreUnavailable as well, and so do the reader's reads."""
+        """As ObjectStore. It and the reader's reads also raise StoreUnavailable."""
         key = self._key(name)
         tail, _, size = sync(self._readers.loop, self._readers.read, key, f"-{TAIL_BYTES}")
         fetch = partial(sync, self._readers.loop, _range, self._readers, key)
         return cast(BinaryIO, RangeReader(fetch, size, tail))
 
     async def sweep_temporary(self) -> int:
-        """A put that was cut off leaves nothing."""
+        """Removes nothing, since an interrupted put leaves nothing behind. Returns 0."""
         return 0
 
     async def close(self) -> None:
-        """Close the loop's connections. Readers go on; their connections go with the store."""
+        """Closes the loop's connections. Readers can still be used; their connections are closed with the store."""
         await self._bucket.close()
 
 
 def s3_stores(url: str, endpoints: Sequence[str], addressing: str = "auto") -> list[S3Store]:
-    """One store for each endpoint; without any, the one where boto's variables and files say."""
+    """Returns one store per endpoint; without endpoints, one at the endpoint in boto's variables and files."""
     return [S3Store(url, endpoint, addressing) for endpoint in endpoints or (None,)]
 
 
 async def _range(bucket: Bucket, key: str, start: int, end: int | None) -> bytes:
-    """The bytes [start, end), cut at the object's end; also from a store that ignores the range."""
+    """Returns the bytes [start, end), cut at the object's end; also from a store that ignores the range."""
     whole = start == 0 and end is None
     data, first, size = await bucket.read(key, None if whole else f"{start}-{'' if end is None else end - 1}")
     stop = size if end is None else min(end, size)

@@ -1,8 +1,8 @@
-"""Presigned GETs by the thousand: botocore takes 0.3 ms or more for each, so it signs one, and the others follow it.
+"""Presigned GETs by the thousand: botocore needs 0.3 ms or more for each, so it signs one, and the others are derived.
 
-Nothing of a URL is made up here. What differs between two of the same moment is the key and the signature over it
-(Signature Version 4, query parameters); all else is the example's. An example that does not come out letter by letter
-as botocore signed it is none.
+No part of a URL is invented here. Two URLs of the same moment differ in the key and in the signature over it (Signature
+Version 4, query parameters); everything else is copied from the example. An example is used only if this code
+reproduces it letter by letter as botocore signed it.
 """
 
 import hmac
@@ -17,7 +17,7 @@ _ALGORITHM, _SIGNATURE = "AWS4-HMAC-SHA256", "&X-Amz-Signature="
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What URLs of the same moment share."""
+    """The parts that presigned URLs of the same moment share."""
 
     origin: str
     host: str
@@ -30,9 +30,9 @@ class Example:
 
     @staticmethod
     def of(url: str, key: str, secret: str) -> "Example | None":
-        """An example from a presigned GET of `key`; None where it is of another kind than those that are known here.
+        """Parses a presigned GET of `key` into an example; None if its kind is not supported here.
 
-        `secret` is the secret access key of whoever signed it.
+        `secret` is the secret access key that signed it.
         """
         parts = urlsplit(url)
         query, _, _ = parts.query.partition(_SIGNATURE)
@@ -54,7 +54,7 @@ class Example:
         return example if example.url(key) == url else None
 
     def url(self, key: str) -> str:
-        """The presigned GET of another key."""
+        """Returns the presigned GET of another key."""
         path = self.folder + quote(key, safe="/~")
         request = f"GET\n{path}\n{self.sorted_query}\nhost:{self.host}\n\nhost\nUNSIGNED-PAYLOAD"
         said = f"{_ALGORITHM}\n{self.moment}\n{self.scope}\n{sha256(request.encode()).hexdigest()}"

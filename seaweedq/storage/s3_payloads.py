@@ -1,12 +1,12 @@
-"""Payloads on S3: requests that clients send to the store themselves, and uploads in parts.
+"""Payloads on S3: requests that clients send to the store themselves, and multipart uploads.
 
-Signing asks nobody. A signature covers the method, the key, the time and every header of the `SignedRequest`; so the
-store itself refuses another size or content type, and other bytes where their SHA-256 is stated. A put carries
-`If-None-Match: *`: whoever still has its URL cannot overwrite what was published since, and gets 412. Nor can a put be
-made into a copy of what its sender may not read: see `no_copies`.
+Signing needs no request. A signature covers the method, the key, the time and every header of the `SignedRequest`; so
+the store itself refuses another size or content type, and other bytes if their SHA-256 is stated. A put carries
+`If-None-Match: *`: a client that still has its URL cannot overwrite an object published since, and gets 412. Nor can a
+put be turned into a copy of an object that its sender may not read: see `no_copies`.
 
-No store is trusted with this alone: moto checks neither signatures nor times nor digests, and others may not know one
-of the headers. So size and digest are looked at once more before a payload is published.
+No store is trusted with this alone: moto checks neither signatures nor times nor digests, and others may not support
+one of the headers. So size and digest are checked once more before a payload is published.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ PARTS_PAGE = 1000  # the most that S3 lists at once
 
 
 class S3Payloads:
-    """The half of PayloadStore that is about payloads, for objects of `bucket` below `root`, which is empty or ends
-    in a slash. `readers` is the same bucket, on another thread's loop."""
+    """The payload methods of PayloadStore, for objects of `bucket` below `root`, which is empty or ends in a slash.
+    `readers` is the same bucket, on another thread's loop."""
 
     presigns: bool = True
 
@@ -43,14 +43,14 @@ class S3Payloads:
         return f"s3://{self._bucket.name}/{self._key(name)}"
 
     async def receive(self, name: str, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str | None:
-        """Not here. Raises NotImplementedError: clients put to the store itself."""
+        """Raises NotImplementedError: clients put payloads to the store itself."""
         raise NotImplementedError(
             "this store receives no payloads: clients put them to S3 themselves, with signed requests"
         )
 
     async def digest(self, name: str) -> tuple[int, str | None]:
-        """As PayloadStore. A composite checksum is not one of the whole object; nor is one of which the store does not
-        say so."""
+        """As PayloadStore. A composite checksum is not one of the whole object; nor is one that the store does not
+        label as such."""
         answer = await self._bucket.head(self._key(name), ChecksumMode="ENABLED")
         whole = answer.get("ChecksumType") == "FULL_OBJECT"
         found = answer.get("ChecksumSHA256") if whole else None
@@ -59,7 +59,8 @@ class S3Payloads:
     async def presign_put(
         self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
     ) -> SignedRequest:
-        """As PayloadStore; 412 if the object is there. Raises ValueError unless 1 <= expires_s <= MAX_EXPIRES_S."""
+        """As PayloadStore; the put gets 412 if the object exists. Raises ValueError unless 1 <= expires_s <=
+        MAX_EXPIRES_S."""
         headers = {"Content-Length": f"{size}", "Content-Type": content_type, "If-None-Match": "*"}
         stated: dict[str, Any] = {"ContentLength": size, "ContentType": content_type, "IfNoneMatch": "*"}
         if sha256 is not None:
@@ -69,8 +70,8 @@ class S3Payloads:
         return SignedRequest(url, "PUT", {**headers, **no_copies(url)})
 
     async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
-        """As PayloadStore; it may hold for a twentieth less, since many follow one example. Raises ValueError unless
-        1 <= expires_s <= MAX_EXPIRES_S."""
+        """As PayloadStore; the URL may be valid for a twentieth less, since many are derived from one example. Raises
+        ValueError unless 1 <= expires_s <= MAX_EXPIRES_S."""
         now_s = asyncio.get_running_loop().time()
         if expires_s != self._example_for or now_s >= self._until_s:
             url = await self._sign("get_object", name, expires_s)
@@ -89,12 +90,12 @@ class S3Payloads:
         return SignedRequest(url, "PUT", {"Content-Length": f"{size}", **no_copies(url)})
 
     async def begin_parts(self, name: str, content_type: str) -> str:
-        """As PayloadStore. Where the answer was lost the store keeps an upload without parts, that nobody knows."""
+        """As PayloadStore. If the answer is lost, the store keeps an upload without parts that no broker knows."""
         answer = await self._bucket.ask("create_multipart_upload", self._key(name), ContentType=content_type)
         return str(answer["UploadId"])
 
     async def list_parts(self, name: str, parts: str) -> list[Part]:
-        """As PayloadStore; one request for each 1000 parts."""
+        """As PayloadStore; one request per 1000 parts."""
         found: list[Part] = []
         more = True
         while more:
@@ -105,8 +106,8 @@ class S3Payloads:
         return found
 
     async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
-        """As PayloadStore; an object that is there already is never replaced, and the parts go. Raises StoreUnavailable
-        also where a part has changed since, or is too small to be followed by another: the code says which."""
+        """As PayloadStore. An existing object is never replaced; then the parts are removed. Also raises
+        StoreUnavailable if a part has changed since, or is too small to be followed by another: the code says which."""
         manifest = [{"PartNumber": each.number, "ETag": each.etag} for each in sorted(found, key=attrgetter("number"))]
         stated = {"UploadId": parts, "MultipartUpload": {"Parts": manifest}, "IfNoneMatch": "*"}
         try:
@@ -119,15 +120,15 @@ class S3Payloads:
             await self.abort_parts(name, parts)
 
     async def abort_parts(self, name: str, parts: str) -> None:
-        """As PayloadStore. A part whose put is under way may come later: abort again once its URL has expired."""
+        """As PayloadStore. A part whose put is in flight may arrive later: abort again once its URL has expired."""
         try:
             await self._bucket.ask("abort_multipart_upload", self._key(name), UploadId=parts)
         except FileNotFoundError:
             pass
 
     async def _aside(self, method: str, name: str, **stated: Any) -> dict[str, Any]:
-        """Ask on the readers' loop: botocore takes 80 ms for the XML of a page of parts, and the broker's waits for no
-        such thing."""
+        """Sends a request on the readers' loop: botocore needs 80 ms to parse a page of parts, which must not block the
+        broker's loop."""
         asked = self._readers.ask(method, self._key(name), **stated)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._readers.loop))
 

@@ -1,7 +1,7 @@
-"""Requests to one bucket at one endpoint, and what each answer means. The store above knows nothing of boto.
+"""Requests to one bucket at one endpoint, and the meaning of their answers. Only this module knows boto.
 
-A create is sent once: not by s3fs, botocore or aiohttp a second time, since the 412 of the second try might answer the
-first. Everything else may be sent again, and is, once: a connection that lay idle may be closed as it is taken.
+A create is sent once: s3fs, botocore and aiohttp must not repeat it, since the 412 of a second attempt might answer the
+first. Every other request may be repeated, and is, once: an idle connection may be closed just as it is used.
 
 One `Bucket` belongs to one event loop, that of its first request.
 """
@@ -24,22 +24,22 @@ from seaweedq.storage.interface import Data
 
 T = TypeVar("T")
 
-SLOWEST_BYTES_PER_S = 1024 * 1024  # an upload below this rate is given up
-PIECE_BYTES = 256 * 1024
-THREAD_BYTES = 1024 * 1024  # a checksum over more is made in a thread
-TRIES = 2  # of what may be sent again
+SLOWEST_BYTES_PER_S = 1024 * 1024  # an upload below this rate is cancelled
+CHUNK_BYTES = 256 * 1024
+THREAD_BYTES = 1024 * 1024  # a checksum over more is computed in a thread
+TRIES = 2  # of a request that may be repeated
 _NO_COPY = "x-amz-copy-source-if-match"
 _NO_COPIES = {_NO_COPY: '"no-copies"'}
 _AWS = re.compile(r"\.amazonaws\.com(\.cn)?$")
-# s3fs makes OSErrors of the store's answers; the others are those of a request that got none, or not all of it.
+# s3fs turns the store's error answers into OSErrors; the others mean that no answer, or not all of it, came.
 FAILURES = (OSError, BotoCoreError, ResponseParserError, aiohttp.ClientError)
 
 
-class _Pieces:
-    """A body that aiohttp sends without copies, with a turn for the rest of the loop after each piece.
+class _Body:
+    """A request body that aiohttp sends without copies, letting other tasks run after each chunk.
 
     Bytes would be worse: botocore makes a file of them, which waits for '100 Continue' and is read in threads, and
-    aiohttp sends it again when its connection breaks, also after the store has taken it.
+    aiohttp sends it again when its connection breaks, even after the store has received it.
     """
 
     def __init__(self, data: Data) -> None:
@@ -49,13 +49,13 @@ class _Pieces:
         return len(self._data)
 
     async def __aiter__(self) -> AsyncIterator[memoryview]:
-        for start in range(0, len(self._data), PIECE_BYTES):
-            yield self._data[start : start + PIECE_BYTES]
+        for start in range(0, len(self._data), CHUNK_BYTES):
+            yield self._data[start : start + CHUNK_BYTES]
 
 
 class Bucket:
-    """A bucket at an endpoint (None: as boto's variables and files say). `on_loop`: requests are awaited on the
-    caller's loop; else s3fs' own thread has the loop, and `sync` waits for it."""
+    """A bucket at an endpoint (None: the one in boto's variables and files). `on_loop`: requests are awaited on the
+    caller's loop; otherwise s3fs' own thread runs the loop, and `sync` waits for it."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Bucket:
     ) -> None:
         self.name = name
         self._where = f"bucket {name}" + (f" at {endpoint}" if endpoint else "")
-        self._patience_s = connect_timeout_s + read_timeout_s
+        self._timeout_s = connect_timeout_s + read_timeout_s
         self._files = S3FileSystem(
             asynchronous=on_loop,
             skip_instance_cache=True,
@@ -82,7 +82,7 @@ class Bucket:
                 "retries": {"total_max_attempts": 1, "mode": "standard"},
                 "signature_version": "s3v4",
                 "request_checksum_calculation": "when_required",  # `create` has its own
-                "parameter_validation": False,  # it does not know `_Pieces`
+                "parameter_validation": False,  # botocore does not know `_Body`
                 # The CRC guards the content, and TLS the way; hashing 64 MiB would stop the loop for 50 ms or more.
                 "s3": {"addressing_style": addressing, "payload_signing_enabled": False},
             },
@@ -91,17 +91,17 @@ class Bucket:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of s3fs' thread."""
+        """Returns the loop of s3fs' thread."""
         found: asyncio.AbstractEventLoop = self._files.loop
         return found
 
     async def create(self, key: str, data: Data) -> bool:
-        """Put an object unless the key is taken; False: it is."""
+        """Puts an object unless the key exists; False: it exists."""
         crc = zlib.crc32(data) if len(data) < THREAD_BYTES else await asyncio.to_thread(zlib.crc32, data)
         checksum = {"ChecksumAlgorithm": "CRC32", "ChecksumCRC32": base64.b64encode(crc.to_bytes(4, "big")).decode()}
         try:
-            async with asyncio.timeout(self._patience_s + len(data) / SLOWEST_BYTES_PER_S):
-                await self._call("put_object", Key=key, Body=_Pieces(data), IfNoneMatch="*", **checksum)
+            async with asyncio.timeout(self._timeout_s + len(data) / SLOWEST_BYTES_PER_S):
+                await self._call("put_object", Key=key, Body=_Body(data), IfNoneMatch="*", **checksum)
         except FAILURES as error:
             status, code = _answer(error)
             if status == 412:
@@ -114,9 +114,10 @@ class Bucket:
         return True
 
     async def read(self, key: str, span: str | None) -> tuple[bytes, int, int]:
-        """The bytes of a range such as `0-9`, `5-` or `-100`, where they begin, and the object's size in bytes.
+        """Returns the bytes of a range such as `0-9`, `5-` or `-100`, their first position, and the object's size in
+        bytes.
 
-        The range may be cut at the end, and is empty beyond it. Raises FileNotFoundError.
+        The range may be cut at the object's end, and is empty beyond it. Raises FileNotFoundError.
         """
 
         async def once() -> tuple[bytes, int, int]:
@@ -134,11 +135,11 @@ class Bucket:
             return b"", 0, 0
 
     async def size(self, key: str) -> int:
-        """Size in bytes. Raises FileNotFoundError."""
+        """Returns the size in bytes. Raises FileNotFoundError."""
         return int((await self.head(key))["ContentLength"])
 
     async def head(self, key: str, **parameters: Any) -> dict[str, Any]:
-        """What is known of an object. Raises FileNotFoundError."""
+        """Returns the metadata of an object. Raises FileNotFoundError."""
         try:
             return await self.ask("head_object", key, **parameters)
         except FileNotFoundError:  # its answer has no body to say whether the bucket is there
@@ -146,21 +147,21 @@ class Bucket:
             raise
 
     async def ask(self, method: str, key: str, **parameters: Any) -> dict[str, Any]:
-        """The answer to a request that may be sent again. Raises FileNotFoundError where its object, or its multipart
-        upload, is not there."""
+        """Sends a request that may be repeated, and returns its answer. Raises FileNotFoundError if its object, or its
+        multipart upload, does not exist."""
         return await self._repeat(f"{method} {key}", lambda: self._call(method, Key=key, **parameters))
 
     async def delete(self, key: str) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Removes an object; a missing one is no error."""
         try:
             await self.ask("delete_object", key)
         except FileNotFoundError:
             pass
 
     async def list(self, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
-        """Returns a page of keys with this prefix behind `after`, at most `limit`, and whether there are more.
+        """Returns a page of keys with this prefix after `after`, at most `limit`, and whether there are more.
 
-        `StartAfter` that does not begin with the prefix is left out: SeaweedFS 4.44 lists other keys then, or none.
+        A `StartAfter` that does not begin with the prefix is left out: SeaweedFS 4.44 then lists other keys, or none.
         """
         if after > prefix and not after.startswith(prefix):
             return [], False  # `after` is behind all keys with this prefix
@@ -172,7 +173,7 @@ class Bucket:
         return [each["Key"] for each in page.get("Contents", ())], bool(page["IsTruncated"])
 
     async def presign(self, method: str, key: str, expires_s: int, **parameters: Any) -> str:
-        """A URL that allows one kind of request without credentials; never to be logged. Asks nobody.
+        """Returns a URL that allows one kind of request without credentials; never log it. Sends no request.
 
         A put may need headers beyond those of the parameters: see `no_copies`.
         """
@@ -187,19 +188,19 @@ class Bucket:
         return url
 
     async def secret(self) -> str:
-        """The secret access key that signs."""
+        """Returns the secret access key that signs."""
         await self._connect()
         found = await (await self._files.set_session())._request_signer._credentials.get_frozen_credentials()
         return str(found.secret_key)
 
     async def close(self) -> None:
-        """Close the connections; what comes after makes new ones."""
+        """Closes the connections; a later request opens new ones."""
         if self._files._s3 is not None:
             await self._files._s3.__aexit__(None, None, None)
 
     async def _connect(self) -> None:
-        """Make the client before the first request. Raises InvalidRequest where the settings that boto found are none,
-        such as an endpoint that is no URL."""
+        """Makes the client before the first request. Raises InvalidRequest if boto's settings are invalid, such as an
+        endpoint that is not a URL."""
         if self._files._s3 is None:
             try:
                 await self._files.set_session()
@@ -213,7 +214,8 @@ class Bucket:
         return answer
 
     async def _repeat(self, what: str, act: Callable[[], Awaitable[T]]) -> T:
-        """Raises FileNotFoundError, `_Beyond`, and StoreUnavailable for all else."""
+        """Calls `act` up to TRIES times. Raises FileNotFoundError, `_Beyond`, and StoreUnavailable for all other
+        failures."""
         for last in range(TRIES):
             try:
                 return await act()
@@ -235,26 +237,26 @@ class Bucket:
 
 
 def no_copies(url: str) -> dict[str, str]:
-    """The headers that a presigned put must be sent with so that it cannot be made into a copy."""
+    """Returns the headers that must accompany a presigned put so that it cannot be turned into a copy."""
     return _NO_COPIES if _NO_COPY in url.partition("X-Amz-SignedHeaders=")[2] else {}
 
 
 def _bar_copies(request: Any, **_: Any) -> None:
-    """Sign a condition that no object meets, and that concerns copies alone.
+    """Signs a condition that no object meets, and that applies to copies alone.
 
-    MinIO (and others) let whoever has a presigned put add `x-amz-copy-source`, unsigned: it then copies any object that
-    the broker may read. AWS refuses headers that are not signed, and may refuse this one in a put.
+    MinIO (and others) let the holder of a presigned put add `x-amz-copy-source`, unsigned: it then copies any object
+    that the broker may read. AWS refuses headers that are not signed, and may refuse this one in a put.
     """
     if request.context.get("is_presign_request") and not _AWS.search(urlsplit(request.url).hostname or ""):
         request.headers[_NO_COPY] = _NO_COPIES[_NO_COPY]
 
 
 class _Beyond(Exception):
-    """A range that begins beyond the object's end."""
+    """The requested range begins beyond the object's end."""
 
 
 def _answer(error: Exception) -> tuple[int, str]:
-    """Status and code of the store's answer; 0 and nothing if there was none."""
+    """Returns status and code of the store's answer; 0 and an empty string if there was none."""
     cause = error.__cause__
     if not isinstance(cause, ClientError):
         return 0, ""
@@ -262,7 +264,7 @@ def _answer(error: Exception) -> tuple[int, str]:
 
 
 def _span(answer: dict[str, Any]) -> tuple[int, int, int]:
-    """First and last byte of the answer's body within the object, and the object's size."""
+    """Returns the first and the last byte of the answer's body within the object, and the object's size."""
     if "ContentRange" not in answer:
         return 0, answer["ContentLength"] - 1, answer["ContentLength"]
     span, _, size = answer["ContentRange"].removeprefix("bytes ").partition("/")

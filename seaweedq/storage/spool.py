@@ -1,8 +1,8 @@
-"""A file made of a stream: memory is bounded, and the event loop never waits for the disk.
+"""Writes a stream to a file with bounded memory; the event loop never waits for the disk.
 
-One piece is hashed and written in a thread while the next one is gathered; there are two buffers, and no more. What the
-threads do to one file they do one at a time, and nothing once it was discarded: a cancelled stream does not wait for
-the disk, and yet leaves nothing.
+One buffer is hashed and written in a thread while the next one is filled; there are two, and no more. The threads work
+on a file one at a time, and not at all once it was discarded: a cancelled stream does not wait for the disk, and yet
+leaves nothing behind.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from seaweedq.storage.direct import write_all
 from seaweedq.storage.interface import Data
 
 T = TypeVar("T")
-PIECE_BYTES = 1024 * 1024
+BUFFER_BYTES = 1024 * 1024
 
 
 class Spool:
-    """A new file at `path`, locked while its writer lives. It must be discarded in the end: its name goes, not what was
-    linked to it."""
+    """A new file at `path`, locked while its writer lives. The caller must discard it in the end, which removes its
+    name but not what was linked to it."""
 
     def __init__(self, path: str, threads: Executor) -> None:
         self._path = path
@@ -37,15 +37,15 @@ class Spool:
         self._one = threading.Lock()
 
     async def fill(self, chunks: AsyncIterator[bytes], size: int, sha256: str | None) -> str:
-        """Write all chunks and fsync: their SHA-256 in hex. Raises InvalidUpload, StoreUnavailable, and what `chunks`
-        raises."""
+        """Writes all chunks and fsyncs. Returns their SHA-256 in hex. Raises InvalidUpload, StoreUnavailable, and the
+        errors of `chunks`."""
         await self.run(self._open)
         writing: asyncio.Future[None] | None = None
-        async with aclosing(_pieces(chunks, size)) as pieces:
-            async for piece in pieces:
+        async with aclosing(_buffers(chunks, size)) as buffers:
+            async for filled in buffers:
                 if writing is not None:
                     await _answer(writing)
-                writing = self._begin(self._append, piece)
+                writing = self._begin(self._append, filled)
         if writing is not None:
             await _answer(writing)
         check_digest(digest := self._sha256.hexdigest(), sha256)
@@ -53,11 +53,12 @@ class Spool:
         return digest
 
     async def run(self, act: Callable[..., T], *arguments: object) -> T:
-        """What `act` gives, in a thread and after all that began before. Raises StoreUnavailable for OSError."""
+        """Calls `act` in a thread, after all calls begun before, and returns its result. Raises StoreUnavailable for
+        OSError."""
         return await _answer(self._begin(act, *arguments))
 
     async def discard(self) -> None:
-        """Close the file and remove its name; that happens also where nobody waits for it."""
+        """Closes the file and removes its name, even if the caller is cancelled."""
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._discard))
 
     def _begin(self, act: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
@@ -68,7 +69,7 @@ class Spool:
                 return act(*arguments)
 
         begun = asyncio.get_running_loop().run_in_executor(self._threads, alone)
-        begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
+        begun.add_done_callback(lambda done: done.cancelled() or done.exception())  # no caller may wait for it any more
         return begun
 
     def _open(self) -> None:
@@ -76,9 +77,9 @@ class Spool:
         self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
-    def _append(self, piece: memoryview) -> None:
-        self._sha256.update(piece)
-        write_all(self._descriptor, piece)
+    def _append(self, data: memoryview) -> None:
+        self._sha256.update(data)
+        write_all(self._descriptor, data)
 
     def _discard(self) -> None:
         with self._one:
@@ -91,14 +92,14 @@ class Spool:
 
 
 def check_size(found: int, size: int) -> None:
-    """Raises InvalidUpload unless so many bytes were announced."""
+    """Raises InvalidUpload unless this number of bytes was announced."""
     if found != size:
         more = "more" if found > size else f"{found}"
         raise InvalidUpload(f"{size} bytes were announced, but {more} arrived", field="size", value=found, bound=size)
 
 
 def check_digest(found: str, sha256: str | None) -> None:
-    """Raises InvalidUpload where another digest was announced."""
+    """Raises InvalidUpload if another digest was announced."""
     if sha256 is not None and found != sha256.lower():
         raise InvalidUpload(
             f"the SHA-256 of the bytes is {found}, not {sha256} as announced", field="sha256", value=found, bound=sha256
@@ -106,7 +107,7 @@ def check_digest(found: str, sha256: str | None) -> None:
 
 
 def unavailable(error: OSError) -> StoreUnavailable:
-    """What the disk refuses, as callers know it."""
+    """Returns the StoreUnavailable that stands for an error of the disk."""
     return StoreUnavailable(
         f"the store's folder cannot be used: {error.strerror}", inside=f"{error}", errno=error.errno
     )
@@ -119,10 +120,10 @@ async def _answer(begun: "asyncio.Future[T]") -> T:
         raise unavailable(error) from error
 
 
-async def _pieces(chunks: AsyncIterator[bytes], size: int) -> AsyncGenerator[memoryview, None]:
-    """The stream in pieces of PIECE_BYTES, the last one smaller. A piece stays as it is until the next but one is asked
-    for. They begin at pages of memory: such pieces go around the page cache."""
-    buffer, spare = _pages(size), _pages(size)
+async def _buffers(chunks: AsyncIterator[bytes], size: int) -> AsyncGenerator[memoryview, None]:
+    """Yields the stream in buffers of BUFFER_BYTES, the last one smaller. A buffer stays unchanged until the next but
+    one is requested. They begin at memory pages: so they bypass the page cache."""
+    buffer, spare = _new_buffer(size), _new_buffer(size)
     filled = total = 0
     async for chunk in chunks:
         total += len(chunk)
@@ -141,5 +142,5 @@ async def _pieces(chunks: AsyncIterator[bytes], size: int) -> AsyncGenerator[mem
         yield buffer[:filled]
 
 
-def _pages(size: int) -> memoryview:
-    return memoryview(cast(Data, mmap.mmap(-1, min(max(size, 1), PIECE_BYTES))))
+def _new_buffer(size: int) -> memoryview:
+    return memoryview(cast(Data, mmap.mmap(-1, min(max(size, 1), BUFFER_BYTES))))

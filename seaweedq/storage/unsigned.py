@@ -1,4 +1,4 @@
-"""The half of PayloadStore that a store of one machine does not have: it signs nothing, and knows no parts."""
+"""The payload methods that a store of one machine lacks: signed requests and multipart uploads."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -7,38 +7,39 @@ from seaweedq.storage.interface import Part, SignedRequest
 
 
 class Unsigned:
-    """A store whose payloads come through `receive`. All else raises NotImplementedError: look at `presigns` first."""
+    """A store whose payloads pass through `receive`. All other payload methods raise NotImplementedError: check
+    `presigns` first."""
 
     presigns: bool = False
 
     async def presign_put(
         self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
     ) -> SignedRequest:
-        """Not here."""
+        """Raises NotImplementedError."""
         self._refuse()
 
     async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
-        """Not here."""
+        """Raises NotImplementedError."""
         self._refuse()
 
     async def begin_parts(self, name: str, content_type: str) -> str:
-        """Not here."""
+        """Raises NotImplementedError."""
         self._refuse()
 
     async def presign_part(self, name: str, parts: str, number: int, expires_s: int, size: int) -> SignedRequest:
-        """Not here."""
+        """Raises NotImplementedError."""
         self._refuse()
 
     async def list_parts(self, name: str, parts: str) -> list[Part]:
-        """Not here."""
+        """Raises NotImplementedError."""
         self._refuse()
 
     async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
-        """Not here."""
+        """Raises NotImplementedError."""
         self._refuse()
 
     async def abort_parts(self, name: str, parts: str) -> None:
-        """Not here."""
+        """Raises NotImplementedError."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

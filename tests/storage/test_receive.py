@@ -17,10 +17,10 @@ from seaweedq.errors import InvalidUpload, StoreUnavailable
 from seaweedq.storage.interface import PayloadStore
 from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
-from seaweedq.storage.spool import PIECE_BYTES, Spool
+from seaweedq.storage.spool import BUFFER_BYTES, Spool
 
 NAME = "_payloads/t/20260102/1"
-DATA = np.random.default_rng(1).bytes(3 * PIECE_BYTES + 12_345)
+DATA = np.random.default_rng(1).bytes(3 * BUFFER_BYTES + 12_345)
 DIGEST = hashlib.sha256(DATA).hexdigest()
 
 
@@ -41,8 +41,8 @@ def left(store: PayloadStore, tmp_path: Path) -> list[str]:
     return os.listdir(folder) if isinstance(store, LocalStore) and folder.exists() else []
 
 
-@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 1, len(DATA)])
-@pytest.mark.parametrize("step", [4_097, 65_536, 5 * PIECE_BYTES])
+@pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES, BUFFER_BYTES + 1, len(DATA)])
+@pytest.mark.parametrize("step", [4_097, 65_536, 5 * BUFFER_BYTES])
 async def test_a_stream_becomes_an_object(receiving: PayloadStore, tmp_path: Path, size: int, step: int) -> None:
     expected = hashlib.sha256(DATA[:size]).hexdigest()
     assert await receiving.receive(NAME, stream(DATA[:size], step), size, expected) == expected
@@ -70,7 +70,7 @@ async def test_a_taken_name_keeps_its_bytes(receiving: PayloadStore, tmp_path: P
         (len(DATA) - 1, None, "size"),
         (len(DATA) + 1, None, "size"),
         (0, None, "size"),
-        (PIECE_BYTES, None, "size"),
+        (BUFFER_BYTES, None, "size"),
         (len(DATA), hashlib.sha256(b"").hexdigest(), "sha256"),
     ],
 )
@@ -104,7 +104,7 @@ async def test_a_stream_that_breaks_leaves_nothing_and_its_error_is_seen(
     receiving: PayloadStore, tmp_path: Path, error: Exception
 ) -> None:
     async def broken() -> AsyncIterator[bytes]:
-        yield DATA[: 2 * PIECE_BYTES + 7]
+        yield DATA[: 2 * BUFFER_BYTES + 7]
         raise error
 
     with pytest.raises(type(error)) as caught:
@@ -113,7 +113,7 @@ async def test_a_stream_that_breaks_leaves_nothing_and_its_error_is_seen(
     assert await receiving.list("") == left(receiving, tmp_path) == []
 
 
-@pytest.mark.parametrize("sent", [0, 1, PIECE_BYTES, 2 * PIECE_BYTES + 1, len(DATA)])
+@pytest.mark.parametrize("sent", [0, 1, BUFFER_BYTES, 2 * BUFFER_BYTES + 1, len(DATA)])
 async def test_a_cancelled_stream_leaves_nothing(receiving: PayloadStore, tmp_path: Path, sent: int) -> None:
     waiting = asyncio.Event()
 
@@ -200,10 +200,10 @@ async def test_the_loop_turns_while_the_disk_is_slow(local: LocalStore, monkeypa
 
 async def test_a_sweep_leaves_what_is_being_received(local: LocalStore, tmp_path: Path) -> None:
     async def swept() -> AsyncIterator[bytes]:
-        yield DATA[: 2 * PIECE_BYTES]
+        yield DATA[: 2 * BUFFER_BYTES]
         assert await local.sweep_temporary() == 0
         assert len(left(local, tmp_path)) == 1
-        yield DATA[2 * PIECE_BYTES :]
+        yield DATA[2 * BUFFER_BYTES :]
 
     assert await local.receive(NAME, swept(), len(DATA), DIGEST) == DIGEST
 

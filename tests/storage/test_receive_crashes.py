@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from seaweedq.storage.local import LocalStore
-from seaweedq.storage.spool import PIECE_BYTES
+from seaweedq.storage.spool import BUFFER_BYTES
 
 NAME = "_payloads/t/20260102/1"
-SIZE = 2 * PIECE_BYTES + 5
+SIZE = 2 * BUFFER_BYTES + 5
 DATA = bytes(SIZE)
 CRASH = """
 import asyncio, os, signal, sys

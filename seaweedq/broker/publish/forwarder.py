@@ -20,7 +20,7 @@ from seaweedq.broker.rpc.forward_frames import Outcome, Parcel, encode
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.errors import SeaweedqError, Unavailable
 from seaweedq.futures import fail, resolve
-from seaweedq.segments.producers import SLOT, Sequences
+from seaweedq.segments.producers import FORWARD, Sequences
 
 SLOTS = 8
 FLIGHTS = 4
@@ -68,7 +68,7 @@ class Slots:
             detail = f"segment {segment} of {topic.name!r} has not answered those before within {timeout_s:g} s"
             raise Unavailable(f"{detail}; nothing was taken") from None
         if not known.free:
-            known.free.append(Slot(f"{SLOT}{self._broker}.{segment}.{known.made}"))
+            known.free.append(Slot(f"{FORWARD}{self._broker}.{segment}.{known.made}"))
             known.made += 1
         slot = known.free.pop()
         try:

@@ -27,7 +27,7 @@ from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import Seal
 from seaweedq.segments.keyrange import KeyRange
-from seaweedq.segments.producers import SLOT, inherited_cuts
+from seaweedq.segments.producers import FORWARD, inherited_cuts
 from seaweedq.storage.interface import ObjectStore
 
 LOOK_S, PAUSE_S = 1.0, 0.1
@@ -216,7 +216,7 @@ class Reshaper:
         heirs = [s for s in intent.successors if s.low < whole.high and whole.low < s.high]
         if segment.seal is None:
             segment.producers.evict(now_us)
-            segment.producers.forget(SLOT, now_us - SLOT_US)
+            segment.producers.forget(FORWARD, now_us - SLOT_US)
             segment.seal = Seal(tuple(s.id for s in heirs), tuple((s.low, s.high) for s in heirs))
         try:
             await self._flusher.flush(segment)
