@@ -1,4 +1,4 @@
-"""Who is alive, who owns what: a small key-value interface, its backends, the key catalogue, membership, election."""
+"""Coordination of the brokers: a small key-value interface, its backends, the key catalogue, membership, election."""
 
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Leases, Page, Put, WatchLost

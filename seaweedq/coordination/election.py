@@ -1,7 +1,7 @@
-"""The election of the one leader: the key `leader`, tied to the winner's lease.
+"""The election of the leader: the key `leader`, tied to the winner's lease.
 
-Nothing is safe because a broker believes that it leads. Every transaction of a leader carries `leader_compare()`, and
-is refused once another broker, or nobody, leads.
+Safety does not depend on a broker's belief that it leads. Every transaction of a leader carries `leader_compare()`, and
+is refused once another broker, or none, leads.
 """
 
 import asyncio
@@ -17,7 +17,8 @@ KEY = LEADER.key()
 
 
 class Election:
-    """One broker's part in the election, from `start` to `stop`; the end of its lease also ends its leadership."""
+    """One broker's participation in the election, from `start` to `stop`; the end of its lease also ends its
+    leadership."""
 
     def __init__(self, coordination: Coordination, membership: Membership, retry_s: float = 1.0) -> None:
         self._coordination = coordination
@@ -28,39 +29,41 @@ class Election:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
-        """Stand for election from now on, after the membership has started: the task that does, and that ends before
-        `stop` only by an error."""
+        """Starts to stand for election, after the membership has started. Returns the task, which ends before `stop`
+        only by an error."""
         self._task = asyncio.create_task(self._run(), name="election")
         return self._task
 
     async def stop(self) -> None:
-        """Stand no more. Who leads goes on leading until the membership stops, which frees the key at once."""
+        """Stops standing for election. A leader stays leader until the membership stops, which frees the key at
+        once."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker leads, as far as it knows."""
+        """Tells whether this broker leads, as far as it knows."""
         return self._elected.is_set() and self._membership.valid()
 
     async def elected(self) -> None:
-        """Wait until this broker leads."""
+        """Waits until this broker leads."""
         await self._elected.wait()
 
     async def leader(self) -> str | None:
-        """Who leads."""
+        """Returns the id of the leader, if there is one."""
         there = await self._coordination.get(KEY)
         return LEADER.decode(there.value).broker if there else None
 
     def leader_compare(self) -> Compare:
-        """Holds as long as this broker leads. Raises Fenced where it does not even believe so."""
+        """Returns a comparison that holds as long as this broker leads. Raises Fenced if it knows that it does not."""
         if not self.is_leader:
             raise Fenced(f"{self._membership.broker} is not the leader")
         return Compare(KEY, self._revision)
 
     async def campaign(self) -> int:
-        """See who leads, take the lead if nobody does; the revision that was seen. Raises CoordinationUnavailable."""
+        """Reads who leads, and takes the lead if no broker does. Returns the revision of the read. Raises
+        CoordinationUnavailable."""
         page = await self._coordination.range(KEY, limit=1)
         won = await self._take() if not page.entries else None
         if page.entries and LEADER.decode(page.entries[0].value).broker == self._membership.broker:

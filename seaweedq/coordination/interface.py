@@ -1,7 +1,7 @@
-"""The small key-value interface on which all coordination stands.
+"""The small key-value interface on which all coordination is built.
 
-Keys are strings, values bytes. Every key carries the revision of its last change; a transaction compares
-revisions and applies all its writes or none. Keys tied to a lease go when the lease ends.
+Keys are strings, values are bytes. Every key has the revision of its last change. A transaction compares revisions and
+applies all its writes or none. A key tied to a lease is deleted when the lease ends.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -11,7 +11,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key as read: `revision` is that of its last change (1 or more), `lease` 0 for none."""
+    """A key as read: `revision` is that of its last change (1 or more), `lease` is 0 for none."""
 
     key: str
     value: bytes
@@ -21,7 +21,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a range in key order, as of one `revision` of the whole store; `more` says that keys follow."""
+    """A page of a range in key order, as of one `revision` of the whole store; `more` tells whether keys follow."""
 
     entries: tuple[Entry, ...]
     revision: int
@@ -30,7 +30,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Holds when the key's revision is this one; 0 means that the key does not exist."""
+    """A condition: the key's revision is this one; 0 means that the key does not exist."""
 
     key: str
     revision: int
@@ -38,7 +38,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a key, tied to a lease unless it is 0."""
+    """Writes a key, tied to a lease unless `lease` is 0."""
 
     key: str
     value: bytes
@@ -47,14 +47,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a key; one that is not there is no error."""
+    """Removes a key; a missing one is no error."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a watch reports: the key as written, or `value` None where it went."""
+    """A change that a watch reports: the key as written, or `value` None if it was deleted."""
 
     key: str
     value: bytes | None
@@ -62,42 +62,44 @@ class Change:
 
 
 class WatchLost(Exception):
-    """A watch can not go on without a hole (compaction, reconnect): read everything again."""
+    """A watch cannot continue without a gap (compaction, reconnect): read everything again."""
 
 
 class Leases(Protocol):
-    """Leases: keys that live as long as their holder renews."""
+    """Leases: keys that exist as long as their holder renews."""
 
     async def grant(self, ttl_s: float) -> int:
-        """A new lease, above 0."""
+        """Grants a new lease. Returns its id, above 0."""
 
     async def renew(self, lease: int) -> bool:
-        """Start the lease's time anew. False: it has ended, and never comes back."""
+        """Restarts the lease's time. False: it has ended, and never comes back."""
 
     async def revoke(self, lease: int) -> None:
-        """End the lease now, and delete its keys; an unknown one is no error."""
+        """Ends the lease now, and deletes its keys; an unknown lease is no error."""
 
 
 class Coordination(Protocol):
-    """Get, range by pages, compare-and-set transaction, watch; and leases. Raises CoordinationUnavailable."""
+    """Get, range by pages, compare-and-set transaction, watch; and leases. Every method raises
+    CoordinationUnavailable."""
 
     leases: Leases
 
     async def get(self, key: str) -> Entry | None:
-        """The key, or None."""
+        """Returns the key, or None."""
 
     async def range(self, prefix: str, after: str = "", limit: int = 500) -> Page:
-        """Keys that begin with `prefix` and sort behind `after`."""
+        """Returns the keys that begin with `prefix` and sort after `after`."""
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
-        """Apply all writes if all comparisons hold: the new revision. None: one did not hold, nothing happened.
+        """Applies all writes if all comparisons hold, and returns the new revision. None: one did not hold, nothing
+        happened.
 
         At most 128 comparisons and writes together (etcd's default), and no key written twice. A Put with a lease that
         has ended counts as a comparison that did not hold.
         """
 
     def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[Change]]:
-        """Changes after `revision`, in order, in groups that never cut a transaction; raises WatchLost."""
+        """Yields the changes after `revision`, in order, in groups that never split a transaction; raises WatchLost."""
 
     async def close(self) -> None:
-        """Let go of connections and threads; watches end."""
+        """Closes connections and threads; watches end."""

@@ -43,29 +43,30 @@ class KeyKind(Generic[T]):
     lifetime: str
 
     def key(self, *parts: Part) -> str:
-        """The path with these parts, in the pattern's order. Raises ValueError for parts that do not fit."""
+        """Returns the path with these parts, in the pattern's order. Raises ValueError for invalid parts."""
         return self._fill(self.pattern, parts)
 
     def prefix(self, *parts: Part) -> str:
-        """What exactly the keys with these leading parts begin with. Raises ValueError where no part is left."""
+        """Returns the common prefix of all keys with these leading parts. Raises ValueError if they make a whole
+        key."""
         fields = self.pattern.split("{")
         if 0 < len(parts) >= len(fields) - 1:
             raise ValueError(f"{parts} name a whole key {self.pattern}, not a prefix")
         return self._fill("{".join(fields[: len(parts) + 1]), parts)
 
     def parse(self, key: str) -> tuple[Any, ...]:
-        """The parts of a path. Raises ValueError for a path of another kind."""
+        """Returns the parts of a path. Raises ValueError for a path of another kind."""
         found = self._matcher.fullmatch(key)
         if found is None:
             raise ValueError(f"{key!r} does not match the key pattern {self.pattern}")
         return tuple(int(part) if number else part for part, number in zip(found.groups(), self._numbers, strict=True))
 
     def encode(self, record: T) -> bytes:
-        """The record as JSON."""
+        """Encodes the record as JSON."""
         return msgspec.json.encode(record)
 
     def decode(self, value: bytes) -> T:
-        """The record of a value. Raises Damaged."""
+        """Decodes the record of a value. Raises Damaged."""
         try:
             return self._decoder.decode(value)
         except msgspec.DecodeError as error:

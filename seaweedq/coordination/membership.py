@@ -1,9 +1,9 @@
-"""A broker's life: its lease, its key, and whether it may still act on them.
+"""A broker's membership: its lease, its key, and whether it may still act on them.
 
-The lease's age counts from *sending* the last renewal that succeeded, so this side gives up no later than the other
-does. Renewal is a task of the broker's own loop: a loop that stands still for a whole lease answers nobody either, so
-that losing the lease is then right. On a cluster that would be dear: `renew_in_thread` renews while the loop stands
-still, up to STALL_LEASES; a broker that hangs for good still loses what it owns.
+The lease's age counts from *sending* the last successful renewal, so this broker stops no later than coordination ends
+the lease. Renewal is a task of the broker's own event loop: a loop that is blocked for a whole lease answers no request
+either, so losing the lease is then right. In a cluster that would be costly: `renew_in_thread` renews while the loop is
+blocked, for up to STALL_LEASES leases; a broker that hangs for good still loses its segments.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Membership:
         self._home_seen_s = 0.0
 
     async def start(self) -> None:
-        """Take a lease, write `brokers/{broker}`, go on renewing. Raises CoordinationUnavailable."""
+        """Takes a lease, writes `brokers/{broker}`, and begins to renew. Raises CoordinationUnavailable."""
         sent_s = self._clock.monotonic_s()
         self.lease = await self._coordination.leases.grant(self._lease_s)
         key = BROKERS.key(self.broker)
@@ -81,7 +81,8 @@ class Membership:
             self._renewal = asyncio.create_task(self._keep_renewing(), name="lease-renewal")
 
     async def stop(self) -> None:
-        """End the lease, and with it all keys tied to it; where coordination does not answer it ends by itself."""
+        """Ends the lease, and with it all keys tied to it; if coordination does not answer, the lease ends by
+        itself."""
         self._end()
         if self._renewal is not None:
             self._renewal.cancel()
@@ -94,11 +95,11 @@ class Membership:
                 await self._coordination.leases.revoke(self.lease)
 
     async def drain(self) -> bool:
-        """Say that this broker is about to leave: it gets nothing new. False: the lease has ended."""
+        """Announces that this broker is about to leave, so that it gets no new segments. False: the lease has ended."""
         return await self._say(replace(self._record, draining=True))
 
     async def open(self) -> bool:
-        """Say that this broker is about to serve: it may be given segments. False: the lease has ended."""
+        """Announces that this broker serves, so that it may get segments. False: the lease has ended."""
         return await self._say(replace(self._record, starting=False))
 
     async def _say(self, record: BrokerRecord) -> bool:
@@ -109,15 +110,17 @@ class Membership:
         return revision is not None
 
     def valid(self) -> bool:
-        """Whether the lease is younger than `lease_s`: only then may the broker acknowledge, and serve its tails."""
+        """Tells whether the lease is younger than `lease_s`: only then may the broker acknowledge, and serve its
+        tails."""
         return self._clock.monotonic_s() < self._valid_until_s
 
     def compare(self) -> Compare:
-        """Holds as long as this broker lives: for every transaction that names it as an owner."""
+        """Returns a comparison that holds as long as this broker lives, for every transaction that names it as an
+        owner."""
         return Compare(BROKERS.key(self.broker), self._revision)
 
     async def renew(self) -> bool:
-        """Renew once. False: the lease has ended, for good. Raises CoordinationUnavailable, which decides nothing."""
+        """Renews once. False: the lease has ended, for good. Raises CoordinationUnavailable, which decides nothing."""
         sent_s = self._clock.monotonic_s()
         alive = await self._coordination.leases.renew(self.lease)
         if alive:
@@ -144,7 +147,8 @@ class Membership:
         self._tell_lost()
 
     def _home_stands_still(self) -> bool:
-        """Whether the loop that this broker lives in has not run for STALL_LEASES; never, from that loop itself."""
+        """Tells whether the broker's event loop has not run for STALL_LEASES leases; always False on that loop
+        itself."""
         if self._home is None:
             return False
         with suppress(RuntimeError):  # it was closed, and is not seen again

@@ -1,4 +1,4 @@
-"""Coordination in dictionaries: the twin of the real backends for tests, with their rules and without their costs."""
+"""Coordination in dictionaries: the twin of the real backends for tests, with the same rules."""
 
 import asyncio
 from collections import deque

@@ -1,7 +1,7 @@
-"""The asynchronous side of the backends of one machine: runs an engine's steps, and wakes watches.
+"""The asynchronous side of the single-machine backends: runs an engine's steps, and wakes watches.
 
-Own commits wake the watches of this process at once. What other processes commit, and leases that end, is found by
-one poll for all watches. The engine decides everything; nothing here touches a key.
+Commits of this process wake its watches at once. One poll for all watches finds the commits of other processes, and
+leases that ended. The engine makes all decisions; this module reads no key.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What became of a prefix up to `revision`; `more` says that later revisions are there already."""
+    """The changes below a prefix up to `revision`; `more` tells whether later revisions exist already."""
 
     changes: tuple[Change, ...]
     revision: int
@@ -27,10 +27,10 @@ class Changes:
 
 
 class Engine(Protocol):
-    """The state behind a backend, step by step, each one atomic. Leases whose time is over end before each step."""
+    """The state behind a backend, in atomic steps. Expired leases end before each step."""
 
     def revision(self) -> int:
-        """The newest revision."""
+        """Returns the newest revision."""
 
     def get(self, key: str) -> Entry | None:
         """As Coordination.get."""
@@ -42,7 +42,7 @@ class Engine(Protocol):
         """As Coordination.commit."""
 
     def changes(self, prefix: str, revision: int) -> Changes:
-        """Changes after a revision; raises WatchLost where the log does not reach back so far."""
+        """Returns the changes after a revision; raises WatchLost if the log does not reach back that far."""
 
     def grant(self, ttl_s: float) -> int:
         """As Leases.grant."""
@@ -54,11 +54,11 @@ class Engine(Protocol):
         """As Leases.revoke."""
 
     def close(self) -> None:
-        """Let go of files."""
+        """Closes files."""
 
 
 class PollingCoordination:
-    """Coordination and Leases over an engine. A subclass says where its steps run (`_run`)."""
+    """Coordination and Leases over an engine. A subclass decides where the engine's steps run (`_run`)."""
 
     def __init__(self, engine: Engine, poll_s: float) -> None:
         self.leases: Leases = self

@@ -1,4 +1,4 @@
-"""What the values of coordination's keys hold. Later versions may add fields: unknown ones are ignored."""
+"""The records in the values of coordination's keys. Later versions may add fields: unknown ones are ignored."""
 
 from typing import Any, Literal
 
@@ -6,16 +6,16 @@ import msgspec
 
 
 class ClusterRecord(msgspec.Struct, frozen=True):
-    """The id of the cluster, and what tells its store from others, once that is made: the store's `_cluster.json` must
-    agree with both."""
+    """The id of the cluster and, once the store's identity exists, the id of that store; the store's `_cluster.json`
+    must match both."""
 
     cluster: str
     store: str = ""
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
-    """A living broker: where it is reached, its given name, its zone. One that is `starting` (it may have long to
-    recover) or `draining` gets nothing new."""
+    """A living broker: its URL, its given name, its zone. One that is `starting` (its recovery may take long) or
+    `draining` gets no new segments."""
 
     url: str
     name: str
@@ -26,7 +26,7 @@ class BrokerRecord(msgspec.Struct, frozen=True):
 
     @property
     def takes_more(self) -> bool:
-        """Whether it may be given segments and subscriptions."""
+        """Tells whether it may get segments and subscriptions."""
         return not self.starting and not self.draining
 
 
@@ -37,11 +37,12 @@ class LeaderRecord(msgspec.Struct, frozen=True):
 
 
 class JournalRecord(msgspec.Struct, frozen=True):
-    """Where a broker's journal is: `place` is the id of the broker's own folder, and `path` that folder (file).
+    """Where a broker's journal is: `place` is the id of the broker's data folder, and `path` that folder (file).
 
-    An object journal is in the store; its place says in whose folder's lock its broker lived.
+    An object journal is in the store; for it, `place` tells whose data folder's lock its broker held.
 
-    `recovered`: its broker is gone, everything of it is where it belongs, only its content has still to go.
+    `recovered`: the broker is dead, and its journal has been replayed; only the journal's content is still to be
+    removed.
     """
 
     kind: Literal["file", "object"]
@@ -51,14 +52,14 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
 
 class CreationRecord(msgspec.Struct, frozen=True):
-    """A topic's creation under way: the broker that does it, and how many ids it took."""
+    """A topic's creation in progress: the creating broker, and the number of ids it allocated."""
 
     broker: str
     count: int
 
 
 class FlushPolicy(msgspec.Struct, frozen=True):
-    """When a tail becomes a file; None is the broker's own setting. Bytes and seconds."""
+    """When a tail becomes a file, in bytes and seconds; None is the broker's own setting."""
 
     max_bytes: int | None = None
     min_bytes: int | None = None
@@ -66,16 +67,17 @@ class FlushPolicy(msgspec.Struct, frozen=True):
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
-    """What is kept, by append time and by size of the topic; None is no bound."""
+    """The bounds of what is kept, by append time and by size of the topic; None is no bound."""
 
     max_age_s: float | None = None
     max_bytes: int | None = None
 
 
 class TopicConfig(msgspec.Struct, frozen=True):
-    """What users set. `schema` is Iceberg's schema JSON, of typed topics alone; `scaling` is the balancer's policy.
+    """The configuration that users set. `schema` is Iceberg's schema JSON, of typed topics alone; `scaling` is the
+    balancer's policy.
 
-    `columns` is the Arrow schema made of `schema`, encoded, so that a broker's start need not parse that again.
+    `columns` is the Arrow schema made of `schema`, encoded, so that a broker need not parse `schema` at start.
     `max_payload_bytes` lowers the setting of that name.
     """
 
@@ -91,7 +93,7 @@ class TopicConfig(msgspec.Struct, frozen=True):
 
 
 class TopicRecord(msgspec.Struct, frozen=True):
-    """A topic. Its incarnation tells it from those of the same name before it."""
+    """A topic. Its incarnation tells it from earlier topics of the same name."""
 
     incarnation: int
     state: Literal["active", "deleting"]
@@ -100,7 +102,7 @@ class TopicRecord(msgspec.Struct, frozen=True):
 
 
 class Successor(msgspec.Struct, frozen=True):
-    """A segment to be: its id, its range [low, high), and which broker should own it, where that one lives then."""
+    """A planned segment: its id, its range [low, high), and the broker that should own it, if that lives then."""
 
     id: int
     low: int
@@ -109,9 +111,9 @@ class Successor(msgspec.Struct, frozen=True):
 
 
 class Intent(msgspec.Struct, frozen=True):
-    """Open `segments`, in the order of their ranges, are to be sealed, and `successors` open in their place.
+    """A plan to seal the open `segments`, in the order of their ranges, and to open `successors` in their place.
 
-    `id` is that of the first successor. The same intent stands in the records of all its segments.
+    `id` is that of the first successor. The records of all its segments contain the same intent.
     """
 
     id: int
@@ -140,20 +142,20 @@ class SegmentRecord(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Where the parts of its range begin."""
+        """Returns the low ends of the parts of its range."""
         return (self.low, *self.cuts)
 
 
 class Counter(msgspec.Struct, frozen=True):
-    """The next segment id, or incarnation, that nobody has."""
+    """The next unused segment id, or incarnation."""
 
     next: int
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True):
-    """A subscription as it was asked for; `epoch` rises with each seek and each change of dispatcher.
+    """A subscription's configuration and state; `epoch` rises with each seek and each change of dispatcher.
 
-    `dispatcher` is the broker that handed out its messages last; as long as that one lives, nobody else does.
+    `dispatcher` is the broker that delivered its messages last; as long as that broker lives, no other one delivers.
     """
 
     mode: Literal["ordered", "shared"]
@@ -168,11 +170,11 @@ class SubscriptionRecord(msgspec.Struct, frozen=True):
 
 
 class CursorRecord(msgspec.Struct, frozen=True):
-    """How far a subscription is in a segment: acked below `acked_to`, and in the half-open runs `acked` beyond it.
+    """A subscription's progress in a segment: acked below `acked_to`, and in the half-open intervals `acked` beyond it.
 
-    `attempts` has the deliveries of unacked offsets (as strings) that were delivered more than once; offsets from
-    `delivered_to` on were never delivered. What a dispatcher that hands on has leased to `consumer` is in `leases`, as
-    (low, high, seconds left); it counts for the very next epoch alone.
+    `attempts` counts the deliveries of unacked offsets (as strings) that were delivered more than once; offsets from
+    `delivered_to` on were never delivered. `leases` are those that a resigning dispatcher had given to `consumer`, as
+    (low, high, seconds left); they are valid for the very next epoch alone.
     """
 
     epoch: int
@@ -185,10 +187,10 @@ class CursorRecord(msgspec.Struct, frozen=True):
 
 
 class UploadRecord(msgspec.Struct, frozen=True):
-    """An upload: the object `name`, `size` bytes of `content_type`, and what the client says their SHA-256 is (hex).
+    """An upload: the object `name`, `size` bytes of `content_type`, and their SHA-256 as the client states it (hex).
 
-    `checked` is the digest that its object was found to have. `parts` is the store's name of a multipart upload, whose
-    parts are of `part_bytes` bytes, the last one excepted. A removed one is `cleared` when its object was deleted.
+    `checked` is the digest that the object was found to have. `parts` is the store's id of a multipart upload, whose
+    parts have `part_bytes` bytes, except the last one. A removed upload is `cleared` once its object was deleted.
     docs/by-reference.md has the states.
     """
 
@@ -212,7 +214,7 @@ class SecretRecord(msgspec.Struct, frozen=True):
 
 
 class ImportedSegment(msgspec.Struct, frozen=True):
-    """Rows of an import in a segment: how many, and the offsets of the first and the last; others may lie between."""
+    """The rows of an import in a segment: their number, and the first and last offset; other rows may lie between."""
 
     segment: int
     first_offset: int
@@ -221,7 +223,7 @@ class ImportedSegment(msgspec.Struct, frozen=True):
 
 
 class ImportProblem(msgspec.Struct, frozen=True):
-    """Why an import has failed: the slug of an error, its detail and fields."""
+    """The reason why an import failed: the slug of an error, its detail and fields."""
 
     slug: str
     detail: str
@@ -229,11 +231,11 @@ class ImportProblem(msgspec.Struct, frozen=True):
 
 
 class ImportRecord(msgspec.Struct, frozen=True):
-    """An import of the object `name` (`size` bytes, `sha256`), at which `broker` works; None: nobody.
+    """An import of the object `name` (`size` bytes, `sha256`). `broker` works on it; None: no broker does.
 
     `started_us` is the time of rows that have none; with `max_message_bytes` it makes rows a function of the file, and
-    `batch_rows` the batches.
-    `rows` is known once the file was checked; the first `rows_done` are durable. docs/by-reference.md has the states.
+    `batch_rows` does the same for batches. `rows` is known once the file was checked; the first `rows_done` are
+    durable. docs/by-reference.md has the states.
     """
 
     format: Literal["parquet", "ndjson", "arrow"]

@@ -1,6 +1,6 @@
-"""The roster: who lives, and whose journals are still there. A watched view, like all views possibly behind.
+"""The roster: the living brokers, and the journals that still exist. A watched view, so possibly behind.
 
-That a broker is *gone* is only ever decided by reading its key again (`gone`): a key that went never comes back, since
+Only `gone`, which reads the broker's key again, decides that a broker is dead. A deleted key never comes back, since
 ids are new at every start.
 """
 
@@ -33,7 +33,7 @@ class Roster:
         self.follow = self._view.follow
 
     def alive(self, broker: str | None) -> bool:
-        """Whether the broker's key was there when last seen."""
+        """Tells whether the broker's key existed when last seen."""
         return broker in self.brokers
 
     def check_alive(self, broker: str | None) -> None:
@@ -42,16 +42,17 @@ class Roster:
             raise Unavailable(f"broker {broker} has gone, and has not answered")
 
     def url(self, broker: str | None) -> str | None:
-        """Where a living broker is reached."""
+        """Returns the URL of a living broker."""
         found = self.brokers.get(broker or "")
         return found[0].url if found else None
 
     def compare(self, broker: str) -> Compare:
-        """Holds as long as the broker lives and is as it was seen; never for one that is not seen to live."""
+        """Returns a comparison that holds as long as the broker lives with its known record; never for one not known to
+        live."""
         return Compare(keys.BROKERS.key(broker), self.brokers[broker][1] if broker in self.brokers else NEVER)
 
     async def gone(self, broker: str) -> bool:
-        """Whether the broker's lease has ended, read anew."""
+        """Reads the broker's key again. Tells whether its lease has ended."""
         return await self._coordination.get(keys.BROKERS.key(broker)) is None
 
     def _apply(self, change: Change) -> None:

@@ -1,4 +1,4 @@
-"""Work that must go on while the caller's event loop stands still: a coroutine on a loop in a thread of its own."""
+"""Runs a coroutine on an event loop in a thread of its own, so that it continues while the caller's loop is blocked."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Aside:
-    """Runs `work` once, from now on. What it touches is touched from another thread, and it waits for no other loop."""
+    """Runs `work` once, from now on. The work runs in another thread, and must not wait for the caller's loop."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -17,7 +17,7 @@ class Aside:
         self._thread.start()
 
     async def stop(self) -> None:
-        """Cancel the work, and wait until its thread has ended."""
+        """Cancels the work, and waits until its thread has ended."""
         with suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._task.cancel)
         await asyncio.to_thread(self._thread.join)

@@ -1,4 +1,4 @@
-"""Help around transactions that every backend and every user of the interface shares."""
+"""Helpers around transactions, shared by the backends and their users."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -8,7 +8,8 @@ MAX_OPERATIONS = 128
 
 
 def check_transaction(compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> None:
-    """Raises ValueError for transactions that no backend may take: over 128 operations, or a key written twice."""
+    """Raises ValueError for transactions that every backend must refuse: over 128 operations, or a key written
+    twice."""
     if len(compares) + len(writes) > MAX_OPERATIONS:
         raise ValueError(
             f"the transaction has {len(compares)} comparisons and {len(writes)} writes; over {MAX_OPERATIONS} in all"
@@ -37,7 +38,8 @@ async def entries(coordination: Coordination, prefix: str, after: str = "", limi
 async def read_all(coordination: Coordination, prefix: str, limit: int = 500) -> tuple[list[Entry], int]:
     """Returns all keys with the prefix, and the revision from which to watch.
 
-    That is the first page's: later pages may already show changes that the watch reports once more, never one less.
+    That is the first page's revision: later pages may already show changes that the watch reports again, but none is
+    missed.
     """
     found = [page async for page in pages(coordination, prefix, limit=limit)]
     return [entry for page in found for entry in page.entries], found[0].revision

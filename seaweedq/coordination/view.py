@@ -1,8 +1,7 @@
-"""A view of the keys below some prefixes: read once, then watched, and read again where a watch was lost.
+"""A view of the keys below some prefixes: read once, then watched, and read again if a watch was lost.
 
-A view, never the truth: it may be behind. Whatever decides goes through a transaction that compares revisions. Own
-writes may be taken in at once (`take`); the watch brings them again, and an older revision never overwrites a newer
-one.
+A view may be behind, so decisions need a transaction that compares revisions. A process may apply its own writes at
+once (`take`); the watch reports them again, and an older revision never overwrites a newer one.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ RETRY_S = 1.0
 
 
 class View:
-    """Hands every change of keys below `prefixes` to `apply`, in order, each key's revisions rising."""
+    """Passes every change of keys below `prefixes` to `apply`, in order, with rising revisions per key."""
 
     def __init__(self, coordination: Coordination, prefixes: Sequence[str], apply: Callable[[Change], None]) -> None:
         self._coordination = coordination
@@ -29,14 +28,15 @@ class View:
         self._floors = dict.fromkeys(prefixes, 0)  # of each prefix all changes up to here were taken in
 
     async def load(self) -> int:
-        """Read everything; gives the revision from which a watch must go on."""
+        """Reads everything. Returns the revision from which a watch must continue."""
         revisions = [await self.reread(prefix) for prefix in self._prefixes]
         for prefix, revision in zip(self._prefixes, revisions, strict=True):
             self._rise(prefix, revision)
         return min(revisions)
 
     async def reread(self, prefix: str) -> int:
-        """Read all keys below a prefix again, within those of the view: the revision as of which."""
+        """Reads all keys below a prefix again; the prefix must be within those of the view. Returns the revision of the
+        read."""
         entries, revision = await read_all(self._coordination, prefix)
         here = {entry.key for entry in entries}
         gone = [key for key in self._seen if key.startswith(prefix) and key not in here]
@@ -45,13 +45,13 @@ class View:
         return revision
 
     async def refresh(self, key: str) -> None:
-        """Read one key again."""
+        """Reads one key again."""
         page = await self._coordination.range(key, limit=1)
         there = next((entry for entry in page.entries if entry.key == key), None)
         self.take([Change(key, there.value, there.revision) if there else Change(key, None, page.revision)])
 
     async def follow(self, revision: int) -> None:
-        """Watch for ever; a watch that was lost reads everything again."""
+        """Watches for ever; after a lost watch it reads everything again."""
         while True:
             try:
                 async with asyncio.TaskGroup() as group:
@@ -62,7 +62,7 @@ class View:
                 revision = await self._load_again()
 
     def take(self, changes: Sequence[Change]) -> None:
-        """Work changes in, unless a newer one of the same key is known."""
+        """Applies changes, unless a newer one of the same key is known."""
         for change in changes:
             if change.revision > self._known(change.key):
                 was_there = change.key in self._seen and change.key not in self._gone
@@ -76,7 +76,8 @@ class View:
         return next(floor for prefix, floor in self._floors.items() if key.startswith(prefix)) if seen is None else seen
 
     def _rise(self, prefix: str, floor: int) -> None:
-        """Nothing below a prefix is behind this revision any more: a key that is unknown then is gone, or newer."""
+        """Records that all changes below a prefix up to this revision are known: an unknown key is deleted, or
+        newer."""
         self._floors[prefix] = max(self._floors[prefix], floor)
         for key in [key for key in self._gone if key.startswith(prefix) and self._seen[key] <= self._floors[prefix]]:
             self._gone.remove(key)

@@ -156,7 +156,7 @@ def test_a_file_that_was_replaced_behind_the_broker_is_found(broker: BrokerProce
     assert verify(broker, "forged", "--data-dir", str(broker.data_dir)).returncode == 0
     done = verify(broker, "forged")
     assert done.returncode == 1
-    assert "another value at offset 42" in done.stdout
+    assert "a different value at offset 42" in done.stdout
 
 
 def test_a_missing_last_entry_is_found_though_the_broker_has_its_rows(broker: BrokerProcess, client: Client) -> None:

@@ -212,7 +212,7 @@ def test_a_stray_file_is_found(topic: SoundTopic, verify: Verify, stray: str) ->
     path = topic.root / "topics/flights" / stray
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"x")
-    found(verify, f"{stray}: is no entry")
+    found(verify, f"{stray}: is not an entry")
 
 
 def test_what_is_not_there_cannot_be_verified(topic: SoundTopic, verify: Verify, tmp_path: Path) -> None:

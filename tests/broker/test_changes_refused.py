@@ -109,7 +109,9 @@ async def test_segments_with_too_many_parts_are_not_merged(together: InLoop) -> 
         cut = msgspec.structs.replace(records(one)[0], cuts=tuple(range(1, 64)))
         key = keys.SEGMENTS.key("t", one.catalog.topic("t").record.incarnation, 0)
         await together.coordination.commit([], [Put(key, keys.SEGMENTS.encode(cut))])
-        told = refused(await ask(http, 1, "merge", {"with": 0}), 409, "segment-conflict", "65 parts", "at most 64")
+        told = refused(
+            await ask(http, 1, "merge", {"with": 0}), 409, "segment-conflict", "65 producer tables", "at most 64"
+        )
         assert told["parts"] == 65
         assert records(one)[0].owner != records(one)[1].owner
 

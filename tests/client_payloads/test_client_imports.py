@@ -168,7 +168,7 @@ def test_the_command_imports(real_broker, real_client, tmp_path):
         ([], 2, "either FILE or --upload"),
         (["rows.parquet", "--upload", "u"], 2, "either FILE or --upload"),
         (["rows.csv"], 2, "suffixes"),
-        (["rows.parquet", "--format", "csv"], 2, "none of parquet, ndjson, arrow"),
+        (["rows.parquet", "--format", "csv"], 2, "must be one of parquet, ndjson, arrow"),
         (["rows.parquet", "--envelope"], 2, "--envelope"),
         (["none.parquet"], 2, "does not exist"),
         (["rows.parquet"], 1, "not readable as parquet"),

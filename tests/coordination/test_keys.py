@@ -170,7 +170,7 @@ def test_no_key_is_of_two_kinds(kind: KeyKind[Any], data: st.DataObject) -> None
     for other in CATALOGUE:
         if other is not kind:
             assert not key.startswith(other.prefix())
-            with pytest.raises(ValueError, match="is not a key"):
+            with pytest.raises(ValueError, match="does not match the key pattern"):
                 other.parse(key)
 
 

@@ -94,7 +94,7 @@ async def test_a_stream_that_is_too_long_is_not_read_to_its_end(receiving: Paylo
             read += 1000
             yield bytes(1000)
 
-    with pytest.raises(InvalidUpload, match="5000 bytes were announced, more came"):
+    with pytest.raises(InvalidUpload, match="5000 bytes were announced, but more arrived"):
         await receiving.receive(NAME, endless(), 5000, None)
     assert read == 6000
 

@@ -1,8 +1,8 @@
-"""Coordination for clusters, on etcd 3.4 or newer: the interface in etcd's messages.
+"""Coordination for clusters, on etcd 3.4 or newer: implements the interface with etcd's messages.
 
 A key's revision is etcd's mod_revision, the store's is that of each answer's header. Reads are linearizable. A commit
-that got no answer may have happened, or may yet, and is never repeated here: CoordinationUnavailable, callers read
-again. What must not come late compares revisions.
+without an answer may have happened, or may still happen, and is never repeated here: the caller gets
+CoordinationUnavailable and reads again. Writes that must not arrive late compare revisions.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ RENEWAL_S = 1.0  # what takes longer is better sent again, to the next endpoint,
 class EtcdCoordination:
     """Coordination and Leases on the cluster behind `access`, with `prefix` before every key.
 
-    `timeout_s` bounds each call. Nothing is connected before the first call, so that an etcd that is not there is
-    CoordinationUnavailable then. Raises ValueError without endpoints, OSError for TLS files that cannot be read.
+    `timeout_s` bounds each call. The first call connects, so an unreachable etcd raises CoordinationUnavailable then.
+    Raises ValueError without endpoints, OSError for TLS files that cannot be read.
     """
 
     def __init__(self, access: Access, prefix: str, *, timeout_s: float = 3.0) -> None:
@@ -59,7 +59,7 @@ class EtcdCoordination:
         return int(answer.header.revision) if answer.succeeded else None
 
     async def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[Change]]:
-        """As Coordination. A broken connection is made again without a hole, for as long as it takes."""
+        """As Coordination. Reconnects without a gap, for as long as it takes."""
         self._transport.check_open()
         watch = Watch(self._transport, self._keys, prefix, revision)
         self._watches.add(watch)
@@ -71,7 +71,7 @@ class EtcdCoordination:
             self._watches.discard(watch)
 
     async def grant(self, ttl_s: float) -> int:
-        """As Leases. etcd counts whole seconds: `ttl_s` is rounded up, and never below 2 s where nothing is set."""
+        """As Leases. etcd counts whole seconds: `ttl_s` is rounded up, and is at least 2 s by etcd's default."""
         return int((await self._transport.call(rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)))).ID)
 
     async def renew(self, lease: int) -> bool:

@@ -1,7 +1,7 @@
-"""The messages of etcd's gRPC interface, as the etcd3 package has generated them. Nothing else imports protobuf.
+"""The messages of etcd's gRPC interface, as the etcd3 package has generated them. No other module imports protobuf.
 
-They are older than today's protobuf, which takes them in its pure Python implementation alone. That is chosen when
-protobuf is first imported, for the whole process: so it is chosen here, before, and for this process only.
+They are older than today's protobuf, which accepts them only in its pure Python implementation. The first import of
+protobuf selects the implementation for the whole process: so it is selected here, before that, for this process only.
 """
 
 import importlib
@@ -15,7 +15,8 @@ CHOOSER = "google.protobuf.internal.api_implementation"
 
 
 def load() -> Any:
-    """The generated module. Raises ModuleNotFoundError without etcd3, ImportError where protobuf was chosen before."""
+    """Imports the generated module. Raises ModuleNotFoundError without etcd3, ImportError if protobuf was imported
+    before."""
     if CHOOSER in sys.modules and (chosen := sys.modules[CHOOSER].Type()) != "python":
         raise ImportError(
             f"protobuf was imported with its implementation {chosen!r} before coordination on etcd could choose "

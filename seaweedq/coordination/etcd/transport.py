@@ -1,8 +1,8 @@
-"""Calls to an etcd cluster: endpoints, TLS, tokens, time limits, and what its errors mean. Knows nothing of keys.
+"""Calls to an etcd cluster: endpoints, TLS, tokens, timeouts, and the meaning of its errors. Knows nothing of keys.
 
-Each endpoint has a channel of its own, one of them is in use; the one that fails to answer hands on to the next. A
-call is repeated there only if it may happen twice. Calls run in gRPC's threads and come back to the loop that made
-them, whichever it is; nothing here ever blocks a loop.
+Each endpoint has a channel of its own, and one endpoint is current. When it fails to answer, the next one becomes
+current. A call is repeated there only if it may happen twice. Calls run in gRPC's threads and return to the calling
+loop, whichever it is; nothing here ever blocks a loop.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ class LeaseNotFound(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach a cluster: endpoints as `host:port`, and PEM files and a user where they are not empty."""
+    """How to reach a cluster: endpoints as `host:port`, and PEM files and a user if they are not empty."""
 
     endpoints: Sequence[str]
     user: str = ""
@@ -67,7 +67,7 @@ class Access:
     key_file: str = ""
 
     def credentials(self) -> Any:
-        """gRPC's credentials, or None without a CA. Raises OSError for files that cannot be read."""
+        """Returns gRPC's credentials, or None without a CA. Raises OSError for files that cannot be read."""
         if not self.ca_file:
             return None
         pems = [Path(file).read_bytes() if file else None for file in (self.ca_file, self.key_file, self.cert_file)]
@@ -88,7 +88,7 @@ class Endpoint:
         self._watch = self._channel.unary_stream(WATCH, *_codec(rpc.WatchRequest, rpc.WatchResponse))
 
     async def call(self, request: Any, timeout_s: float, metadata: Metadata) -> Any:
-        """The answer. Raises grpc.RpcError; a cancelled task cancels its call."""
+        """Sends a request and returns the answer. Raises grpc.RpcError; cancelling the task cancels the call."""
         loop = asyncio.get_running_loop()
         done = asyncio.Event()
         call = self._calls[type(request)].future(request, timeout_s, metadata)
@@ -100,16 +100,16 @@ class Endpoint:
         return call.result()
 
     def watch(self, request: Any, metadata: Metadata) -> Any:
-        """The answers to come: iterating them blocks, and raises grpc.RpcError; `cancel()` ends them."""
+        """Opens a watch. Iterating the answers blocks, and raises grpc.RpcError; `cancel()` ends them."""
         return self._watch(request, metadata=metadata)
 
     def close(self) -> None:
-        """End all calls."""
+        """Ends all calls."""
         self._channel.close()
 
 
 class Transport:
-    """Calls at whichever endpoint answers. `timeout_s` bounds each of them, over all endpoints that are tried."""
+    """Calls at the current endpoint. `timeout_s` bounds each call, over all endpoints that are tried."""
 
     def __init__(self, access: Access, timeout_s: float) -> None:
         if not access.endpoints:
@@ -124,13 +124,12 @@ class Transport:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The one in use."""
+        """Returns the current endpoint."""
         return self._endpoints[self._current]
 
     async def call(self, request: Any, *, repeat: bool = True, at_most_s: float = math.inf) -> Any:
-        """The answer; `repeat`: it may happen twice. Raises CoordinationUnavailable (it may have happened),
-        LeaseNotFound (it has not).
-        """
+        """Sends a request and returns the answer; `repeat`: it may happen twice. Raises CoordinationUnavailable (it may
+        have happened), LeaseNotFound (it has not)."""
         self.check_open()
         timeout_s = min(self._timeout_s, at_most_s)
         endpoint, tries = self.endpoint, len(self._endpoints)
@@ -147,7 +146,7 @@ class Transport:
             raise unavailable(f"etcd at {endpoint.address} did not answer within {timeout_s} s") from None
 
     async def metadata(self, endpoint: Endpoint) -> Metadata:
-        """What goes with each call: that a member without a leader must refuse it, and the user's token."""
+        """Returns the metadata of each call: a member without a leader must refuse it, and the user's token."""
         if self._access.user and not self._token:
             request = rpc.AuthenticateRequest(name=self._access.user, password=self._access.password)
             self._token = (await self._send(endpoint, request, ())).token
@@ -155,12 +154,13 @@ class Transport:
         return (("hasleader", "true"), *token)
 
     def refresh(self, metadata: Metadata) -> None:
-        """Take a new token before the next call, unless somebody has done so since this one was used."""
+        """Discards the token, so that the next call gets a new one, unless that has happened since `metadata` was
+        used."""
         if ("token", self._token) in metadata:
             self._token = ""
 
     def blame(self, endpoint: Endpoint) -> None:
-        """Use the next endpoint, unless another has taken this one's place already."""
+        """Makes the next endpoint current, unless another one is current already."""
         if endpoint is self.endpoint:
             self._current = (self._current + 1) % len(self._endpoints)
 
@@ -199,19 +199,19 @@ class Transport:
 
 
 def stale_token(details: str | None) -> bool:
-    """Whether etcd says that a new token would help."""
+    """Tells whether etcd's error means that a new token would help."""
     return any(sign in (details or "") for sign in STALE_TOKEN)
 
 
 def unavailable(inside: str) -> CoordinationUnavailable:
-    """What users are told, and what logs are."""
+    """Returns the error for users; `inside` is for the log alone."""
     return CoordinationUnavailable(
         "coordination (etcd) does not answer, or refuses the request; the broker's log has the reason", inside=inside
     )
 
 
 def meaning(error: Any, endpoint: Endpoint) -> Exception:
-    """What an RpcError says in the words of this project."""
+    """Translates an RpcError into an error of this project."""
     if error.code() is grpc.StatusCode.NOT_FOUND and "lease" in (error.details() or ""):
         return LeaseNotFound(error.details())
     return unavailable(f"etcd at {endpoint.address}: {error.code().name}: {error.details()}")

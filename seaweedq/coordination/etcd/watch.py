@@ -1,7 +1,7 @@
-"""One watch on etcd: a stream at a time, begun again behind the last change that was handed out when it breaks.
+"""One watch on etcd: one stream at a time; when it breaks, another begins after the last change that was yielded.
 
-A thread reads the stream and hands each answer to the loop; all else happens in the loop. An answer never cuts a
-transaction, since fragments are never asked for. Whatever was compacted before it was seen is a hole: WatchLost.
+A thread reads the stream and passes each answer to the loop; everything else happens in the loop. An answer never
+splits a transaction, since fragments are never requested. A change compacted before it was read is a gap: WatchLost.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ HEALS = SILENT | {grpc.StatusCode.CANCELLED}
 
 
 class Stream:
-    """The answers of one call, read by a thread of its own; `None` once it was ended, by `end` or by its server."""
+    """The answers of one call, read by a thread of its own; `None` once `end` or the server has ended it."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -42,7 +42,7 @@ class Stream:
         self._thread.start()
 
     async def next(self) -> Any:
-        """The next answer. Raises grpc.RpcError."""
+        """Returns the next answer. Raises grpc.RpcError."""
         answer = await self._answers.get()
         self._room.release()
         if isinstance(answer, BaseException):
@@ -50,12 +50,12 @@ class Stream:
         return answer
 
     def end(self) -> None:
-        """Stop reading."""
+        """Stops reading."""
         self._call.cancel()
         self._room.release()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the thread; blocks."""
+        """Waits for the thread; blocks."""
         self._thread.join(timeout_s)
 
     def _read(self) -> None:
@@ -76,7 +76,7 @@ class Stream:
 
 
 class Watch:
-    """Changes of the keys below `prefix` after `revision`, which rises as they are handed out."""
+    """Changes of the keys below `prefix` after `revision`, which rises as they are yielded."""
 
     def __init__(self, transport: Transport, keys: KeySpace, prefix: str, revision: int) -> None:
         self._transport = transport
@@ -145,7 +145,7 @@ class Watch:
         return Change(self._keys.short(event.kv.key), value, event.kv.mod_revision)
 
     def _canceled(self, answer: Any, endpoint: Endpoint) -> None:
-        """Raises unless a new token may help; older etcds call a stale one a lack of permission."""
+        """Raises unless a new token may help; older etcds report a stale token as a lack of permission."""
         if answer.compact_revision:
             raise WatchLost(
                 f"etcd has compacted the changes after revision {self._revision}, up to {answer.compact_revision}"

@@ -19,9 +19,9 @@ R = TypeVar("R")
 
 
 class EmbeddedCoordination(PollingCoordination):
-    """Coordination in the file `path`, made at first use; its folder must be there, on a disk of this machine.
+    """Coordination in the file `path`, created at first use; its folder must exist, on a disk of this machine.
 
-    `poll_s`: how late a watch may see what another process did. `log_limit`: how many revisions watches reach back.
+    `poll_s`: how late a watch may see a commit of another process. `log_limit`: how many revisions watches reach back.
     `busy_s`: how long a step waits for other processes before CoordinationUnavailable.
     """
 
@@ -48,7 +48,7 @@ class EmbeddedCoordination(PollingCoordination):
 
 
 def boot_id() -> str:
-    """What tells this run of the machine from all others; empty where the system does not say."""
+    """Returns the id of this boot of the machine; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

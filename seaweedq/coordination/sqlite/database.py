@@ -1,9 +1,9 @@
 """The embedded backend's state: one SQLite file that several processes of one machine share.
 
 Write-ahead log with synchronous=FULL: a commit is one fsync. Every step that writes holds SQLite's write lock from its
-first read on, so that what it compared still holds when it writes. The clock is asked inside the transaction, and no
-other process can have asked it later and committed before. The log always keeps its newest revision, and that is the
-store's. To be used from one thread.
+first read on, so that its comparisons still hold when it writes. It reads the clock inside the transaction, so no
+process can read the clock later and commit before. The log always keeps its newest revision, which is the store's. To
+be used from one thread.
 """
 
 import sqlite3
@@ -42,10 +42,10 @@ ENDED = "SELECT lease FROM leases WHERE renewed_s + ttl_s <= :now OR renewed_s >
 
 
 class Database:
-    """An Engine on a SQLite file. `boot` tells this run of the machine from all others; `busy_s` bounds lock waits.
+    """An Engine on a SQLite file. `boot` is the id of this boot of the machine; `busy_s` bounds lock waits.
 
-    Raises CoordinationUnavailable where the file is locked for too long, the disk is full or fails (a commit may then
-    have happened or not); Damaged for a file that is no database; UnfitStore for another format.
+    Raises CoordinationUnavailable if the file is locked for too long, or the disk is full or fails (a commit may then
+    have happened or not); Damaged for a file that is not a database; UnfitStore for another format.
     """
 
     def __init__(self, path: Path, clock: Clock, boot: str, log_limit: int, busy_s: float) -> None:
@@ -118,7 +118,7 @@ class Database:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """One snapshot; leases whose time is over are ended first, so that nobody sees their keys."""
+        """Opens one snapshot. Ends expired leases first, so that no reader sees their keys."""
         with self._errors():
             if self._ended(self._connection):
                 with self._writing():
@@ -167,7 +167,7 @@ class Database:
         self._apply(db, sorted(deletes, key=lambda delete: delete.key))
 
     def _apply(self, db: sqlite3.Connection, writes: Sequence[Put | Delete]) -> None:
-        """Make the writes one revision and log them; without any effect there is no new revision."""
+        """Applies the writes as one revision and logs them; if nothing changes there is no new revision."""
         revision = _revision(db) + 1
         log: list[tuple[Any, ...]] = []
         for position, write in enumerate(writes):
@@ -195,7 +195,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
 
 
 def _make_room(db: sqlite3.Connection) -> None:
-    """Let file and log have more pages than they need, so that leases can be renewed while the disk is full."""
+    """Grows file and log beyond their need, so that leases can be renewed while the disk is full."""
     restart_log = "PRAGMA wal_checkpoint(RESTART)"
     db.execute(restart_log).fetchall()  # a log that a crash has left is room already
     db.execute("CREATE TABLE IF NOT EXISTS room (filler BLOB)")
