@@ -1,8 +1,9 @@
-"""Arrow IPC streams as request bodies: untrusted bytes become the rows of a layout, column by column.
+"""Decodes Arrow IPC streams in request bodies: untrusted bytes become the rows of a layout, column by column.
 
-The order matters: bounds first (`ipc_bounds`), then the schema, so that only plain types are ever read, then every
-batch is validated in full, then cast to the layout's types within a budget (a dictionary or a view can stand for far
-more bytes than it has), and only then are values looked at. No exception of Arrow's leaves this module.
+The order of the checks matters. First come the bounds (`ipc_bounds`), then the schema, so that only plain types are
+ever read. Then every batch is validated in full, and cast to the layout's types within a budget, since a dictionary or
+a view can expand to far more bytes than it has. Only then are the values checked. No exception of Arrow's leaves this
+module.
 """
 
 from collections.abc import Callable
@@ -58,7 +59,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def decode_arrow(body: bytes | pa.Buffer, intake: Intake) -> pa.RecordBatch:
-    """The rows of a stream: the layout's value columns, optional `_key`, `_timestamp`, `_headers`, `_expires`.
+    """Returns the rows of a stream: the layout's value columns, optional `_key`, `_timestamp`, `_headers`, `_expires`.
 
     Raises UnreadableBody, RequestTooLarge, InvalidRequest (a column does not fit), InvalidMessages, MessageTooLarge.
     """
@@ -66,12 +67,12 @@ def decode_arrow(body: bytes | pa.Buffer, intake: Intake) -> pa.RecordBatch:
 
 
 def check_schema(schema: pa.Schema, intake: Intake) -> None:
-    """Raises InvalidRequest naming a column that does not fit."""
+    """Raises InvalidRequest, which names the column, where a column does not fit."""
     _casts(schema, intake)
 
 
 def decode_batch(batch: pa.RecordBatch, intake: Intake) -> pa.RecordBatch:
-    """As `decode_arrow`, of one batch that was read from somewhere else; none of its values was looked at yet."""
+    """Does the same as `decode_arrow` for one batch of a file, none of whose values has been checked."""
     try:
         casts = _casts(batch.schema, intake)
         batch.validate(full=True)
@@ -92,7 +93,7 @@ def _rows_of(columns: dict[str, pa.Array], count: int, intake: Intake) -> pa.Rec
         errors += _value_errors(field, column, layout)
     timestamp, expires = _times(columns, count, intake, errors)
     if headers is not None:
-        errors += _rows(_without_value(headers), "_headers: a null among them")
+        errors += _rows(_without_value(headers), "_headers: contains a null")
     if intake.key_field is not None and len(errors) < MAX_INVALID:
         key = _keys(key, values, intake, errors)
     refuse(sorted(dict(reversed(errors)).items()))
@@ -100,7 +101,7 @@ def _rows_of(columns: dict[str, pa.Array], count: int, intake: Intake) -> pa.Rec
 
 
 def _read(body: pa.Buffer, intake: Intake) -> tuple[dict[str, pa.Array], int]:
-    """The columns of all batches in the layout's types, and the number of rows."""
+    """Returns the columns of all batches in the layout's types, and the number of rows."""
     try:
         check_bounds(body, intake.max_request_bytes)
         reader = pa.ipc.open_stream(body)
@@ -119,21 +120,21 @@ def _read(body: pa.Buffer, intake: Intake) -> tuple[dict[str, pa.Array], int]:
 
 
 def _casts(schema: pa.Schema, intake: Intake) -> "dict[str, _Cast]":
-    """How each column of the stream is cast. Raises InvalidRequest naming one that does not fit."""
+    """Returns the cast of each column by name. Raises InvalidRequest where a column does not fit."""
     wanted = {**_QUEUE_FIELDS, **{field.name: field for field in intake.layout.values}}
     casts: dict[str, _Cast] = {}
     for field in schema:
         name = field.name
         if name == "_reference":
-            raise _unfit(name, "references are published as JSON or NDJSON: the broker looks each upload up")
+            raise _unfit(name, "is not allowed: publish references as JSON or NDJSON")
         if name not in wanted:
             raise _unfit(name, f"is not one of {', '.join(list(wanted)[:20])}")
         if name in casts:
-            raise _unfit(name, "is there twice")
+            raise _unfit(name, "occurs twice")
         kind = wanted[name].type
         cast = _caster(field.type, wanted[name])
         if cast is None:
-            raise _unfit(name, f"is {str(field.type)[:200]}, which cannot be taken as {kind}")
+            raise _unfit(name, f"is {str(field.type)[:200]}, which cannot be converted to {kind}")
         casts[name] = cast
     for field in intake.layout.values:
         if field.name not in casts and (not field.nullable or intake.layout.format is not Format.TYPED):
@@ -145,7 +146,7 @@ _Cast = Callable[[pa.Array, int], pa.Array]
 
 
 def _caster(given: pa.DataType, wanted: pa.Field) -> _Cast | None:
-    """`caster` for a field: times of day become text, and a UUID has one spelling, whatever body it came in."""
+    """Returns the cast for a field. Times of day become text; a UUID gets its one spelling, in lower case."""
     if is_time(wanted) and pa.types.is_time(given):
         return time_text
     cast = caster(given, wanted.type)
@@ -162,14 +163,14 @@ def _cast(name: str, cast: _Cast, chunks: list[pa.Array], intake: Intake) -> pa.
             budget -= made[-1].nbytes
         column = made[0] if len(made) == 1 else pa.concat_arrays(made)
     except Misfit:
-        detail = (
-            f"the column {name!r} is over {intake.max_request_bytes} bytes when its dictionary or views are expanded"
-        )
+        limit = intake.max_request_bytes
         raise RequestTooLarge(
-            f"{detail}; split it, or import an uploaded file", limit_bytes=intake.max_request_bytes
+            f"the column {name!r} takes more than {limit} bytes once its dictionary or views are expanded; "
+            "send fewer rows in a request, or import them as an uploaded file",
+            limit_bytes=limit,
         ) from None
     except _ARROW_ERRORS as error:
-        raise _unfit(name, f"does not fit: {_brief(error)}") from None
+        raise _unfit(name, f"holds a value that does not fit: {_brief(error)}") from None
     return column
 
 
@@ -191,14 +192,14 @@ def _sizes(column: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
 
 def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
     required = layout.format is not Format.TYPED or not field.nullable
-    nulls = _rows(column.is_null(), f"{field.name}: null") if required else []
+    nulls = _rows(column.is_null(), f"{field.name}: is null") if required else []
     if layout.format is Format.JSON:
         return nulls + _text_errors(column.fill_null("null") if nulls else column)
     kind = field.type
     if is_uuid(field):
-        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name}: not a UUID")
+        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name}: is not a UUID")
     if is_time(field):
-        why = f"{field.name}: not a time HH:MM:SS.ffffff"
+        why = f"{field.name}: is not a time of the form HH:MM:SS.ffffff"
         return nulls + _rows(pc.invert(pc.match_substring_regex(column, _TIME)), why)
     if pa.types.is_timestamp(kind):
         return nulls + _outside(field.name, column.cast(pa.int64()), MIN_US, MAX_US)
@@ -214,26 +215,26 @@ def _text_errors(column: pa.Array) -> Errors:
 
 
 def _outside(name: str, column: pa.Array, low: int, high: int) -> Errors:
-    return _rows(pc.or_(pc.less(column, low), pc.greater(column, high)), f"{name}: outside of its range")
+    return _rows(pc.or_(pc.less(column, low), pc.greater(column, high)), f"{name}: is out of range")
 
 
 def _times(
     columns: dict[str, pa.Array], count: int, intake: Intake, errors: Errors
 ) -> tuple[pa.Array, pa.Array | None]:
-    """`_timestamp`, filled, and `_expires`."""
+    """Returns `_timestamp`, with nulls filled, and `_expires`."""
     timestamp = columns.get(TIMESTAMP_FIELD.name, pa.nulls(count, TIMESTAMP_FIELD.type))
     expires = columns.get(_EXPIRES.name)
     us = timestamp.cast(pa.int64()).fill_null(intake.now_us)
     ahead = intake.now_us + MAX_AHEAD_US
-    errors += _rows(pc.greater(us, ahead), "_timestamp: more than one hour ahead of the broker's clock")
-    errors += _rows(pc.less(us, MIN_US), "_timestamp: before the year 1")
+    errors += _rows(pc.greater(us, ahead), "_timestamp: is more than one hour ahead of the broker's clock")
+    errors += _rows(pc.less(us, MIN_US), "_timestamp: is before the year 1")
     if expires is not None:
         errors += _outside("_expires", expires.cast(pa.int64()), MIN_US, intake.now_us + MAX_EXPIRES_S * 1_000_000)
     return us.cast(TIMESTAMP_FIELD.type), expires
 
 
 def _keys(explicit: pa.Array | None, values: list[pa.Array], intake: Intake, errors: Errors) -> pa.Array:
-    """The keys by the key field, and by `_key` where it has none."""
+    """Returns the keys from the key field, and from `_key` where the field has none."""
     field = intake.key_field
     assert field is not None
     if intake.layout.format is Format.TYPED:
@@ -247,7 +248,7 @@ def _keys(explicit: pa.Array | None, values: list[pa.Array], intake: Intake, err
 
 
 def _blanked(column: pa.Array, errors: Errors) -> pa.Array:
-    """JSON texts that can all be looked into: those of rows with errors are empty objects, which have no key."""
+    """Returns the JSON texts with an empty object, which has no key, in place of each row that has an error."""
     if not errors:
         return column
     bad = np.zeros(len(column), bool)
@@ -271,7 +272,7 @@ def _text_keys(column: pa.Array, field: str, errors: Errors) -> pa.Array:
 
 
 def _without_value(headers: pa.Array) -> pa.Array:
-    """Rows whose headers have a null among the values."""
+    """Returns a mask of the rows whose headers contain a null."""
     nulls = pc.or_(headers.keys.is_null(), headers.items.is_null()).to_numpy(zero_copy_only=False)
     before = np.concatenate([[0], np.cumsum(nulls)])
     return pa.array(np.diff(before[headers.offsets.to_numpy()]) > 0)

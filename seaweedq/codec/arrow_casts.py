@@ -1,7 +1,7 @@
-"""Which Arrow types are taken for a column of a layout, and how they are cast.
+"""Casts columns of a request to the types of a layout.
 
-Taken is what loses nothing: wider offsets, views and dictionaries of text, narrower numbers, other units of time
-(below a microsecond is cut). Anything else is refused by type, before a row is read.
+A cast is allowed where it loses nothing: from wider offsets, views and dictionaries of text, narrower numbers, and
+other units of time (digits below a microsecond are cut). Any other type is refused before a row is read.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ Cast = Callable[[pa.Array, int], pa.Array]
 
 
 class Misfit(Exception):
-    """A column would take more bytes than the budget allows."""
+    """Raised where a column would take more bytes than the budget allows."""
 
 
 def caster(given: pa.DataType, wanted: pa.DataType) -> Cast | None:
-    """How a column of one type becomes one of another within a budget of bytes; None where it cannot.
+    """Returns the cast from one type to another within a budget of bytes, None where there is none.
 
-    A cast raises Misfit over its budget, and what Arrow raises where a value does not fit.
+    A cast raises Misfit over its budget, and Arrow's own errors where a value does not fit.
     """
     if types.is_dictionary(given):
         inner = caster(given.value_type, wanted) if _is_text(given.value_type) and _is_text(wanted) else None
@@ -35,7 +35,7 @@ def caster(given: pa.DataType, wanted: pa.DataType) -> Cast | None:
 
 
 def time_text(column: pa.Array, _: int) -> pa.Array:
-    """Times of day as text, to the microsecond."""
+    """Casts times of day to text, to the microsecond."""
     return column.cast(options=pc.CastOptions(pa.time64("us"), allow_time_truncate=True)).cast(pa.string())
 
 
@@ -76,7 +76,8 @@ def _text(wanted: pa.DataType) -> Cast:
 
 
 def _clean(column: pa.Array) -> pa.Array:
-    """A column of views with zeros for nulls. Nothing validates those, and Arrow's cast follows them all the same."""
+    """Returns a column of views with zeros for nulls: nothing validates the views of nulls, but Arrow's cast follows
+    them."""
     validity, views, *data = column.buffers()
     words = np.frombuffer(views, np.int64, 2 * len(column), 16 * column.offset).reshape(-1, 2).copy()
     words[column.is_null().to_numpy(zero_copy_only=False)] = 0
@@ -85,7 +86,7 @@ def _clean(column: pa.Array) -> pa.Array:
 
 
 def _lengths(column: pa.Array) -> pa.Array:
-    """Bytes of each row; of a column without offset where it is one of views, which each begin with their length."""
+    """Returns the bytes of each row. A column of views must have no offset; each view begins with its length."""
     if _is_view(column.type):
         return pa.array(np.frombuffer(column.buffers()[1], np.int32)[::4][: len(column)].astype(np.int64))
     return pc.binary_length(column).cast(pa.int64())

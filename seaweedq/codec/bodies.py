@@ -1,7 +1,8 @@
-"""Request bodies of a publish: by content type to the rows of a layout. Pure functions over hostile bytes.
+"""Decodes the body of a publish, by its content type, to the rows of a layout. Pure functions over hostile bytes.
 
-All messages are decoded at once into columns. Where that gives up, messages are looked at one by one, so that an
-answer can name all that are not valid; that path also takes what the first one shies at.
+The fast path decodes all messages at once into columns. Where it gives up, the slow path decodes one message after the
+other, so that an answer can name all messages that are not valid; it also accepts valid messages that the fast path
+cannot decode.
 """
 
 from typing import Any
@@ -32,9 +33,9 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 def decode(
     content_type: str | None, body: bytes, intake: Intake, bare: bool = False, key: str | None = None
 ) -> pa.RecordBatch:
-    """The rows of a publish. `bare`: NDJSON lines are values. `key`: that of a raw body.
+    """Returns the rows of a publish. With `bare`, NDJSON lines are values; `key` is the key of a raw body.
 
-    Raises UnsupportedContentType, and what the decoder of that type raises.
+    Raises UnsupportedContentType, and the errors of the decoder of that type.
     """
     match media_type(content_type):
         case "application/json":
@@ -45,17 +46,17 @@ def decode(
             return decode_arrow(body, intake)
     if intake.layout.format is Format.BYTES:
         return decode_raw(body, key, intake)
-    detail = f"the content type {content_type!r} is not one of {', '.join(SUPPORTED)}; any other needs a bytes topic"
+    detail = f"the content type {content_type!r} is not one of {', '.join(SUPPORTED)}; other types need a bytes topic"
     raise UnsupportedContentType(detail, supported=list(SUPPORTED))
 
 
 def media_type(content_type: str | None) -> str:
-    """The content type without its parameters, in lower case."""
+    """Returns the content type without its parameters, in lower case."""
     return (content_type or "").partition(";")[0].strip().lower()
 
 
 def decode_single(body: bytes, intake: Intake) -> Single | None:
-    """The one message of an `application/json` body on a json or bytes topic; None where `decode_json` has to read it.
+    """Returns the one message of a JSON body on a json or bytes topic, None where `decode_json` has to decode it.
 
     Raises UnreadableBody, InvalidMessages, MessageTooLarge.
     """
@@ -71,7 +72,7 @@ def decode_single(body: bytes, intake: Intake) -> Single | None:
 
 
 def _one_reference(body: bytes, intake: Intake) -> Single | None:
-    """The one message of a body, if it has a payload; None where `decode_json` has to read it."""
+    """Returns the one message of a body, if it has a payload; None where `decode_json` has to decode it."""
     try:
         return envelopes.read(body, 0, intake)
     except Refused:
@@ -79,7 +80,7 @@ def _one_reference(body: bytes, intake: Intake) -> Single | None:
 
 
 def decode_json(body: bytes, intake: Intake) -> pa.RecordBatch:
-    """The rows of one message, or of `{"messages": [...]}`.
+    """Returns the rows of one message, or of `{"messages": [...]}`.
 
     Raises UnreadableBody, InvalidRequest, InvalidMessages, MessageTooLarge.
     """
@@ -90,12 +91,12 @@ def decode_json(body: bytes, intake: Intake) -> pa.RecordBatch:
 
 
 def decode_ndjson(body: bytes, intake: Intake, bare: bool = False) -> pa.RecordBatch:
-    """The rows of one message a line, or with `bare` of one value a line; empty lines only count in indexes of errors.
+    """Returns the rows of one message a line, or with `bare` of one value a line. Errors count empty lines too.
 
     Raises InvalidRequest, InvalidMessages (index: the line, from 0), MessageTooLarge.
     """
     if bare and intake.layout.format is Format.BYTES:
-        raise InvalidRequest("bare lines are JSON values; a bytes topic takes messages with value_base64", field="bare")
+        raise InvalidRequest("bare lines are JSON values; a bytes topic needs messages with value_base64", field="bare")
     body = bytes(body).replace(b"\r\n", b"\n")
     try:
         return _bare_columns(body, intake) if bare else _line_columns(body, intake)
@@ -105,7 +106,7 @@ def decode_ndjson(body: bytes, intake: Intake, bare: bool = False) -> pa.RecordB
 
 
 def decode_raw(body: bytes, key: str | None, intake: Intake) -> pa.RecordBatch:
-    """The one row of a bytes topic whose value is the body. Raises MessageTooLarge."""
+    """Returns the one row of a bytes topic whose value is the body. Raises MessageTooLarge."""
     for what, size in (("the value", len(body)), ("the key", len((key or "").encode()))):
         if size > intake.max_message_bytes:
             raise too_large(what, size, intake.max_message_bytes, 0)
@@ -113,13 +114,13 @@ def decode_raw(body: bytes, key: str | None, intake: Intake) -> pa.RecordBatch:
 
 
 def _messages(body: bytes) -> list[Any]:
-    """The messages of a JSON body, not decoded. Raises UnreadableBody, InvalidRequest."""
+    """Returns the messages of a JSON body, not decoded. Raises UnreadableBody, InvalidRequest."""
     try:
         fields = _fields.decode(body)
         if "messages" not in fields:
             return [body]
         if len(fields) > 1:
-            raise InvalidRequest("beside `messages` there are other fields", field="messages")
+            raise InvalidRequest("the body has other fields beside `messages`", field="messages")
         return _raws.decode(fields["messages"])
     except msgspec.ValidationError as error:
         raise InvalidRequest(f'the body is neither a message nor {{"messages": [...]}}: {error}') from None
@@ -130,10 +131,10 @@ def _messages(body: bytes) -> list[Any]:
 
 
 def _line_columns(body: bytes, intake: Intake) -> pa.RecordBatch:
-    """The good path of NDJSON. msgspec does not care where lines end, so they are looked at first.
+    """Decodes NDJSON on the fast path. msgspec ignores where lines end, so the line ends are checked first.
 
     Each newline has to stand between `}` and `{`. In valid JSON that is never inside of an object, so every newline
-    ends a message, and with as many messages as lines each line is one.
+    ends a message, and with as many messages as lines each line is one message.
     """
     body = body.rstrip(b" \t\r\n")
     data = np.frombuffer(body, np.uint8)
@@ -147,7 +148,7 @@ def _line_columns(body: bytes, intake: Intake) -> pa.RecordBatch:
 
 
 def _bare_columns(body: bytes, intake: Intake) -> pa.RecordBatch:
-    """The good path of bare NDJSON: only once each line is known to be one text may the lines be taken together."""
+    """Decodes bare NDJSON on the fast path: the lines may be joined only once each is known to be one JSON text."""
     lines = body.rstrip(b"\n").split(b"\n")
     check_count(len(lines))
     if not json_texts.are_json(binaries(lines, pa.string())):

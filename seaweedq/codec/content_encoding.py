@@ -1,7 +1,7 @@
-"""Content encodings of request bodies: identity, gzip and zstd, one of them, decoded within a bound.
+"""Decodes the content encoding of request bodies, one of identity, gzip and zstd, within a bound.
 
-Decoding runs in Arrow's codecs, which release the GIL. It stops at the bound, so that a bomb costs no more than a
-body of the largest size that is allowed.
+Arrow's codecs decode, which release the GIL. They stop at the bound, so that a decompression bomb costs no more than a
+body of the largest allowed size.
 """
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ _CODECS = {"gzip": "gzip", "x-gzip": "gzip", "zstd": "zstd"}
 
 
 def decode_body(body: bytes, encoding: str | None, limit_bytes: int) -> bytes:
-    """The body without its `Content-Encoding`; at most `limit_bytes` long.
+    """Returns the body without its `Content-Encoding`, at most `limit_bytes` long.
 
     Raises RequestTooLarge, UnsupportedEncoding (unknown, or more than one), UnreadableBody (damaged, cut short).
     """
@@ -24,16 +24,16 @@ def decode_body(body: bytes, encoding: str | None, limit_bytes: int) -> bytes:
     elif codec in _CODECS:
         decoded = _decompress(body, _CODECS[codec], limit_bytes)
     else:
-        detail = f"the content encoding {encoding!r} is not supported; send one of {', '.join(SUPPORTED)}, or none"
+        detail = f"the content encoding {encoding!r} is not supported; use {' or '.join(SUPPORTED)}, or none"
         raise UnsupportedEncoding(detail, supported=list(SUPPORTED))
     if len(decoded) > limit_bytes:
-        detail = f"the body is over {limit_bytes} bytes (decoded); split it, or publish uploads by reference"
+        detail = f"the decoded body is over {limit_bytes} bytes; split it, or upload large payloads"
         raise RequestTooLarge(detail, limit_bytes=limit_bytes)
     return decoded
 
 
 def _decompress(body: bytes, codec: str, limit_bytes: int) -> bytes:
-    """At most one byte more than the limit. An empty body is no frame of either codec."""
+    """Decodes at most one byte more than the limit. An empty body is not a valid frame of either codec."""
     if not body:
         raise UnreadableBody(f"the body is empty, which is not valid {codec}")
     try:

@@ -1,8 +1,8 @@
-"""JSON messages: `{"key", "value", "headers", "timestamp", "expires_in_s"}`, as columns and one by one.
+"""Checks JSON messages, `{"key", "value", "headers", "timestamp", "expires_in_s"}`, as columns or one by one.
 
-`columns_of` takes all messages of a request at once and gives up (any of `GIVEN_UP`) where something is or may be
-wrong; `read` decides for one message and says why. What both take, they take to the same row. A message with a
-`reference` in place of a value is taken by `read` alone: looking its upload up costs far more than that.
+`columns_of` converts all messages of a request at once, and gives up (with any of `GIVEN_UP`) where one of them is or
+may be invalid; `read` decides for one message and says why it is refused. A message that both accept gives the same
+row. Only `read` accepts a message with a `reference` in place of a value: looking its upload up costs far more.
 """
 
 import datetime as dt
@@ -50,7 +50,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def columns_of(messages: Sequence[Message], intake: Intake) -> pa.RecordBatch:
-    """The rows of all messages; raises one of GIVEN_UP where one of them may not be valid."""
+    """Returns the rows of all messages. Raises one of GIVEN_UP where a message may not be valid."""
     check_count(len(messages))
     texts = [message.value for message in messages]
     values = values_of(texts, intake)
@@ -66,7 +66,7 @@ def columns_of(messages: Sequence[Message], intake: Intake) -> pa.RecordBatch:
 
 
 def values_of(texts: Sequence[Any], intake: Intake) -> list[pa.Array]:
-    """The value columns; raises one of GIVEN_UP where a value may not be valid."""
+    """Returns the value columns. Raises one of GIVEN_UP where a value may not be valid."""
     if max(map(len, texts)) > intake.max_message_bytes:
         raise Doubt
     if intake.layout.format is Format.TYPED:
@@ -80,7 +80,7 @@ def values_of(texts: Sequence[Any], intake: Intake) -> list[pa.Array]:
 
 
 def read(raw: Any, index: int, intake: Intake) -> Single:
-    """One message, checked. Raises Refused, MessageTooLarge."""
+    """Decodes and checks one message. Raises Refused, MessageTooLarge."""
     format = intake.layout.format
     try:
         message = decode_one(raw, format)
@@ -97,13 +97,13 @@ def read(raw: Any, index: int, intake: Intake) -> Single:
 
 
 def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Intake) -> Single:
-    """A message that says `reference`. Raises Refused, MessageTooLarge."""
+    """Decodes and checks a message with a `reference`. Raises Refused, MessageTooLarge."""
     if bytes(fields["reference"]) == b"null":
         return read(msgspec.json.encode({name: fields[name] for name in fields if name != "reference"}), index, intake)
     if beside := fields.keys() & {"value", "value_base64"}:
-        raise Refused(f"reference: beside it there is {beside.pop()}; a message has the one or the other")
+        raise Refused(f"reference: the message also has {beside.pop()}; a message has either a value or a reference")
     if intake.layout.format is Format.TYPED:
-        raise Refused("reference: a typed topic has columns and no payloads; json and bytes topics take references")
+        raise Refused("reference: messages of a typed topic cannot have references; those of json and bytes topics can")
     try:
         message = decode_reference(raw)
     except msgspec.DecodeError as error:
@@ -115,7 +115,7 @@ def _read_reference(raw: Any, fields: Mapping[str, Any], index: int, intake: Int
 
 
 def check(message: Message, index: int, intake: Intake) -> Single:
-    """A decoded message, checked. Raises Refused, MessageTooLarge."""
+    """Checks a decoded message. Raises Refused, MessageTooLarge."""
     value, key, headers = bytes(message.value), message.key, message.headers or None
     limit = intake.max_message_bytes
     if len(value) > limit:
@@ -135,7 +135,7 @@ def _check_beside(key: str | None, headers: dict[str, str] | None, index: int, i
 
 
 def _times(message: Message | ReferenceEnvelope, intake: Intake) -> tuple[int, int | None]:
-    """`_timestamp` and `_expires`. Raises Refused."""
+    """Returns `_timestamp` and `_expires`. Raises Refused."""
     timestamp_us, expires_us = intake.now_us, None
     if message.timestamp is not None:
         timestamp_us = (message.timestamp - EPOCH) // dt.timedelta(microseconds=1)
@@ -146,7 +146,7 @@ def _times(message: Message | ReferenceEnvelope, intake: Intake) -> tuple[int, i
 
 
 def check_value(value: bytes, key: str | None, intake: Intake) -> str | None:
-    """The key of a message whose value has been checked. Raises Refused."""
+    """Checks the value of a message, and returns the message's key. Raises Refused."""
     layout, field = intake.layout, intake.key_field
     row = typed_values.one(value, layout.values) if layout.format is Format.TYPED else []
     if layout.format is Format.JSON and (blemish := json_texts.blemish(value)):
@@ -166,15 +166,15 @@ def check_value(value: bytes, key: str | None, intake: Intake) -> str | None:
 def check_time(timestamp_us: int, now_us: int) -> None:
     """Raises Refused for a timestamp that is too far ahead, or before the year 1."""
     if timestamp_us > now_us + MAX_AHEAD_US:
-        raise Refused("timestamp: more than one hour ahead of the broker's clock")
+        raise Refused("timestamp: is more than one hour ahead of the broker's clock")
     if timestamp_us < MIN_US:
-        raise Refused("timestamp: before the year 1")
+        raise Refused("timestamp: is before the year 1")
 
 
 def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.RecordBatch:
-    """The rows of messages that may not be valid: JSON text or an envelope, each with the index that errors name it by.
+    """Returns the rows of messages that may not be valid: JSON texts or envelopes, each with its index for errors.
 
-    Raises InvalidMessages naming those that are not, MessageTooLarge, InvalidRequest for none or too many.
+    Raises InvalidMessages, which names the invalid ones, MessageTooLarge, InvalidRequest for none or too many.
     """
     taken: list[Single] = []
     errors: list[tuple[int, str]] = []
@@ -196,7 +196,7 @@ def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.Record
 
 
 def _fields_of(raw: Any) -> dict[str, Any]:
-    """The fields of a message that can not be taken as it is; none where it is no object."""
+    """Returns the fields of a message that could not be decoded; none where it is not an object."""
     try:
         return _fields.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -204,7 +204,7 @@ def _fields_of(raw: Any) -> dict[str, Any]:
 
 
 def _check_sizes(key: pa.Array | None, headers: pa.Array | None, intake: Intake) -> None:
-    """Give up where the longest key and the longest headers would be over the limit together."""
+    """Raises Doubt where the longest key and the longest headers would exceed the limit together."""
     longest = 0 if key is None else pc.max(pc.binary_length(key)).as_py()
     if longest + (0 if headers is None else header_sizes(headers).max()) > intake.max_message_bytes:
         raise Doubt
@@ -221,7 +221,7 @@ def _field_keys(explicit: list[str | None], texts: Sequence[Any], values: list[p
 
 
 def agree(explicit: pa.Array, found: pa.Array) -> pa.Array:
-    """Keys of both sources; raises Doubt where two differ."""
+    """Merges the explicit keys with those of the key field. Raises Doubt where two differ."""
     if pc.any(pc.not_equal(explicit, found)).as_py():
         raise Doubt
     return pc.coalesce(explicit, found)

@@ -1,4 +1,4 @@
-"""What decoding a request needs to know, and how it says which messages it refuses."""
+"""The rules by which messages of a request are decoded, and the errors that name those that are refused."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,30 +28,30 @@ class Intake:
 
 
 class Refused(Exception):
-    """Why one message is not taken."""
+    """Raised with the reason for which a message is refused."""
 
 
 class Doubt(Exception):
-    """The columns of a request hold something that has to be looked at row by row."""
+    """Raised by the fast path where the messages of a request have to be decoded one by one."""
 
 
 def refuse(errors: Sequence[tuple[int, str]]) -> None:
     """Raises InvalidMessages if there are any errors, each an index and a reason.
 
-    Decoders stop looking after MAX_INVALID, so that a request of nothing but bad rows costs little; `invalid` then is
-    a lower bound.
+    Decoders stop after MAX_INVALID errors, so that a request of bad rows alone costs little; `invalid` is a lower bound
+    then.
     """
     if errors:
         named = [{"index": index, "reason": reason} for index, reason in errors[:MAX_ERRORS]]
         count = f"{'at least ' if len(errors) >= MAX_INVALID else ''}{len(errors)}"
-        detail = f"messages that are not valid: {count}; the first is {errors[0][0]}: {errors[0][1]}"
+        detail = f"{count} of the messages are not valid; the first is message {errors[0][0]}: {errors[0][1]}"
         raise InvalidMessages(detail, errors=named, invalid=len(errors))
 
 
 def too_large(what: str, size: int, limit_bytes: int, index: int) -> MessageTooLarge:
-    """The error for a message over the limit."""
+    """Returns the error for a message over the limit."""
     detail = (
-        f"{what} of message {index} is {size} bytes, over {limit_bytes}; "
+        f"{what} of message {index}: {size} bytes are over the limit of {limit_bytes}; "
         "upload large payloads and publish them by reference"
     )
     return MessageTooLarge(detail, limit_bytes=limit_bytes, index=index)
@@ -60,6 +60,6 @@ def too_large(what: str, size: int, limit_bytes: int, index: int) -> MessageTooL
 def check_count(count: int) -> None:
     """Raises InvalidRequest for no rows, and for more than MAX_ROWS."""
     if count == 0:
-        raise InvalidRequest("no messages")
+        raise InvalidRequest("the request has no messages")
     if count > MAX_ROWS:
-        raise InvalidRequest(f"{count} messages are more than {MAX_ROWS}", value=count, bound=MAX_ROWS)
+        raise InvalidRequest(f"the request has {count} messages, more than {MAX_ROWS}", value=count, bound=MAX_ROWS)

@@ -1,9 +1,9 @@
-"""What the value of a json topic may be: one JSON text that every reader of the topic can read.
+"""Checks the values of json topics: each is one JSON text that every reader of the topic can read.
 
-Refused: what is not JSON by the grammar (NaN, raw control characters, lone surrogates, two texts), bytes that are not
-UTF-8, nesting deeper than 128, numbers of more than 1,000 characters or out of a double's range.
-msgspec checks the grammar of what it skips, but neither encoding, depth nor numbers. `doubtful` finds by a few passes
-over the whole column the rows that may hold one of those; `blemish` decides for one row.
+Refused are texts that the grammar does not allow (NaN, raw control characters, lone surrogates, two texts), bytes that
+are not UTF-8, nesting deeper than 128, and numbers of more than 1,000 characters or out of a double's range.
+msgspec checks the grammar of a text that it skips, but neither encoding, depth nor numbers. `doubtful` finds, in a few
+passes over the whole column, the rows that may break one of these rules; `blemish` decides for one row.
 """
 
 import re
@@ -31,7 +31,7 @@ Offsets = np.ndarray[Any, np.dtype[Any]]
 
 
 def blemish(text: bytes | msgspec.Raw) -> str | None:
-    """Why this is not a text that a json topic takes, or None."""
+    """Returns the reason for which a json topic refuses this text, None where it accepts the text."""
     try:
         msgspec.json.decode(text)
     except RecursionError:
@@ -49,9 +49,9 @@ def blemish(text: bytes | msgspec.Raw) -> str | None:
 
 
 def doubtful(column: pa.StringArray) -> list[int]:
-    """Rows of valid JSON texts that need a `blemish`: a superset of those that have one. No nulls.
+    """Returns the rows of valid JSON texts that `blemish` has to check: all that may be refused. No nulls.
 
-    Raises pa.ArrowInvalid where some text is not UTF-8.
+    Raises pa.ArrowInvalid where a text is not UTF-8.
     """
     column.validate(full=True)
     offsets, data = _buffers(column)
@@ -61,7 +61,7 @@ def doubtful(column: pa.StringArray) -> list[int]:
 
 
 def are_json(column: pa.StringArray) -> bool:
-    """Whether every row is exactly one JSON text without space around it. No nulls.
+    """Returns whether every row is exactly one JSON text without space around it. No nulls.
 
     The texts are decoded as the elements of one array. A text that holds a comma or a bracket of its own could shift
     the elements, but then their lengths cannot all agree: together with the commas they fill the whole array.
@@ -77,7 +77,7 @@ def are_json(column: pa.StringArray) -> bool:
 
 
 def _buffers(column: pa.StringArray) -> tuple[Offsets, Bytes]:
-    """Row boundaries counted from the column's first byte, and its bytes."""
+    """Returns the row boundaries, counted from the column's first byte, and its bytes."""
     _, ends, data = column.buffers()
     offsets = np.frombuffer(ends, np.int32, len(column) + 1, column.offset * 4)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -86,7 +86,7 @@ def _buffers(column: pa.StringArray) -> tuple[Offsets, Bytes]:
 
 
 def _numbers(data: Bytes) -> "np.ndarray[Any, np.dtype[np.intp]]":
-    """Where an exponent of three digits may stand, or a run of 128 digits: without either a number is below 1e227.
+    """Returns where an exponent of three digits or a run of 128 digits may be: other numbers are below 1e227.
 
     Such a run has a digit at eight places in a row that are 16 bytes apart.
     """
@@ -104,7 +104,7 @@ def _numbers(data: Bytes) -> "np.ndarray[Any, np.dtype[np.intp]]":
 
 
 def _openers(data: Bytes, offsets: Offsets) -> "np.ndarray[Any, np.dtype[np.intp]]":
-    """The first byte of rows with more than MAX_DEPTH brackets and braces that open."""
+    """Returns the first byte of each row with more than MAX_DEPTH opening brackets and braces."""
     if len(offsets) < 2 or int(np.diff(offsets).max()) <= 2 * MAX_DEPTH:
         return np.empty(0, np.intp)
     before = np.searchsorted(np.flatnonzero((data | 32) == ord("{")), offsets)
@@ -112,7 +112,7 @@ def _openers(data: Bytes, offsets: Offsets) -> "np.ndarray[Any, np.dtype[np.intp
 
 
 def _depth(bare: bytes) -> int:
-    """Levels of nesting of a JSON text without its strings."""
+    """Returns the levels of nesting of a JSON text without its strings."""
     data = np.frombuffer(bare, np.uint8) | 32
     steps = (data == ord("{")).astype(np.int8) - (data == ord("}")).astype(np.int8)
     return int(np.cumsum(steps, dtype=np.int32).max(initial=0))

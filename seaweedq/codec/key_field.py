@@ -1,8 +1,8 @@
-"""Keys that stand in the value: `key_field` names the top-level field which is the key.
+"""Reads keys from values: `key_field` names the top-level field that holds the key.
 
-A string is taken decoded, a number or a boolean as its JSON text; missing or null is no key, an object or an array is
-refused. A value that is not an object has no key. An explicit key stands where the field has none, and must agree
-where it has one.
+A string is decoded; a number or a boolean counts as its JSON text; a missing field or null is no key; an object or an
+array is refused. A value that is not an object has no key. An explicit key counts where the field has none, and must
+equal the field's key otherwise.
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,13 @@ def check_key_field(layout: Layout, key_field: str) -> None:
         )
     kind = layout.values.field(at).type
     if kind not in _KEY_TYPES:
-        reason = f"key_field {key_field!r} is a {kind}; a key is a string, uuid, int, long, boolean or date"
+        reason = f"key_field {key_field!r} is of type {kind}; a key must be a string, uuid, int, long, boolean or date"
         raise InvalidRequest(reason, field="key_field", value=key_field)
 
 
 def keys_in(texts: Sequence[Any], key_field: str) -> list[str | None]:
-    """The keys in JSON texts. Raises msgspec.DecodeError or ValueError where one may be invalid or is no object."""
+    """Returns the keys in JSON texts. Raises msgspec.DecodeError or ValueError where a text may be invalid or is not an
+    object."""
     joined = b"[%b]" % b",".join(texts)
     strings, raw = _decoders(key_field)
     try:
@@ -48,12 +49,12 @@ def keys_in(texts: Sequence[Any], key_field: str) -> list[str | None]:
 
 
 def key_in(text: bytes | msgspec.Raw, key_field: str) -> str | None:
-    """The key in one JSON text. Raises msgspec.DecodeError or ValueError where the field is no key."""
+    """Returns the key in one JSON text. Raises msgspec.DecodeError or ValueError where the field cannot be a key."""
     return keys_in([text], key_field)[0] if bytes(text[:1]) == b"{" else None
 
 
 def agreed(explicit: str | None, field: str | None, key_field: str) -> str | None:
-    """The key of a message that may have two. Raises ValueError where they differ."""
+    """Returns the key of a message that may have two. Raises ValueError where they differ."""
     if explicit is None or field is None or explicit == field:
         return field if explicit is None else explicit
     raise ValueError(f"key {explicit[:64]!r} differs from the field {key_field!r}, {field[:64]!r}")

@@ -1,8 +1,8 @@
-"""Rows as JSON answers, column by column: each message is joined by Arrow from the texts of its columns.
+"""Encodes rows as JSON, column by column: Arrow joins each message from the texts of its columns.
 
-Stored JSON text is embedded as it is. JSON has no NaN and no infinity: such floats read as null. Decimals are strings,
-since most readers take numbers as doubles; binary is base64; times are RFC 3339, in UTC with a `Z` but for `timestamp`
-fields, which have no zone.
+Stored JSON text is embedded as it is. JSON has no NaN and no infinity: such floats become null. Decimals become
+strings, since most readers parse numbers as doubles; binary becomes base64; times follow RFC 3339, in UTC with a `Z`,
+except for `timestamp` fields, which have no zone.
 """
 
 import sys
@@ -34,8 +34,8 @@ def encode_messages(
     links: Mapping[str, str] = NO_LINKS,
     max_bytes: int = sys.maxsize,
 ) -> tuple[bytes, int | None]:
-    """The JSON array of the messages of one segment, at most `max_bytes` but at least one message, and the offset of
-    the first one that did not fit, None where all did; other arguments as those of `message_texts`."""
+    """Returns the JSON array of the messages of one segment, at most `max_bytes` but at least one message, and the
+    offset of the first message that did not fit, None where all did. Other arguments are those of `message_texts`."""
     columns: list[pa.StringArray] = []
     left = max_bytes - 1  # two brackets, and one comma less than counted
     together = dense(pieces)
@@ -57,7 +57,7 @@ def _slices(pieces: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int,
 
 
 def _ends(texts: pa.StringArray) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Where each text ends, in bytes, when a comma follows each."""
+    """Returns where each text ends, in bytes, if a comma follows each."""
     count = len(texts)
     edges = np.frombuffer(texts.buffers()[1], np.int32, count + 1, texts.offset * 4).astype(np.int64)
     return edges[1:] - edges[0] + np.arange(1, count + 1)  # type: ignore[no-any-return]
@@ -98,10 +98,10 @@ def message_texts(
     attempts: Mapping[int, int] | None,
     links: Mapping[str, str] = NO_LINKS,
 ) -> pa.StringArray:
-    """One JSON object for each row.
+    """Returns one JSON object for each row.
 
-    `rows` are of `layout.rows(mask)`, the first at `first_offset`. `attempts` are by offset, 1 where there is none;
-    None leaves `attempt` out. `links` are URLs of payloads by the URI of their reference.
+    `rows` have the schema `layout.rows(mask)`, and the first is at `first_offset`. `attempts` are by offset, 1 where
+    there is none; None leaves `attempt` out. `links` are URLs of payloads by the URI of their reference.
     """
     numbers = offsets(first_offset, rows.num_rows)
     offset = numbers.cast(pa.string())
@@ -117,7 +117,7 @@ def message_texts(
 
 
 def _references(column: pa.Array, links: Mapping[str, str]) -> Text:
-    """`,"reference":{...}` where there is one, else nothing; `url` only where there is a link."""
+    """Returns `,"reference":{...}` for rows with a reference, else an empty text; `url` is there where a link is."""
     uri, size, content_type, sha256 = column.flatten()
     urls = [links.get(each) for each in uri.to_pylist()]
     text = _join(
@@ -171,7 +171,7 @@ def _value(rows: pa.RecordBatch, layout: Layout) -> Text:
 
 
 def _field(column: pa.Array) -> pa.StringArray:
-    """A typed column as JSON texts, `null` where it is null."""
+    """Returns a typed column as JSON texts, `null` for nulls."""
     kind = column.type
     if types.is_string(kind):
         return _join(_quoted(column))
@@ -194,12 +194,12 @@ def _moments(column: pa.Array) -> list[Text]:
 
 
 def _or_null(parts: list[Text], nulls: int) -> list[Text]:
-    """Parts to be joined, `null` where one of them is null; joined already only where that is needed."""
+    """Returns texts to join, `null` where one of them is null. They are joined already only where that is needed."""
     return [_join(parts).fill_null("null")] if nulls else parts
 
 
 def _quoted(column: pa.StringArray) -> list[Text]:
-    """Text as the parts of JSON strings. Only where some character needs it is each escaped on its own."""
+    """Returns a column of text as JSON strings. Each is escaped on its own only where some character needs it."""
     _, _, data = column.buffers()
     octets = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
     if ((octets < 32) | (octets == _QUOTE) | (octets == _BACKSLASH)).any():

@@ -1,7 +1,6 @@
-"""The shapes of messages that are published as JSON, and how they are decoded; values are not looked at.
+"""Decodes the envelopes of messages that are published as JSON; values are not decoded.
 
-Topics of values and topics of bytes have decoders of their own, and messages with a payload another one: each is as
-fast as its shape allows.
+Topics of values, topics of bytes and messages with a payload each have a decoder: each is as fast as its shape allows.
 """
 
 import datetime as dt
@@ -82,20 +81,20 @@ _referenced = msgspec.json.Decoder(ReferenceEnvelope)
 
 
 def decode_one(body: Any, format: Format) -> Message:
-    """One message, its value not yet looked at. Raises what msgspec raises."""
+    """Decodes one message, whose value is not checked yet. Raises msgspec's errors."""
     return _one_bytes.decode(body) if format is Format.BYTES else _one.decode(body)
 
 
 def decode_lines(body: bytes, format: Format) -> Sequence[Message]:
-    """Messages one after the other, wherever the lines end. Raises what msgspec raises."""
+    """Decodes one message after the other, wherever the lines end. Raises msgspec's errors."""
     return _one_bytes.decode_lines(body) if format is Format.BYTES else _one.decode_lines(body)
 
 
 def decode_many(body: Any, format: Format) -> Sequence[Message]:
-    """The messages of `{"messages": [...]}`. Raises what msgspec raises."""
+    """Decodes the messages of `{"messages": [...]}`. Raises msgspec's errors."""
     return _many_bytes.decode(body).messages if format is Format.BYTES else _many.decode(body).messages
 
 
 def decode_reference(body: Any) -> ReferenceEnvelope:
-    """One message with a payload. Raises what msgspec raises."""
+    """Decodes one message with a payload. Raises msgspec's errors."""
     return _referenced.decode(body)

@@ -1,8 +1,8 @@
-"""Values of typed topics: JSON objects of the schema's fields become columns.
+"""Decodes the values of typed topics: JSON objects of the schema's fields become columns.
 
-The struct that msgspec decodes into is made once for each schema; it is strict (no number for a string), floats take
-integers, a decimal is a string or a number, times are RFC 3339 strings, binary is base64. What JSON can say and the
-column can not (a decimal's scale, a float32's range, a moment before the year 1) is refused.
+The struct that msgspec decodes into is made once for each schema. It is strict (no number for a string); a float may be
+an integer, a decimal is a string or a number, times are RFC 3339 strings, binary is base64. Values that JSON can hold
+and the column cannot (a decimal's scale, a float32's range, a time before the year 1) are refused.
 """
 
 import datetime as dt
@@ -28,22 +28,23 @@ _ABOUT_FIELD = re.compile(r"^Object (missing required|contains unknown) field `(
 
 
 def columns(texts: Sequence[Any], fields: pa.Schema) -> list[pa.Array]:
-    """One column for each field, from JSON texts.
+    """Returns one column for each field, from JSON texts.
 
-    Raises msgspec.DecodeError, ValueError, OverflowError, RecursionError or pa.ArrowException where one does not fit.
+    Raises msgspec.DecodeError, ValueError, OverflowError, RecursionError or pa.ArrowException where a value does not
+    fit.
     """
     rows = _decoders(fields)[1].decode(b"[%b]" % b",".join(texts))
     return [column([getattr(row, f"f{at}") for row in rows], field) for at, field in enumerate(fields)]
 
 
 def one(text: bytes, fields: pa.Schema) -> list[pa.Array]:
-    """The columns of one value. Raises Refused with `field: reason`."""
+    """Returns the columns of one value. Raises Refused with `field: reason`."""
     try:
         row = _decoders(fields)[0].decode(text)
     except UnicodeDecodeError:
         raise Refused(NOT_UTF8) from None
     except RecursionError:
-        raise Refused("nested too deeply") from None
+        raise Refused("is nested too deeply") from None
     except msgspec.DecodeError as error:
         raise Refused(_reason(str(error))) from None
     found = []
@@ -56,7 +57,7 @@ def one(text: bytes, fields: pa.Schema) -> list[pa.Array]:
 
 
 def column(values: list[Any], field: pa.Field) -> pa.Array:
-    """A column of decoded values. Raises ValueError, OverflowError or pa.ArrowException where one does not fit."""
+    """Returns a column of decoded values. Raises ValueError, OverflowError or pa.ArrowException for misfits."""
     if is_uuid(field):
         values = [None if value is None else str(value) for value in values]
     if is_time(field):
@@ -70,7 +71,7 @@ def column(values: list[Any], field: pa.Field) -> pa.Array:
 
 
 def _decimal(raw: msgspec.Raw | None, nullable: bool) -> decimal.Decimal | None:
-    """A decimal from JSON text. Decimal itself would take `1_000`, white space and other scripts' digits."""
+    """Parses a decimal from JSON text. Decimal itself would accept `1_000`, white space and other scripts' digits."""
     text = bytes(raw) if raw is not None else b"null"
     if text == b"null" and nullable:
         return None
@@ -80,15 +81,15 @@ def _decimal(raw: msgspec.Raw | None, nullable: bool) -> decimal.Decimal | None:
 
 
 def check_range(column: pa.Array) -> None:
-    """Raises ValueError unless all moments lie in the years 1 to 9999."""
+    """Raises ValueError unless all times lie in the years 1 to 9999."""
     bounds = pc.min_max(column.cast(pa.int64()))
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is not None and not MIN_US <= low <= high <= MAX_US:
-        raise ValueError("outside the years 1 to 9999")
+        raise ValueError("is outside the years 1 to 9999")
 
 
 def keys_of(values: Sequence[pa.Array], fields: pa.Schema, key_field: str) -> pa.Array:
-    """The column of a field as keys: text as it is, numbers and booleans as JSON, dates as ISO 8601."""
+    """Returns the column of a field as keys: text as it is, numbers and booleans as JSON, dates as ISO 8601."""
     return values[fields.get_field_index(key_field)].cast(pa.string())
 
 
@@ -103,7 +104,7 @@ def _reason(error: str) -> str:
 
 @lru_cache(1024)
 def _decoders(fields: pa.Schema) -> tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]:
-    """Decoders of one value and of an array of them."""
+    """Returns the decoders of one value and of an array of values."""
     members: list[Any] = []
     for at, field in enumerate(fields):
         kind = _python_type(field)

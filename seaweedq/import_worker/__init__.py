@@ -1,1 +1,1 @@
-"""The child process that reads uploaded files for imports; it trusts none of them."""
+"""The child process that reads uploaded files for imports, and trusts none of them."""

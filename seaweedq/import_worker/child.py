@@ -1,7 +1,7 @@
-"""The reader of an import: a process that is given an open file which nobody trusts, and tells a broker its rows.
+"""The reader of an import: a process that gets an open, untrusted file, and sends its rows to a broker.
 
-`python -m seaweedq.import_worker.child`, which only brokers start (broker/imports/reader_process). It takes its bounds
-upon itself before it looks at the file: memory, no files, no sockets. It ends with its broker, whose pipe is its stdin.
+Only brokers start `python -m seaweedq.import_worker.child` (broker/imports/reader_process). The process bounds its own
+memory and files before it looks at the file. It ends with its broker, whose pipe is its stdin.
 """
 
 import os
@@ -21,7 +21,7 @@ from seaweedq.broker.imports.rules import Cutter
 from seaweedq.codec.intake import MAX_ERRORS, Intake, refuse
 from seaweedq.coordination.records import ImportProblem
 from seaweedq.errors import InvalidImport, SeaweedqError
-from seaweedq.import_worker.files import Error, check_expansion, outcomes, pieces
+from seaweedq.import_worker.files import Error, check_expansion, chunks, outcomes
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
@@ -34,7 +34,7 @@ LINE_BYTES = 64 * 1024 * 1024  # of a job: a typed topic's columns are in it
 
 
 def main() -> None:
-    """Read the job, then the file."""
+    """Reads the job, then the file."""
     with open(STDIN, "rb", buffering=0, closefd=False) as stdin:
         job = msgspec.json.decode(_line(stdin.fileno()), type=Job)
     job = msgspec.structs.replace(job, file=_lowest(job.file))
@@ -46,7 +46,7 @@ def main() -> None:
     except SeaweedqError as error:
         _refuse(error)
     except MemoryError:
-        _refuse(InvalidImport("reading the file takes more memory than a reader may have", reason="memory"))
+        _refuse(InvalidImport("reading the file takes more memory than an import may use", reason="memory"))
 
 
 def _refuse(error: SeaweedqError) -> None:
@@ -74,8 +74,9 @@ def _work(job: Job, asked: threading.Event) -> None:
 
 
 def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
-    """How many rows there are, all of them valid; and the rows, if they are lines, and few enough to be kept: columns
-    are faster read twice. Raises InvalidMessages naming the first that are not, InvalidImport, InvalidRequest."""
+    """Returns the number of rows, all of them valid, and the rows themselves where they are lines and few enough to be
+    kept: columns are faster read twice. Raises InvalidMessages, which names the first invalid ones, InvalidImport,
+    InvalidRequest."""
     errors: list[tuple[int, str]] = []
     kept: list[pa.RecordBatch] | None = [] if job.format == "ndjson" else None
     count = decoded = 0
@@ -99,12 +100,12 @@ def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
 
 
 def _found(job: Job, intake: Intake) -> Iterator[pa.RecordBatch | Sequence[Error]]:
-    for piece in _ahead(pieces(f"/dev/fd/{job.file}", job.size, job.format, job.bare, intake)):
-        yield from outcomes(piece)
+    for chunk in _ahead(chunks(f"/dev/fd/{job.file}", job.size, job.format, job.bare, intake)):
+        yield from outcomes(chunk)
 
 
 def _ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same, read by a thread that is one ahead: Arrow reads and decodes without the GIL."""
+    """Yields the items, read by a thread that is one ahead: Arrow reads and decodes without the GIL."""
     with ThreadPoolExecutor(1, "reading") as thread:
         coming = thread.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -115,7 +116,7 @@ def _ahead(items: Iterator[T]) -> Iterator[T]:
 def _rows(job: Job, intake: Intake) -> Iterator[pa.RecordBatch]:
     for found in _found(job, intake):
         if not isinstance(found, pa.RecordBatch):
-            raise InvalidImport("the file is not what was checked", format=job.format, reason="it has changed")
+            raise InvalidImport("the file has changed since it was checked", format=job.format, reason="it has changed")
         yield found
 
 
@@ -158,14 +159,15 @@ def _listen(asked: threading.Event) -> None:
 
 
 def _lowest(file: int) -> int:
-    """The same file at the lowest number: what is free below it could be opened within any bound on numbers."""
+    """Returns the file under the lowest descriptor: free ones below it could be opened within any bound on
+    descriptors."""
     low = os.dup(file)
     os.close(max(low, file))
     return min(low, file)
 
 
 def _bound(job: Job) -> None:
-    """What this process may take from here on."""
+    """Limits the memory and the files that this process may use from here on."""
     highest = max(job.file, STDOUT + 1, *(int(name) for name in os.listdir("/dev/fd") if name.isdigit()))
     for what, bound in (
         (resource.RLIMIT_DATA, job.memory_bytes),

@@ -1,8 +1,8 @@
-"""Uploaded files as rows, piece by piece: Parquet, NDJSON, Arrow streams and files, under the rules of a request.
+"""Reads uploaded files in chunks of rows: Parquet, NDJSON, Arrow streams and files, under the rules of a publish.
 
-The bytes are hostile. A piece is at most PIECE_ROWS rows, and each is decoded by what decodes a publish. What only says
-that it is large (a page, a dictionary, a row group) is met by the bound on this process's memory: then fewer rows are
-read at a time, and if few are too many still, the file is refused.
+The bytes are hostile. A chunk has at most CHUNK_ROWS rows, and the decoders of a publish decode it. The bound on this
+process's memory stops parts that only claim to be large (a page, a dictionary, a row group): then fewer rows are read
+at a time, and if even a few are too many, the file is refused.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,37 +26,37 @@ from seaweedq.errors import (
 )
 from seaweedq.segments.ipc_bounds import stated_bytes
 
-PIECE_ROWS = 65_536
-PIECE_BYTES = 128 * 1024 * 1024  # of columns, once dictionaries and views are expanded
+CHUNK_ROWS = 65_536
+CHUNK_BYTES = 128 * 1024 * 1024  # of columns, once dictionaries and views are expanded
 MESSAGE_BYTES = 384 * 1024 * 1024  # of an Arrow message, decompressed
 LINES_BYTES = 8 * 1024 * 1024
 LINE_BYTES = 16 * 1024 * 1024  # of the longest line, beside four times the largest message
 BUFFER_BYTES = 1024 * 1024
 FEWEST_ROWS = 16
-EXPANSION, EXPANSION_BYTES = 1000, 1024 * 1024 * 1024  # what a file may stand for: so many times its size, and so much
+EXPANSION, EXPANSION_BYTES = 1000, 1024 * 1024 * 1024  # a file may expand to so many times its size, plus so much
 FOOTER_BYTES = 64 * 1024 * 1024  # of a Parquet file's metadata, and of each text in it
 
 Error = dict[str, Any]
 FILE_ERRORS = (pa.ArrowException, ValueError, TypeError, LookupError, OverflowError, OSError, RecursionError)
 
 
-class Piece(Protocol):
+class Chunk(Protocol):
     """Some rows that are not decoded yet."""
 
     @property
     def first(self) -> int:
-        """What errors call the first one: its row, or its line."""
+        """The number of the first row or line, by which errors name it."""
 
     def decode(self) -> pa.RecordBatch:
-        """The rows. Raises InvalidMessages, MessageTooLarge, RequestTooLarge, UnreadableBody."""
+        """Returns the rows. Raises InvalidMessages, MessageTooLarge, RequestTooLarge, UnreadableBody."""
 
-    def halves(self) -> "Sequence[Piece]":
-        """The same in two; none where it is one row."""
+    def halves(self) -> "Sequence[Chunk]":
+        """Returns the rows as two chunks, none where there is one row."""
 
 
-def pieces(path: str, size: int, format: str, bare: bool, intake: Intake) -> Iterator[Piece]:
-    """All rows of a file. Raises InvalidImport, InvalidRequest (a column does not fit)."""
-    intake = replace(intake, max_request_bytes=PIECE_BYTES)
+def chunks(path: str, size: int, format: str, bare: bool, intake: Intake) -> Iterator[Chunk]:
+    """Yields all rows of a file. Raises InvalidImport, InvalidRequest (a column does not fit)."""
+    intake = replace(intake, max_request_bytes=CHUNK_BYTES)
     if format == "ndjson":
         return _named(format, _ndjson(path, bare, intake))
     batches = _parquet(path, intake) if format == "parquet" else _arrow(path, intake)
@@ -64,42 +64,46 @@ def pieces(path: str, size: int, format: str, bare: bool, intake: Intake) -> Ite
 
 
 def check_expansion(decoded_bytes: int, size: int) -> None:
-    """Raises InvalidImport for a file that stands for far more than it has."""
+    """Raises InvalidImport for a file that expands to far more bytes than it has."""
     if decoded_bytes > EXPANSION * size + EXPANSION_BYTES:
         raise InvalidImport(
-            f"the file of {size} bytes stands for {decoded_bytes} bytes of rows, over {EXPANSION} times as many",
+            f"the file of {size} bytes expands to {decoded_bytes} bytes of rows, over {EXPANSION} times its size",
             reason="it expands too far",
         )
 
 
-def outcomes(piece: Piece) -> "Iterator[pa.RecordBatch | Sequence[Error]]":
-    """The rows of a piece, or which of them are not valid; in parts where they are too much at once."""
+def outcomes(chunk: Chunk) -> "Iterator[pa.RecordBatch | Sequence[Error]]":
+    """Yields the rows of a chunk, or the errors of its invalid rows; in halves where the chunk is too large."""
     try:
-        yield piece.decode()
+        yield chunk.decode()
     except InvalidMessages as error:
-        yield [{**one, "index": piece.first + int(one["index"])} for one in error.fields["errors"]]
+        yield [{**one, "index": chunk.first + int(one["index"])} for one in error.fields["errors"]]
     except MessageTooLarge as error:
-        index = piece.first + int(error.fields["index"])
+        index = chunk.first + int(error.fields["index"])
         yield [{"index": index, "reason": f"over max_message_bytes={error.fields['limit_bytes']}"}]
     except UnreadableBody as error:
-        raise InvalidImport(f"from row {piece.first} on: {error.detail}", reason=error.detail) from None
+        raise InvalidImport(
+            f"the rows from {chunk.first} on are not readable: {error.detail}", reason=error.detail
+        ) from None
     except RequestTooLarge as error:
-        halves = piece.halves()
+        halves = chunk.halves()
         if not halves:
-            yield [{"index": piece.first, "reason": f"over {error.fields['limit_bytes']} bytes"}]
+            yield [{"index": chunk.first, "reason": f"over {error.fields['limit_bytes']} bytes"}]
         for half in halves:
             yield from outcomes(half)
 
 
-def _named(format: str, found: Iterator[Piece]) -> Iterator[Piece]:
-    """The same, with whatever Arrow says about a file as a problem of it."""
+def _named(format: str, found: Iterator[Chunk]) -> Iterator[Chunk]:
+    """Yields the chunks. Raises InvalidImport in place of Arrow's errors."""
     try:
         yield from found
     except SeaweedqError:
         raise
     except MemoryError:
         raise InvalidImport(
-            f"reading the file as {format} takes more memory than a reader may have", format=format, reason="memory"
+            f"reading the file as {format} takes more memory than an import may use",
+            format=format,
+            reason="memory",
         ) from None
     except FILE_ERRORS as error:
         raise InvalidImport(
@@ -107,11 +111,11 @@ def _named(format: str, found: Iterator[Piece]) -> Iterator[Piece]:
         ) from None
 
 
-def _columns(batches: Iterator[pa.RecordBatch], intake: Intake) -> Iterator[Piece]:
+def _columns(batches: Iterator[pa.RecordBatch], intake: Intake) -> Iterator[Chunk]:
     first = 0
     for batch in batches:
-        for at in range(0, batch.num_rows, PIECE_ROWS):
-            yield _Columns(first + at, batch.slice(at, PIECE_ROWS), intake)
+        for at in range(0, batch.num_rows, CHUNK_ROWS):
+            yield _Columns(first + at, batch.slice(at, CHUNK_ROWS), intake)
         first += batch.num_rows
 
 
@@ -124,11 +128,11 @@ class _Columns:
     intake: Intake
 
     def decode(self) -> pa.RecordBatch:
-        """As Piece."""
+        """As Chunk."""
         return decode_batch(self.batch, self.intake)
 
-    def halves(self) -> Sequence[Piece]:
-        """As Piece."""
+    def halves(self) -> Sequence[Chunk]:
+        """As Chunk."""
         half = self.batch.num_rows // 2
         if not half:
             return ()
@@ -159,11 +163,11 @@ def _parquet(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
                     raise
                 rows = max(FEWEST_ROWS, rows // 16)
         if done != file.metadata.num_rows:
-            raise ValueError(f"its footer says {file.metadata.num_rows} rows, and there are {done}")
+            raise ValueError(f"its footer states {file.metadata.num_rows} rows, but it has {done}")
 
 
 def _behind(batches: Iterator[pa.RecordBatch], done: int) -> Iterator[pa.RecordBatch]:
-    """The same without the first `done` rows."""
+    """Yields the batches without the first `done` rows."""
     for batch in batches:
         skipped = min(done, batch.num_rows)
         done -= skipped
@@ -172,12 +176,12 @@ def _behind(batches: Iterator[pa.RecordBatch], done: int) -> Iterator[pa.RecordB
 
 
 def _read_rows(metadata: pq.FileMetaData) -> int:
-    """Rows at a time, by what the file says of its row groups: an honest one is read in bounded memory at once."""
+    """Returns how many rows to read at a time. The file's own numbers suffice for an honest file."""
     widest = 1
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         widest = max(widest, group.total_byte_size // max(1, group.num_rows))
-    return max(FEWEST_ROWS, min(PIECE_ROWS, BATCH_BYTES // widest))
+    return max(FEWEST_ROWS, min(CHUNK_ROWS, BATCH_BYTES // widest))
 
 
 def _arrow(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
@@ -187,13 +191,13 @@ def _arrow(path: str, intake: Intake) -> Iterator[pa.RecordBatch]:
             body = body.slice(8)  # an Arrow file is a stream, with something around it
         for message in pa.ipc.MessageReader.open_stream(body):
             if (stated := stated_bytes(message)) > MESSAGE_BYTES and stated > len(message.body or b""):
-                raise ValueError(f"a batch holds {stated} bytes when decompressed, over {MESSAGE_BYTES}")
+                raise ValueError(f"a batch has {stated} bytes once decompressed, over {MESSAGE_BYTES}")
         with pa.ipc.open_stream(body) as reader:
             check_schema(reader.schema, intake)
             yield from reader
 
 
-def _ndjson(path: str, bare: bool, intake: Intake) -> Iterator[Piece]:
+def _ndjson(path: str, bare: bool, intake: Intake) -> Iterator[Chunk]:
     longest = LINE_BYTES + 4 * intake.max_message_bytes
     lines = 0
     with open(path, "rb", buffering=0) as file:
@@ -214,14 +218,14 @@ def _ndjson(path: str, bare: bool, intake: Intake) -> Iterator[Piece]:
 
 
 def _cut_lines(block: bytes) -> Iterator[tuple[bytes, int]]:
-    """A block of whole lines, in parts of at most PIECE_ROWS of them."""
+    """Cuts a block of whole lines into parts of at most CHUNK_ROWS lines."""
     at = 0
     while at < len(block):
         count = block.count(b"\n", at)
         end = len(block)
-        if count > PIECE_ROWS:
-            end, count = at, PIECE_ROWS
-            for _ in range(PIECE_ROWS):
+        if count > CHUNK_ROWS:
+            end, count = at, CHUNK_ROWS
+            for _ in range(CHUNK_ROWS):
                 end = block.index(b"\n", end) + 1
         yield block[at:end], count
         at = end
@@ -237,11 +241,11 @@ class _Lines:
     intake: Intake
 
     def decode(self) -> pa.RecordBatch:
-        """As Piece."""
+        """As Chunk."""
         return decode_ndjson(self.text, self.intake, self.bare)
 
-    def halves(self) -> Sequence[Piece]:
-        """As Piece; lines are bounded by what they have."""
+    def halves(self) -> Sequence[Chunk]:
+        """As Chunk. Lines do not expand, so they need no halves."""
         return ()
 
 

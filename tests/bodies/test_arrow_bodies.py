@@ -91,14 +91,17 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
     ({"_key": ONE}, "'value' is missing"),
     ({"value": ONE, "x": ONE}, "'x' is not one of"),
     ({"value": ONE, "_offset": [1]}, "'_offset' is not one of"),
-    ({"value": ONE, "_reference": ONE}, "references are published as JSON or NDJSON"),
+    ({"value": ONE, "_reference": ONE}, "publish references as JSON or NDJSON"),
     ({"value": ONE, "_key": [1]}, "'_key' is int64"),
     ({"value": ONE, "_timestamp": pa.array([1], pa.timestamp("us"))}, "'_timestamp' is timestamp"),
-    ({"value": ONE, "_timestamp": pa.array([2**62], pa.timestamp("s", "UTC"))}, "'_timestamp' does not fit"),
+    (
+        {"value": ONE, "_timestamp": pa.array([2**62], pa.timestamp("s", "UTC"))},
+        "'_timestamp' holds a value that does not fit",
+    ),
     ({"value": ONE, "_headers": ONE}, "'_headers' is string"),
     ({"value": ONE, "_headers": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8()))}, "'_headers' is map"),
     ({"value": ONE, "_headers": pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string_view()))}, "'_headers' is map"),
-    ({"value": pa.array([], pa.string())}, "no messages"),
+    ({"value": pa.array([], pa.string())}, "has no messages"),
 ]
 
 
@@ -149,11 +152,11 @@ def test_rows_that_are_not_valid_for_several_reasons_are_all_named() -> None:
     with pytest.raises(InvalidMessages) as caught:
         decode_arrow(stream(table), intake(key_field="k"))
     whys = [
-        "value: null",
+        "value: is null",
         "JSON is malformed",
         "k: the key field",
         "_key differs",
-        "_timestamp: more",
+        "_timestamp: is more",
         "k: the key field",
     ]
     assert list(reasons(caught.value)) == [0, 1, 2, 3, 5, 7]
@@ -165,7 +168,7 @@ def test_typed_rows_that_are_not_valid_for_several_reasons_are_all_named() -> No
     table = {"small": pa.array([None, 2, 3, 4], pa.int32()), "_key": ["1", "2", "9", None]}
     with pytest.raises(InvalidMessages) as caught:
         decode_arrow(stream(table), intake("typed", "small"))
-    assert list(reasons(caught.value).items()) == [(0, "small: null"), (2, "_key differs from the field 'small'")]
+    assert list(reasons(caught.value).items()) == [(0, "small: is null"), (2, "_key differs from the field 'small'")]
 
 
 def test_a_null_value_of_a_bytes_topic_is_named() -> None:

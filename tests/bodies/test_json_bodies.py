@@ -59,7 +59,7 @@ def test_bytes_topics_take_base64() -> None:
 REFUSED: dict[bytes, str] = {
     b'{"value": 1, "extra": 2}': "unknown field `extra`",
     b'{"key": "a"}': "missing required field `value`",
-    b'{"value": 1, "reference": {"upload_id": "x"}}': "beside it there is value",
+    b'{"value": 1, "reference": {"upload_id": "x"}}': "the message also has value",
     b'{"value": 1, "key": 5}': "Expected `str | null`, got `int` - at `$.key`",
     b'{"value": 1, "key": "\xff"}': "UTF-8",
     b'{"value": "\xff"}': "UTF-8",

@@ -42,7 +42,7 @@ def test_bare_lines_are_no_bytes() -> None:
 @pytest.mark.parametrize("body", [b"", b"\n", b"\r\n \n"])
 @pytest.mark.parametrize("bare", [True, False])
 def test_no_messages(body: bytes, bare: bool) -> None:
-    with pytest.raises(InvalidRequest, match="no messages"):
+    with pytest.raises(InvalidRequest, match="has no messages"):
         decode_ndjson(body, intake(), bare)
 
 
@@ -113,5 +113,5 @@ def test_more_than_that_are_refused_one_by_one_too(monkeypatch: pytest.MonkeyPat
         monkeypatch.setattr(module, "MAX_ROWS", 10)
     body = b'{"value":1}\n\n'
     assert decode_ndjson(body * 10, intake()).num_rows == 10
-    with pytest.raises(InvalidRequest, match="11 messages are more than 10"):
+    with pytest.raises(InvalidRequest, match="11 messages, more than 10"):
         decode_ndjson(body * 20, intake())

@@ -108,7 +108,7 @@ async def test_what_stands_for_far_more_than_it_has_is_refused():
         while (told := await reader.told()).kind == "seen":
             pass
         assert told.kind == "refused"
-        assert "stands for" in told.problem.detail
+        assert "expands to" in told.problem.detail
 
 
 async def test_rows_of_many_short_texts_come_in_batches_that_are_taken():

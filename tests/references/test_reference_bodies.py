@@ -71,9 +71,9 @@ def test_a_null_is_no_reference() -> None:
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        ({"reference": {"upload_id": ID}, "value": 1}, "beside it there is value;"),
-        ({"reference": {"upload_id": ID}, "value": None}, "beside it there is value;"),
-        ({"reference": {"upload_id": ID}, "value_base64": ""}, "beside it there is value_base64;"),
+        ({"reference": {"upload_id": ID}, "value": 1}, "the message also has value;"),
+        ({"reference": {"upload_id": ID}, "value": None}, "the message also has value;"),
+        ({"reference": {"upload_id": ID}, "value_base64": ""}, "the message also has value_base64;"),
         ({"reference": {}}, "upload_id"),
         ({"reference": ID}, "$.reference"),
         ({"reference": {"upload_id": 5}}, "upload_id"),
