@@ -12,7 +12,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from seaweedq.broker.cluster_identity import check_secret, cluster_of
-from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.wiring import Parts
 from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted
@@ -115,14 +114,6 @@ class Broker(Parts):
                 "could not hand over all segments and subscriptions; other brokers recover them: %s",
                 str(error) or "out of time",
             )
-
-    async def give(self, topic: Topic, segment: int, target: str, committed: bool = False) -> bool:
-        """Give a segment to another broker. False: it could not be."""
-        return await self.ownership.give(topic, segment, target, self._settle, committed)
-
-    async def _settle(self, segment: OpenSegment) -> None:
-        await self.commit.quiet()
-        await self.flusher.flush(segment, self.settings.publish_timeout_s)
 
     def _begin_count(self) -> None:
         if self._stop_by_s is None:

@@ -1,36 +1,37 @@
 """Draining: a broker that is about to stop gives its segments to the others, as even as it can, while it serves on.
 
 Order: its record says `draining`, so that nobody gives it anything more; then each segment moves
-(broker/topics/ownership). What does not move in time, or has nobody to move to, is found in the journal or needs
+(broker/topics/segment_mover). What does not move in time, or has nobody to move to, is found in the journal or needs
 nothing: all of it stays safe.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 from seaweedq.balancer.placement import Host, SegmentId, assign
 from seaweedq.broker.load.meters import Loads
-from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError
 
 GIVERS = 8
 TRIES = 3  # for a segment whose new owner has begun to drain meanwhile
-Give = Callable[[Topic, int, str], Awaitable[bool]]
 logger = logging.getLogger(__name__)
 
 
 class Drain:
-    """The hand-over of one broker; `give` moves a segment: whether it has moved."""
+    """The hand-over of one broker's segments."""
 
-    def __init__(self, catalog: Catalog, roster: Roster, membership: Membership, loads: Loads, give: Give) -> None:
+    def __init__(
+        self, catalog: Catalog, roster: Roster, membership: Membership, loads: Loads, mover: SegmentMover
+    ) -> None:
         self._catalog = catalog
         self._roster = roster
         self._membership = membership
         self._loads = loads
-        self._give = give
+        self._mover = mover
 
     async def hand_over(self) -> None:
         """Give away what can be given. Raises CoordinationUnavailable where nobody can be told."""
@@ -60,6 +61,6 @@ class Drain:
             if topic is None or topic.record.incarnation != incarnation:
                 return  # a creation that was cut off
             try:
-                await self._give(topic, number, target)
+                await self._mover.move(topic, number, target)
             except SeaweedqError as error:
                 logger.warning("segment %d of %s could not be handed over: %s", number, name, error)

@@ -37,7 +37,9 @@ from seaweedq.broker.recovery.journal_recovery import Takeover
 from seaweedq.broker.recovery.replay import Recovery
 from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Succession
@@ -46,6 +48,7 @@ from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.handoff import Handover
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.service import Uploads
@@ -100,10 +103,6 @@ class Parts(ABC):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dirty: set[OpenSegment] = set()
         self._stop_by_s: float | None = None  # monotonic, since the first word of stopping
-
-    @abstractmethod
-    async def give(self, topic: Topic, segment: int, target: str, committed: bool = False) -> bool:
-        """Give a segment to another broker. False: it could not be."""
 
     @abstractmethod
     async def delete_topic(self, topic: Topic) -> None:
@@ -169,9 +168,8 @@ class Parts(ABC):
         self.journal = self._own_journal.make(self.store, clock, self._ids)
         self.commit = GroupCommit(self.journal, clock, self.membership.valid)
         self.flusher = Flusher(self.entries)
-        self.ownership = Ownership(
-            self.catalog, self._coordination, self.store, self.membership, self.roster, self.budget, self._dirty
-        )
+        self.ownership = Ownership(self.catalog, self.store, self.membership, self.budget, self._dirty)
+        self.mover = SegmentMover(self.catalog, self.roster, self.ownership, self.commit, self.flusher, timeout_s)
         taker = Taker(self.commit, timeout_s)
         self._slots = Slots(self.membership.broker)
         elsewhere = Elsewhere(
@@ -249,20 +247,11 @@ class Parts(ABC):
 
     def _make_keepers(self) -> None:
         """What changes segments, and keeps house."""
-        self._drain = Drain(self.catalog, self.roster, self.membership, self.loads, self.give)
+        self._drain = Drain(self.catalog, self.roster, self.membership, self.loads, self.mover)
         self.planner = Planner(self.catalog, self._coordination)
-        self.reshaper = Reshaper(
-            self.catalog,
-            self._coordination,
-            self.store,
-            self.membership,
-            self.roster,
-            self.ownership,
-            self.commit,
-            self.flusher,
-            partial(self.give, committed=True),
-            self.clock,
-        )
+        sealer = Sealer(self.catalog, self.ownership, self.commit, self.flusher, self.clock)
+        replacer = Replacer(self.catalog, self.roster, self.ownership, sealer, self.mover, self.clock)
+        self.reshaper = Reshaper(self.catalog, self.ownership, sealer, replacer)
         self._roller = Roller(self.catalog, self.planner)
         self.flusher.grown = self._roller.grown
         self._upkeep = Upkeep(

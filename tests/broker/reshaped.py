@@ -73,7 +73,7 @@ async def gathered(together: InLoop, segments: Sequence[int]) -> Broker:
     owner, *others = [by_id(together, known[number].owner) for number in segments]
     for number, other in zip(segments[1:], others, strict=True):
         if other is not owner:
-            await other.give(other.catalog.topic("t"), number, owner.membership.broker)
+            await other.mover.move(other.catalog.topic("t"), number, owner.membership.broker)
     return owner
 
 

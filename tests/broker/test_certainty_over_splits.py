@@ -30,7 +30,7 @@ async def given(together: InLoop, target: Broker) -> None:
     for number, record in records(together.brokers[0]).items():
         owner = by_id(together, record.owner)
         if owner is not target:
-            assert await owner.give(owner.catalog.topic("t"), number, mine)
+            assert await owner.mover.move(owner.catalog.topic("t"), number, mine)
     await until(lambda: all(r.owner == mine for broker in together.brokers for r in records(broker).values()))
 
 

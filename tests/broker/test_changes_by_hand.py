@@ -76,7 +76,7 @@ async def test_a_segment_that_is_there_already_is_moved(together: InLoop) -> Non
         for segment, broker in ((0, one), (1, two)):
             answer = await ask(http, segment, "move", {"to": broker.membership.broker})
             assert answer.json() == {"segment": segment, "owner": broker.membership.broker}
-        assert not one.reshaper.tally.done + two.reshaper.tally.done
+        assert not one.reshaper.counters.done + two.reshaper.counters.done
 
 
 async def test_changes_of_the_same_segment_at_once_come_about_once(together: InLoop) -> None:

@@ -63,7 +63,7 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
     one, two = together.brokers
     await make(one)
     gate = Gate()
-    settle = one._settle
+    settle = one.mover._settle
 
     async def settles(segment: Any) -> None:
         await gate()
@@ -74,7 +74,7 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
 
     relay = two.peers.relay
     monkeypatch.setattr(two.peers, "relay", relays)
-    monkeypatch.setattr(one, "_settle", settles)
+    monkeypatch.setattr(one.mover, "_settle", settles)
     async with at(together, two) as http:
         assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
         answer = await ask(http, 0, "move", {"to": "b1"})
@@ -108,8 +108,8 @@ async def test_a_plan_that_a_move_has_undone_is_written_again(together: InLoop) 
         await two.catalog.known("t")
         asking = asyncio.create_task(ask(http, 0, "split"))
         await gate.reached.wait()
-        one.catalog.topic("t").leaving.clear()  # as if the move had been first
-        assert await one.give(one.catalog.topic("t"), 0, two.membership.broker)
+        one.ownership.locks._holders.clear()  # as if the move had been first
+        assert await one.mover.move(one.catalog.topic("t"), 0, two.membership.broker)
         gate.open.set()
         answer = await asking
     assert (answer.status_code, answer.json()["sealed"]) == (200, [0])

@@ -5,7 +5,7 @@ from pathlib import Path
 from in_process_cluster import in_loop, until
 
 from seaweedq.broker.recovery.replay import Recovery
-from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind
@@ -17,7 +17,7 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
     async def never(*_: object) -> bool:
         return False
 
-    monkeypatch.setattr(Reshaper, "_replace", never)  # the seal is in the chain, and the owner dies before the records
+    monkeypatch.setattr(Replacer, "_replace", never)  # the seal is in the chain, and the owner dies before the records
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         await broker.admin.create("t", TopicConfig())

@@ -11,7 +11,7 @@ from changing import TOPIC, ask, at, make, records
 from in_process_cluster import in_loop, until
 from prometheus_client.parser import text_string_to_metric_families
 
-from seaweedq.broker.reshape.metrics import BOUNDS_S, Tally, kind_of
+from seaweedq.broker.reshape.metrics import BOUNDS_S, Counters, kind_of
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import Intent, Successor
 
@@ -88,10 +88,10 @@ async def test_the_pause_is_as_long_as_publishes_are_held(tmp_path: Path) -> Non
 
 
 def test_pauses_fall_into_classes() -> None:
-    tally, roll = Tally(), Intent(1, "committed", (0,), (Successor(1, 0, 8),))
+    counters, roll = Counters(), Intent(1, "committed", (0,), (Successor(1, 0, 8),))
     for pause_s in (0.0, 0.01, 0.011, 0.2, 30.0, 30.1, 99.0):
-        tally.add(roll, pause_s)
-    by_bound = dict(zip([*BOUNDS_S, "more"], tally.pauses, strict=True))
+        counters.add(roll, pause_s)
+    by_bound = dict(zip([*BOUNDS_S, "more"], counters.pauses, strict=True))
     assert {bound: count for bound, count in by_bound.items() if count} == {
         0.01: 2,
         0.02: 1,
@@ -99,8 +99,8 @@ def test_pauses_fall_into_classes() -> None:
         30.0: 1,
         "more": 2,
     }
-    assert tally.paused_s == pytest.approx(159.321)
-    assert tally.done == {"roll": 7}
+    assert counters.paused_s == pytest.approx(159.321)
+    assert counters.done == {"roll": 7}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ async def test_the_histogram_adds_up(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         for pause_s in (0.004, 0.15, 0.15, 77.0):
-            broker.reshaper.tally.add(Intent(1, "committed", (0,), (Successor(1, 0, 8),)), pause_s)
+            broker.reshaper.counters.add(Intent(1, "committed", (0,), (Successor(1, 0, 8),)), pause_s)
         async with at(together, broker) as http:
             found = await metrics(http)
     buckets = {name.split()[1]: value for name, value in found.items() if name.startswith(f"{PAUSE}_bucket")}

@@ -43,7 +43,7 @@ async def test_a_segment_that_is_opened_while_it_is_given_away_takes_nothing_her
         together.store.gate = None
         holding = Gate()
         together.coordination.before = holding
-        giving = asyncio.create_task(one.give(topic, 0, two.membership.broker))
+        giving = asyncio.create_task(one.mover.move(topic, 0, two.membership.broker))
         await holding.reached.wait()
         gate.open.set()
         await asyncio.sleep(0.1)
@@ -71,11 +71,11 @@ async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(tmp_path
         one.ownership._open = slow  # type: ignore[method-assign, assignment]
         opening = asyncio.create_task(one.ownership.mine(topic))
         await chain_end.reached.wait()
-        assert await one.give(topic, 0, two.membership.broker)
+        assert await one.mover.move(topic, 0, two.membership.broker)
         there = await topic_at(two)
         await until(lambda: owner(two, there) == two.membership.broker)
         await publish(two, there, "1", "2")
-        assert await two.give(there, 0, one.membership.broker)
+        assert await two.mover.move(there, 0, one.membership.broker)
         await until(lambda: owner(one, topic) == one.membership.broker)
         chain_end.open.set()
         await opening
@@ -94,8 +94,9 @@ async def test_a_move_that_fails_reopens_nothing_that_was_closed_meanwhile(tmp_p
             segment.close(deleted)
             raise Fenced("lost")
 
+        one.mover._settle = settle  # type: ignore[method-assign, assignment]
         with pytest.raises(Fenced):
-            await one.ownership.give(topic, 0, two.membership.broker, settle)
+            await one.mover.move(topic, 0, two.membership.broker)
         assert segment.closed is deleted
 
 
@@ -103,7 +104,7 @@ async def test_a_segment_is_given_neither_to_its_owner_nor_to_who_has_gone(tmp_p
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         topic = await make_topic(one)
-        assert not await one.give(topic, 0, one.membership.broker)
+        assert not await one.mover.move(topic, 0, one.membership.broker)
         await publish(one, topic, "1")
 
         async def settle(_: object) -> None:
@@ -111,7 +112,8 @@ async def test_a_segment_is_given_neither_to_its_owner_nor_to_who_has_gone(tmp_p
                 await together.crash(two)
             await until(lambda: not one.roster.alive(two.membership.broker))
 
-        assert not await one.ownership.give(topic, 0, two.membership.broker, settle)
+        one.mover._settle = settle  # type: ignore[method-assign, assignment]
+        assert not await one.mover.move(topic, 0, two.membership.broker)
         await publish(one, topic, "2")
         assert await read_all(one, topic) == [b"1", b"2"]
 
@@ -130,7 +132,7 @@ async def test_frames_of_a_segment_that_has_moved_since_are_none_of_its_recovery
         two.journal.append = fails_late  # type: ignore[method-assign]
         with pytest.raises(JournalUnavailable):
             await publish(two, topic, '"refused"')
-        assert await two.give(topic, 0, one.membership.broker)
+        assert await two.mover.move(topic, 0, one.membership.broker)
         here = await topic_at(one)
         await until(lambda: owner(one, here) == one.membership.broker)
         await publish(one, here, '"taken"')

@@ -92,7 +92,7 @@ async def test_what_brokers_own_is_counted_as_it_changes(tmp_path: Path) -> None
         topic = one.catalog.topic("t")
         mine = len(one.catalog.owned_by(one.membership.broker))
         assert mine == 2
-        await one.give(topic, 0, two.membership.broker)
+        await one.mover.move(topic, 0, two.membership.broker)
         assert len(one.catalog.owned_by(two.membership.broker)) == 3
         await one.delete_topic(topic)
         assert one.catalog.owners() == []

@@ -11,7 +11,7 @@ from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.recovery import replay as recover
 from seaweedq.broker.recovery.replay import Recovery
-from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import Intent, TopicConfig
 from seaweedq.errors import Fenced
@@ -32,9 +32,9 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
         return None
 
     monkeypatch.setattr(recover, "ENTRY_BYTES", 1)
-    monkeypatch.setattr(Reshaper, "_flush_ahead", nothing)
+    monkeypatch.setattr(Sealer, "flush_ahead", nothing)
     fenced: list[Fenced] = []
-    seal_one = Reshaper._seal_one
+    seal_one = Sealer._seal_one
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         await broker.admin.create("t", TopicConfig())
@@ -49,7 +49,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
         ]
         recovery = Recovery(broker.catalog, together.coordination, together.store, broker.entries)
 
-        async def behind_a_first_entry(self: Reshaper, topic: Topic, intent: Intent, segment: OpenSegment, *now: int):
+        async def behind_a_first_entry(self: Sealer, topic: Topic, intent: Intent, segment: OpenSegment, *now: int):
             chain = Chain(together.store, "t", 0)
             await chain.open()
             if not fenced and chain.end == 0:  # a recovery has put its first entry; a second one is to follow
@@ -61,7 +61,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
                 fenced.append(error)
                 raise
 
-        monkeypatch.setattr(Reshaper, "_seal_one", behind_a_first_entry)
+        monkeypatch.setattr(Sealer, "_seal_one", behind_a_first_entry)
         await broker.planner.plan(topic, [0], [1 << 30])
         await until(lambda: len(fenced) >= 1)
         await recovery.work_in(broker.membership.broker, frames)
@@ -76,7 +76,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
 async def test_a_plan_that_a_move_has_undone_meanwhile_is_not_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flush_ahead = Reshaper._flush_ahead
+    flush_ahead = Sealer.flush_ahead
     moved = asyncio.Event()
     async with in_loop(tmp_path, 2) as together:
         one, two = together.brokers
@@ -85,13 +85,13 @@ async def test_a_plan_that_a_move_has_undone_meanwhile_is_not_committed(
         assert one.catalog.segment(mine, 0)[0].owner == one.membership.broker
         await one.publisher.single(mine, message(one), None)
 
-        async def beside_a_move(self: Reshaper, segment: OpenSegment) -> None:
+        async def beside_a_move(self: Sealer, segment: OpenSegment) -> None:
             await flush_ahead(self, segment)
-            if self is one.reshaper and not moved.is_set():
-                assert await one.give(mine, 0, two.membership.broker)
+            if self is one.reshaper._sealer and not moved.is_set():
+                assert await one.mover.move(mine, 0, two.membership.broker)
                 moved.set()
 
-        monkeypatch.setattr(Reshaper, "_flush_ahead", beside_a_move)
+        monkeypatch.setattr(Sealer, "flush_ahead", beside_a_move)
         await one.planner.plan(mine, [0], [1 << 30])
         await moved.wait()
         await until(lambda: not one.reshaper.under_way)

@@ -145,7 +145,7 @@ async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(tmp_pat
         topic = await make(one)
         deaf, hears = (one, two) if one.succession.heir(topic, "s") == one.membership.broker else (two, one)
         if records(one)[0].owner == deaf.membership.broker:
-            await deaf.give(deaf.catalog.topic("t"), 0, hears.membership.broker)
+            await deaf.mover.move(deaf.catalog.topic("t"), 0, hears.membership.broker)
         await create(clients[0])
         await publish(clients[1], 0)
         (watch,) = [task for task in deaf._tasks if task.get_name() == "catalog"]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from scene import scene
 
+from seaweedq.broker.topics.segment_locks import Holder
 from seaweedq.segments.producers import ProducerTables
 
 
@@ -33,10 +34,11 @@ async def test_what_somebody_may_have_written_to_is_opened_at_the_store(tmp_path
         tables = [ProducerTables.empty(0, opened.source.key_range)]
         owner.ownership.begin(topic, 0, revision - 1, tables)
         assert 0 not in topic.opened, "its record has changed since"
-        topic.leaving.add(0)
+        moving = Holder("it moves")
+        owner.ownership.locks.take(topic, [0], moving)
         owner.ownership.begin(topic, 0, revision, tables)
         assert 0 not in topic.opened, "it is on its way to another broker"
-        topic.leaving.discard(0)
+        owner.ownership.locks.release(topic, [0], moving)
         owner.ownership.begin(topic, 0, revision, tables)
         assert topic.opened.pop(0).end == 0
         topic.opened[0] = opened

@@ -11,18 +11,19 @@ from scene import scene
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records import TopicConfig
 
-STEPS = ["_open", "_hold_and_commit", "_seal", "_replace"]  # of the reshaper, each held up before it begins
+STEPS = ["_open", "_lock_and_commit", "seal", "_replace"]  # of the reshaper, each held up before it begins
 
 
 def hold(broker: Broker, step: str) -> Gate:
     """The reshaper of this broker stands before a step until the gate is open."""
-    gate, goes_on = Gate(), getattr(broker.reshaper, step)
+    acts = broker.reshaper._sealer if step == "seal" else broker.reshaper._replacer
+    gate, goes_on = Gate(), getattr(acts, step)
 
     async def held(*arguments: object) -> object:
         await gate()
         return await goes_on(*arguments)
 
-    setattr(broker.reshaper, step, held)
+    setattr(acts, step, held)
     return gate
 
 

@@ -45,9 +45,9 @@ def written(transaction: Transaction) -> dict[int, SegmentRecord]:
 
 
 def finished(records: Records, intent: Intent, ends: int = 100) -> dict[int, SegmentRecord]:
-    owners = {s.id: s.owner or "x" for s in intent.successors}
-    cuts: dict[int, tuple[int, ...]] = {s.id: () for s in intent.successors}
-    return written(intents.finish(TOPIC, records, intent, dict.fromkeys(intent.segments, ends), owners, cuts, now_us=5))
+    successors = {s.id: intents.Opened(s.owner or "x", ()) for s in intent.successors}
+    ended = intents.Ended(dict.fromkeys(intent.segments, ends), at_us=5)
+    return written(intents.finish(TOPIC, records, intent, ended, successors))
 
 
 def test_a_split_names_the_ranges_and_hints_of_its_successors() -> None:
@@ -141,11 +141,10 @@ def test_the_largest_changes_fit_in_one_transaction(old: int, new: int) -> None:
     points = list(range(1, new))
     intent = intents.intent_of(records, range(old), points, 64)
     planned = intents.plan(TOPIC, records, intent)
-    owners = {s.id: f"b{s.id}" for s in intent.successors}
-    cuts: dict[int, tuple[int, ...]] = {s.id: () for s in intent.successors}
-    end = intents.finish(TOPIC, records, intent, dict.fromkeys(range(old), 0), owners, cuts, 0)
+    successors = {s.id: intents.Opened(f"b{s.id}", ()) for s in intent.successors}
+    end = intents.finish(TOPIC, records, intent, intents.Ended(dict.fromkeys(range(old), 0), 0), successors)
     check_transaction([*planned.compares, *[Compare("x", 0)] * 2], [*planned.writes, Put("counter", b"")])
-    check_transaction([*end.compares, *[Compare("x", 0)] * (1 + len(owners))], end.writes)
+    check_transaction([*end.compares, *[Compare("x", 0)] * (1 + len(successors))], end.writes)
 
 
 def test_what_could_not_be_finished_in_one_transaction_is_not_planned() -> None:
@@ -255,10 +254,9 @@ class Coordinated(RuleBasedStateMachine):
         if not (found := self.intents(records, "committed")):
             return
         intent = data.draw(st.sampled_from(found))
-        owners = {s.id: "x" for s in intent.successors}
-        cuts: dict[int, tuple[int, ...]] = {s.id: () for s in intent.successors}
-        ends = dict.fromkeys(intent.segments, end)
-        if self.commit(intents.finish(TOPIC, records, intent, ends, owners, cuts, 0)):
+        successors = {s.id: intents.Opened("x", ()) for s in intent.successors}
+        ended = intents.Ended(dict.fromkeys(intent.segments, end), 0)
+        if self.commit(intents.finish(TOPIC, records, intent, ended, successors)):
             for number in intent.segments:
                 assert number not in self.ends, "it was ended twice"
                 self.ends[number] = end

@@ -35,7 +35,7 @@ async def make(cluster: Lives, segments: int = 1) -> tuple[Broker, Broker, Topic
     topic, there = one.catalog.topic("t"), await two.catalog.known("t")
     for number, record in two.catalog.segments(there).items():
         if record.owner == two.membership.broker:
-            assert await two.give(there, number, one.membership.broker)
+            assert await two.mover.move(there, number, one.membership.broker)
     await until(lambda: all(r.owner == one.membership.broker for r in one.catalog.segments(topic).values()))
     return one, two, topic
 
@@ -94,14 +94,15 @@ async def read(cluster: Lives, broker: Broker, segment: int) -> Any:
 
 async def planned_and_held(owner: Broker, topic: Topic) -> Gate:
     """The owner has a plan for both segments, and waits before it commits it until the gate is open."""
-    opens, gate = owner.reshaper._open, Gate()
+    replacer, gate = owner.reshaper._replacer, Gate()
+    opens = replacer._open
 
     async def slow(*arguments: Any) -> Any:
         found = await opens(*arguments)
         await gate()
         return found
 
-    owner.reshaper._open = slow  # type: ignore[method-assign]
+    replacer._open = slow  # type: ignore[method-assign]
     await owner.planner.plan(topic, [0, 1])
     async with asyncio.timeout(10):
         await gate.reached.wait()
@@ -114,14 +115,13 @@ async def test_a_plan_that_a_move_has_undone_is_not_committed(cluster: Lives, mo
     one, two, topic = await make(cluster, 2)
     await publish(one, topic, "1", "2", "3", "4", "5")
     gate = await planned_and_held(one, topic)
-    assert await one.give(topic, moved, two.membership.broker)
+    assert await one.mover.move(topic, moved, two.membership.broker)
     records = await truth(cluster)
     assert not any(record.intent for record in records.values())
     gate.open.set()
     await asyncio.sleep(0.3)
     assert await truth(cluster) == records, "what was undone has come back"
-    assert not topic.leaving
-    assert not one.reshaper._held
+    assert not one.ownership.locks.held()
     await publish(one, topic, "6", "7", "8", "9", "10")
 
 
@@ -139,8 +139,7 @@ async def test_an_answer_that_is_lost(cluster: Lives, about: Callable[[SegmentRe
         page = await read(cluster, broker, 0)
         assert [message["value"] for message in page["messages"]] == [1, 2, 3]
         assert (page["sealed"], page["successors"]) == (True, [1, 2])
-    assert not topic.leaving
-    assert not one.reshaper._held
+    assert not one.ownership.locks.held()
     await one.planner.plan(topic, [1])
     await done(cluster, sealed=2)
 
@@ -172,7 +171,7 @@ async def test_the_answer_to_a_move_that_undoes_a_plan_is_lost(cluster: Lives, h
     gate = await planned_and_held(one, topic)
     theirs = two.membership.broker
     lose(cluster, lambda record: record.owner == theirs, happens)
-    assert await one.give(topic, 0, theirs) == happens
+    assert await one.mover.move(topic, 0, theirs) == happens
     gate.open.set()
     if happens:
         await asyncio.sleep(0.3)
@@ -181,7 +180,7 @@ async def test_the_answer_to_a_move_that_undoes_a_plan_is_lost(cluster: Lives, h
     else:
         await done(cluster, sealed=2)
     await publish(one, topic, "4", "5", "6", "7")
-    assert not topic.leaving
+    assert not one.ownership.locks.held()
 
 
 @pytest.mark.parametrize("happens", [True, False])
@@ -190,7 +189,7 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
     one, two, topic = await make(cluster, 2)
     mine, theirs = one.membership.broker, two.membership.broker
     await publish(one, topic, "1", "2", "3", "4")
-    assert await one.give(topic, 1, theirs)
+    assert await one.mover.move(topic, 1, theirs)
     records = one.catalog.records(topic)
     first = 2
     half, whole = records[0][0].high, records[1][0].high
@@ -209,8 +208,7 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
     assert sorted(found) == [1, 2, 3, 4]
     await asyncio.sleep(1.2)
     for broker in (one, two):
-        assert not broker.catalog.topic("t").leaving
-        assert not broker.reshaper._held
+        assert not broker.ownership.locks.held()
     await publish(two, two.catalog.topic("t"), "5", "6", "7")
 
 

@@ -51,7 +51,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
         asking = asyncio.create_task(http.post(PATH, json=BODY, headers=HEADERS))
         async with asyncio.timeout(10):
             await gate.reached.wait()
-        assert await one.give(here.known(one), 0, two.membership.broker)
+        assert await one.mover.move(here.known(one), 0, two.membership.broker)
         await until(lambda: two.catalog.segments(here.known(two))[0].owner == two.membership.broker)
         await two.planner.plan(here.known(two), [0, 1])
         await here.until_sealed(0, 1)

@@ -117,7 +117,7 @@ class Upheaval:
             topic = self.topic(broker)
             known = broker.catalog.records(topic).get(segment) if topic else None
             if topic and known and known[0].owner == broker.membership.broker:
-                self._do(broker, broker.give(topic, segment, target.membership.broker))
+                self._do(broker, broker.mover.move(topic, segment, target.membership.broker))
 
     def flush(self) -> None:
         """Have some tails flushed."""

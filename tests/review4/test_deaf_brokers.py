@@ -39,7 +39,7 @@ async def test_a_dispatcher_that_hears_no_news_goes_on_with_successors(tmp_path:
             (dispatcher,) = [b for b in together.brokers if b.dispatcher.names()]
             owner = one if dispatcher is two else two
             if owner is two:
-                assert await one.give(one.catalog.topic("t"), 0, two.membership.broker)
+                assert await one.mover.move(one.catalog.topic("t"), 0, two.membership.broker)
                 await until(lambda: records(two)[0].owner == two.membership.broker)
             await deaf(dispatcher)
             before = await publish(http, 0)

@@ -21,7 +21,7 @@ async def test_each_message_is_there_once(tmp_path: Path, producer: str | None, 
         topic, theirs = one.catalog.topic("t"), await two.catalog.known("t")
         for number, record in two.catalog.segments(theirs).items():
             if record.owner == two.membership.broker:
-                assert await two.give(theirs, number, one.membership.broker)
+                assert await two.mover.move(theirs, number, one.membership.broker)
         await until(lambda: {r.owner for r in records(one).values()} == {one.membership.broker})
         post, lost = two.peers.post, 0
 

@@ -1,7 +1,8 @@
 """Changes of segments that somebody asked for, seen through: planned, or asked of the owner, and then waited for.
 
 Any broker does it. Safety does not depend on it: the segments' owner carries a plan out (broker/reshape/reshaper) and
-moves a segment (broker/topics/ownership) whether anybody waits or not. A plan that a move has undone is written again.
+moves a segment (broker/topics/segment_mover) whether anybody waits or not. A plan that a move has undone is written
+again.
 """
 
 import asyncio

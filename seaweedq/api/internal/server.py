@@ -75,7 +75,7 @@ async def _close(broker: Broker, content: bytes) -> Any:
 
 async def _give(broker: Broker, content: bytes) -> Any:
     call = msgspec.msgpack.decode(content, type=GiveCall)
-    return await broker.give(await _topic(broker, call.topic, call.incarnation), call.segment, call.target)
+    return await broker.mover.move(await _topic(broker, call.topic, call.incarnation), call.segment, call.target)
 
 
 async def _ends(broker: Broker, content: bytes) -> Any:

@@ -76,16 +76,16 @@ def _rates(broker: Broker) -> Iterator[Metric]:
 
 
 def _reshapes(broker: Broker) -> Iterator[Metric]:
-    reshaper, tally = broker.reshaper, broker.reshaper.tally
+    reshaper, counters = broker.reshaper, broker.reshaper.counters
     yield GaugeMetricFamily("seaweedq_reshapes_under_way", "Intents being carried out", value=reshaper.under_way)
     done = CounterMetricFamily("seaweedq_reshapes", "Segments split, merged and rolled by this broker", labels=["kind"])
     for kind in KINDS:
-        done.add_metric([kind], tally.done[kind])
+        done.add_metric([kind], counters.done[kind])
     yield done
     bounds = [*map(floatToGoString, BOUNDS_S), "+Inf"]
     yield HistogramMetricFamily(
         "seaweedq_reshape_pause_seconds",
         "How long a reshape held publishes",
-        buckets=list(zip(bounds, accumulate(tally.pauses), strict=True)),
-        sum_value=tally.paused_s,
+        buckets=list(zip(bounds, accumulate(counters.pauses), strict=True)),
+        sum_value=counters.paused_s,
     )

@@ -26,7 +26,7 @@ from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.interface import Change, Compare, Coordination, Put
+from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
@@ -186,13 +186,11 @@ class Leader:
                 *(Compare(put.key, one.revision) for put, one in zip(writes, page, strict=True)),
             ]
             reach("leader.give")
-            revision = await self._coordination.commit(compares, writes)
-            if revision is None:
+            if await self._catalog.commit(compares, writes) is None:
                 logger.warning("segments or brokers have changed meanwhile, looking again")
                 await asyncio.gather(self._catalog.load(), self._roster.load())
                 self._wake.set()
                 return
-            self._catalog.apply([Change(put.key, put.value, revision) for put in writes])
 
     def _owned_by(self, owner: str | None) -> list[_Homeless]:
         """The segments of the topics that are there."""

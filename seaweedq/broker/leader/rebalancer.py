@@ -1,7 +1,7 @@
 """Evening out: segments move between living brokers until none has much more to do than the others.
 
 What is to move is decided in balancer/placement, in a thread, from what the owners report; the owner of a segment moves
-it (broker/topics/ownership). It decides nothing about safety, and a move that fails costs nothing.
+it (broker/topics/segment_mover). It decides nothing about safety, and a move that fails costs nothing.
 """
 
 import asyncio

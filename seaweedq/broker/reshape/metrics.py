@@ -1,4 +1,4 @@
-"""What a broker's reshaper has done, counted for whoever watches: by kind, and how long publishes waited for it."""
+"""Counters of what a broker's reshaper has done: by kind, and how long publishes waited for it."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -19,7 +19,7 @@ def kind_of(intent: Intent) -> Kind:
     return "split" if len(intent.successors) > 1 else "roll"
 
 
-class Tally:
+class Counters:
     """Intents that were carried out to their end. A *pause* is the time for which their segments took nothing."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from seaweedq.broker.topics import intents
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Compare, Coordination, Put
+from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import Counter, Intent
 from seaweedq.errors import NotOwner, SegmentConflict
 from seaweedq.failpoints import reach
@@ -62,10 +62,7 @@ class Planner:
         counter = Put(path, keys.COUNTERS.encode(Counter(first + len(intent.successors))))
         unchanged = Compare(path, there.revision if there else 0)
         reach("plan.write")
-        revision = await self._coordination.commit(
+        revision = await self._catalog.commit(
             [*transaction.compares, *compares, unchanged], [*transaction.writes, counter]
         )
-        if revision is None:
-            return None
-        self._catalog.apply([Change(put.key, put.value, revision) for put in transaction.writes])
-        return intent
+        return intent if revision else None

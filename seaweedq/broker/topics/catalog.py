@@ -1,10 +1,11 @@
 """This broker's view of the topics: records of coordination, kept current by watches, and the segments it has open.
 
-Own changes are applied at once (`apply`), so that whoever made them sees them.
+Every transaction that writes records of topics or segments goes through `commit`, which takes it into the view at once,
+so that its writer sees it.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +14,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Coordination
+from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import SegmentRecord, TopicRecord
 from seaweedq.coordination.view import View
 from seaweedq.errors import NotOwner, NotReady, SegmentNotFound, TopicBeingDeleted, TopicNotFound
@@ -57,7 +58,6 @@ class Topic:
     signal: Signal = field(default_factory=Signal)
     opened: dict[int, OpenSegment] = field(default_factory=dict)
     deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    leaving: set[int] = field(default_factory=set)  # segments on their way to another broker
     routing: Routing | None = None
     moved: Signal = field(default_factory=Signal)  # a segment's record has changed
 
@@ -88,6 +88,7 @@ class Catalog:
     """Topics and their segments."""
 
     def __init__(self, coordination: Coordination, closed: Callable[[Topic], None]) -> None:
+        self._coordination = coordination
         self._closed = closed  # told of a topic that is gone or being deleted
         self._topics: dict[str, Topic] = {}
         self._segments: dict[str, dict[int, tuple[SegmentRecord, int]]] = {}  # by topic/incarnation
@@ -181,6 +182,20 @@ class Catalog:
     def apply(self, changes: Sequence[Change]) -> None:
         """Work changes in, unless a newer one of the same key is known."""
         self._view.take(changes)
+
+    async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
+        """Commit a transaction, and take what it wrote of topics and segments into this view: the new revision. None: a
+        comparison did not hold. Raises CoordinationUnavailable: then it may stand, and comes by the watch."""
+        revision = await self._coordination.commit(compares, writes)
+        if revision:
+            known = [write for write in writes if write.key.startswith(PREFIXES)]
+            self.apply([Change(w.key, w.value if isinstance(w, Put) else None, revision) for w in known])
+        return revision
+
+    async def look_at(self, topic: Topic, segments: Iterable[int]) -> None:
+        """Read the records of some segments again, one after another."""
+        for segment in segments:
+            await self.look(topic.name, segment)
 
     async def look(self, name: str, segment: int | None = None) -> None:
         """Read a topic's record again, or that of one of its segments: the watch may be behind."""

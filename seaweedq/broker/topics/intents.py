@@ -5,9 +5,8 @@ written to all of them at once: comparing the revision of each covers the intent
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -25,12 +24,25 @@ OTHERS = 2  # comparisons of `finish`, of the topic and of its writer, beside th
 MAX_PARTS = 64  # of one segment's range, with a producer table each
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """What is compared, and written if all of it holds."""
 
     compares: tuple[Compare, ...]
     writes: tuple[Put, ...]
+
+
+class Ended(NamedTuple):
+    """Where each segment of an intent ends, and since when."""
+
+    offsets: Mapping[int, int]
+    at_us: int
+
+
+class Opened(NamedTuple):
+    """How a successor begins: its owner, and the inner bounds of its producer ranges."""
+
+    owner: str
+    cuts: tuple[int, ...]
 
 
 def intent_of(
@@ -83,15 +95,9 @@ def commit(topic: Topic, records: Records, intent: Intent) -> Transaction:
 
 
 def finish(
-    topic: Topic,
-    records: Records,
-    intent: Intent,
-    ends: Mapping[int, int],
-    owners: Mapping[int, str],
-    cuts: Mapping[int, tuple[int, ...]],
-    now_us: int,
+    topic: Topic, records: Records, intent: Intent, ended: Ended, successors: Mapping[int, Opened]
 ) -> Transaction:
-    """Seal the segments at `ends`, open the successors with their `owners` and the inner bounds of their parts."""
+    """Seal the segments, and open the successors."""
     ids = tuple(successor.id for successor in intent.successors)
     writes = {
         number: replace(
@@ -99,8 +105,8 @@ def finish(
             state="sealed",
             owner=None,
             successors=_within(records[number][0], intent),
-            end_offset=ends[number],
-            sealed_us=now_us,
+            end_offset=ended.offsets[number],
+            sealed_us=ended.at_us,
             intent=None,
         )
         for number in intent.segments
@@ -108,9 +114,8 @@ def finish(
     state: Literal["open"] = "open"
     for one in intent.successors:
         before = tuple(n for n in intent.segments if records[n][0].low < one.high and one.low < records[n][0].high)
-        writes[one.id] = SegmentRecord(
-            one.low, one.high, state, before, (), owners[one.id], None, now_us, cuts=cuts[one.id]
-        )
+        owner, cuts = successors[one.id]
+        writes[one.id] = SegmentRecord(one.low, one.high, state, before, (), owner, None, ended.at_us, cuts=cuts)
     absent = tuple(Compare(_key(topic, number), 0) for number in ids)
     topic_there = Compare(keys.TOPICS.key(topic.name), topic.revision)
     return Transaction(

@@ -77,7 +77,7 @@ class TopicAdmin:
     async def _look(self, name: str) -> bool:
         there = await self._coordination.get(keys.TOPICS.key(name))
         if there:
-            self._note(there.key, there.value, there.revision)
+            self._catalog.apply([Change(there.key, there.value, there.revision)])
         return there is not None
 
     async def _create(self, name: str, config: TopicConfig) -> bool:
@@ -112,9 +112,8 @@ class TopicAdmin:
             await self._put_segments(name, first, start, segments[start : start + PAGE])
         reach("create.record")
         key, value = keys.TOPICS.key(name), keys.TOPICS.encode(record)
-        revision = await self._coordination.commit([Compare(key, 0), creation], [Put(key, value), Delete(creation.key)])
+        revision = await self._catalog.commit([Compare(key, 0), creation], [Put(key, value), Delete(creation.key)])
         if revision:
-            self._note(key, value, revision)
             reach("create.made")
             return True
         if not await self._look(name):
@@ -151,9 +150,7 @@ class TopicAdmin:
             await self._remove_records(kind.prefix(topic.name, incarnation))
         reach("delete.record")
         key = keys.TOPICS.key(topic.name)
-        revision = await self._coordination.commit([Compare(key, topic.revision)], [Delete(key)])
-        if revision:
-            self._catalog.apply([Change(key, None, revision)])
+        await self._catalog.commit([Compare(key, topic.revision)], [Delete(key)])
 
     async def remove_files(self, prefix: str) -> int:
         """Delete everything below a prefix, page by page; how many objects went."""
@@ -223,21 +220,15 @@ class TopicAdmin:
         ]
         owners = {record.owner for record in records if record.owner and record.owner != self._membership.broker}
         compares = [self._membership.compare(), *map(self._roster.compare, sorted(owners))]
-        revision = await self._coordination.commit([*(Compare(put.key, 0) for put in writes), *compares], writes)
+        revision = await self._catalog.commit([*(Compare(put.key, 0) for put in writes), *compares], writes)
         if revision is None:
             await self._roster.load()
             raise CoordinationUnavailable(f"the set of brokers changed while topic {name!r} was created; try again")
-        for put in writes:
-            self._note(put.key, put.value, revision)
 
     async def _replace(self, topic: Topic, record: TopicRecord) -> bool:
         key, value = keys.TOPICS.key(topic.name), keys.TOPICS.encode(record)
-        revision = await self._coordination.commit([Compare(key, topic.revision)], [Put(key, value)])
-        if revision:
-            self._note(key, value, revision)
-        elif there := await self._coordination.get(key):
-            self._note(key, there.value, there.revision)
-        else:
+        revision = await self._catalog.commit([Compare(key, topic.revision)], [Put(key, value)])
+        if revision is None and not await self._look(topic.name):
             raise TopicBeingDeleted(f"topic {topic.name!r} was deleted in the meantime", topic=topic.name)
         return revision is not None
 
@@ -248,12 +239,7 @@ class TopicAdmin:
     async def _delete_keys(self, doomed: Sequence[str]) -> None:
         for start in range(0, len(doomed), PAGE):
             page = doomed[start : start + PAGE]
-            revision = await self._coordination.commit([], [Delete(key) for key in page])
-            if revision:
-                self._catalog.apply([Change(key, None, revision) for key in page if key.startswith("segments/")])
-
-    def _note(self, key: str, value: bytes, revision: int) -> None:
-        self._catalog.apply([Change(key, value, revision)])
+            await self._catalog.commit([], [Delete(key) for key in page])
 
 
 def _dead(live: Mapping[int, SegmentRecord], below: int) -> set[int]:

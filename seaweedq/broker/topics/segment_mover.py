@@ -1,0 +1,144 @@
+"""Moves a segment from this broker to another living one.
+
+In this order, and what a crash after each step leaves:
+1. *Hold*: nothing new is taken; publishes wait and go to the new owner. (Crash: recovery.)
+2. *Quiet and flush*: what was taken is durable, then in the chain; no put of ours is under way any more. (Crash:
+   recovery finds it in the chain.)
+3. *One transaction* compares the segment, this broker's key and the new owner's, and writes the new owner. From here
+   the other one opens the chain at its end, and we never touch it again. (Crash before: the segment is still ours, and
+   recovered as such; after: nothing of ours is missing from the chain.)
+A transaction whose answer is lost may still come to pass. Before anything is taken again the segment's record is
+written once more, so that the lost one's comparison can not hold any more.
+"""
+
+import asyncio
+import logging
+
+import msgspec
+
+from seaweedq.broker.log.flusher import Flusher
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.intents import Transaction, locks, undo
+from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.broker.topics.segment_locks import Holder
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Put
+from seaweedq.coordination.roster import Roster
+from seaweedq.errors import CoordinationUnavailable, NotOwner
+from seaweedq.failpoints import reach
+
+RETRY_S = 0.5
+logger = logging.getLogger(__name__)
+
+
+class SegmentMover:
+    """Moves the segments of one broker. `patience_s`: how long a move waits for a store that refuses an entry."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        roster: Roster,
+        ownership: Ownership,
+        commit: GroupCommit,
+        flusher: Flusher,
+        patience_s: float,
+    ) -> None:
+        self._catalog = catalog
+        self._roster = roster
+        self._ownership = ownership
+        self._commit = commit
+        self._flusher = flusher
+        self._patience_s = patience_s
+
+    async def move(self, topic: Topic, segment: int, target: str, committed: bool = False) -> bool:
+        """Move a segment to another living broker. False: it could not be.
+
+        A planned intent is undone with it; a segment whose intent is committed stays, unless `committed` says
+        otherwise. Raises SegmentNotFound, Unavailable, Fenced.
+        """
+        mine, taken = self._ownership.broker, self._ownership.locks
+        if target == mine or not self._roster.alive(target) or taken.holder(topic, segment):
+            return False
+        record, _ = self._catalog.segment(topic, segment)
+        if record.owner != mine:
+            return False
+        if not committed and record.intent and record.intent.state == "committed":
+            return False
+        holder = Holder(f"it moves to {target}")
+        taken.take(topic, [segment], holder)
+        topic.routing = None
+        moved = False
+        try:
+            moved = await self._move(topic, segment, target)
+        except Exception:
+            self._keep(topic, segment, holder)
+            raise  # when cancelled nobody knows whose it is: it is not opened here any more
+        if not moved:
+            self._keep(topic, segment, holder)
+        taken.release(topic, [segment], holder)
+        topic.routing = None
+        topic.moved.wake()
+        return moved
+
+    async def _move(self, topic: Topic, segment: int, target: str) -> bool:
+        opened = topic.opened.get(segment)
+        if opened:
+            await self._settle(opened)  # most of it, while publishes go on
+            opened.hold(NotOwner(f"segment {segment} of {topic.name!r} is being moved to {target}", owner=target))
+            await self._settle(opened)
+        reach("move.flushed")
+        moved = await self._hand_over(topic, segment, target)
+        reach("move.given")
+        return moved
+
+    async def _settle(self, segment: OpenSegment) -> None:
+        """Bring all that the segment has taken into its chain: first the commits under way, then the tail."""
+        await self._commit.quiet()
+        await self._flusher.flush(segment, self._patience_s)
+
+    def _keep(self, topic: Topic, segment: int, holder: Holder) -> None:
+        """Take messages again: the segment is still this broker's."""
+        self._ownership.locks.release(topic, [segment], holder)
+        topic.routing = None
+        intent = self._catalog.segment(topic, segment)[0].intent
+        if (opened := topic.opened.get(segment)) and not (intent and intent.state == "committed"):
+            opened.reopen()
+        topic.moved.wake()
+
+    async def _hand_over(self, topic: Topic, segment: int, target: str) -> bool:
+        """Write the new owner: whether it is the owner now."""
+        record, revision = self._catalog.segment(topic, segment)
+        key = keys.SEGMENTS.key(topic.name, topic.record.incarnation, segment)
+        compares = [Compare(key, revision), self._ownership.compare(), self._roster.compare(target)]
+        records, intent = self._catalog.records(topic), record.intent
+        undone = Transaction((), ())
+        if intent and intent.state == "planned":
+            if not locks(records, intent):
+                await self._catalog.reread(topic)
+                return False
+            undone, intent = undo(topic, records, intent), None
+        given = Put(key, keys.SEGMENTS.encode(msgspec.structs.replace(record, owner=target, intent=intent)))
+        others = [put for put in undone.writes if put.key != key]
+        try:
+            done = await self._catalog.commit([*compares, *undone.compares], [given, *others]) is not None
+        except CoordinationUnavailable:
+            await self._be_sure(topic, segment, Put(key, keys.SEGMENTS.encode(record)), Compare(key, revision))
+            done = self._catalog.segment(topic, segment)[0].owner == target
+        if not done:
+            await self._catalog.look(topic.name, segment)
+        return done
+
+    async def _be_sure(self, topic: Topic, segment: int, again: Put, unchanged: Compare) -> None:
+        """After a lost answer: write the record as it was, or learn that it has changed."""
+        while True:
+            try:
+                if await self._catalog.commit([unchanged, self._ownership.compare()], [again]) is None:
+                    await self._catalog.look(topic.name, segment)
+                    if self._catalog.segment(topic, segment)[1] == unchanged.revision:
+                        raise NotOwner("this broker's lease has expired")
+                return
+            except CoordinationUnavailable:
+                logger.warning("it is still unknown whether segment %s was handed over", again.key)
+                await asyncio.sleep(RETRY_S)

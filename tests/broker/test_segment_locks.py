@@ -1,0 +1,60 @@
+"""A segment has one holder at a time: all of its segments or none, and only who holds a lock releases it."""
+
+import gc
+
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.segment_locks import Holder, SegmentLocks
+from seaweedq.coordination.records import TopicConfig, TopicRecord
+
+MOVE, INTENT = Holder("it moves"), Holder("an intent replaces it")
+
+
+def topic(incarnation: int = 0) -> Topic:
+    return Topic.of("t", TopicRecord(incarnation, "active", TopicConfig(), 0), 1)
+
+
+def test_a_locked_segment_is_refused_to_all_others() -> None:
+    locks, one = SegmentLocks(), topic()
+    assert locks.take(one, [1], MOVE)
+    assert locks.holder(one, 1) is MOVE
+    assert not locks.take(one, [1], INTENT)
+    assert not locks.take(one, [1], Holder("it moves")), "another move is another holder"
+    assert locks.take(one, [2], INTENT)
+
+
+def test_all_are_locked_or_none() -> None:
+    locks, one = SegmentLocks(), topic()
+    locks.take(one, [2], MOVE)
+    assert not locks.take(one, [1, 2, 3], INTENT)
+    assert locks.held() == [(one, 2)]
+    locks.release(one, [2], MOVE)
+    assert locks.take(one, [1, 2, 3], INTENT)
+    assert locks.held(INTENT) == [(one, 1), (one, 2), (one, 3)]
+
+
+def test_who_has_a_lock_gets_it_again_and_releases_it_once() -> None:
+    locks, one = SegmentLocks(), topic()
+    assert locks.take(one, [1], INTENT)
+    assert locks.take(one, [1, 2], INTENT)
+    locks.release(one, [1, 2], INTENT)
+    locks.release(one, [1, 2], INTENT)
+    assert locks.held() == []
+    assert locks.holder(one, 1) is None
+
+
+def test_nobody_releases_what_another_one_holds() -> None:
+    locks, one = SegmentLocks(), topic()
+    locks.take(one, [1], MOVE)
+    locks.release(one, [1, 2], INTENT)
+    assert locks.holder(one, 1) is MOVE
+    assert locks.held(INTENT) == []
+
+
+def test_topics_of_one_name_have_locks_of_their_own_which_go_with_them() -> None:
+    locks, old, new = SegmentLocks(), topic(0), topic(7)
+    locks.take(old, [1], MOVE)
+    assert locks.holder(new, 1) is None
+    assert locks.take(new, [1], INTENT)
+    del old
+    gc.collect()
+    assert locks.held() == [(new, 1)]
