@@ -10,6 +10,7 @@ import uvloop
 
 from benchmarks.result import Result
 from seaweedq.clock import SystemIds
+from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.segments.frames import Frame, FrameKind
 
@@ -37,7 +38,7 @@ def bare(folder: Path, payload: bytes) -> float:
 
 async def journal(folder: Path, payload: bytes, parts: int) -> float:
     """Commits/s of the journal, released as they come."""
-    opened = FileJournal(folder, SystemIds(), 64 << 20)
+    opened = FileJournal(folder, Disk(), SystemIds(), 64 << 20)
     piece = payload[: len(payload) // parts]
     frames = [Frame(FrameKind.ROWS, "topic", n, 0, 1, 0, 0, (), 0, piece) for n in range(parts)]
     begun, done = perf_counter(), 0

@@ -15,7 +15,6 @@ from seaweedq.broker.cluster_identity import check_secret, cluster_of
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.wiring import Parts
 from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted
-from seaweedq.journal.folder_lock import folder_identity
 from seaweedq.storage.probe import probe
 
 VITAL = ("group commit", "catalog", "roster", "election", "leader", "reshaping")  # no life goes on without them
@@ -31,8 +30,7 @@ class Broker(Parts):
 
     def lock(self) -> None:
         """Make the folder of this process its own; a member waits for its predecessor. Raises DataFolderInUse."""
-        self._lock.acquire(self.settings.shutdown_s if self.settings.member else 0)
-        self._place = folder_identity(self.settings.home, self._ids)
+        self._home.lock(self.settings.shutdown_s if self.settings.member else 0)
 
     async def start(self) -> None:
         """Everything from the lock to the first request. Raises UnfitStore, InvalidRequest, Damaged, Unavailable."""
@@ -40,7 +38,7 @@ class Broker(Parts):
         await self._identify()
         await self._join()
         await self._look()
-        await self.takeover.recover_own()
+        await self.recovery.recover_own()
         self._open_journal()
         await self._open()
         await self._lead()
@@ -62,11 +60,11 @@ class Broker(Parts):
         await check_secret(self.peers, {record.url for record, _ in self.roster.brokers.values()})
 
     async def _join(self) -> None:
-        self._make_member(self.cluster, self._place)
-        await self.takeover.revoke()
+        self._make_member(self.cluster)
+        await self.recovery.revoke()
         self._joined = True
         await self.membership.start()
-        await self._own_journal.register()
+        await self._registration.register()
 
     async def _look(self) -> None:
         for name, view in (("roster", self.roster), ("catalog", self.catalog)):
@@ -148,7 +146,7 @@ class Broker(Parts):
         if self._joined:
             await self._leave(clean)
         await self.peers.close()
-        self._lock.release()
+        self._home.release()
 
     async def _put_away(self) -> bool:
         """Bring everything into files and cursors: whether the journal is empty of use now."""
@@ -177,7 +175,7 @@ class Broker(Parts):
             await self.journal.close()
         if clean:
             self.journal.release(self.commit.committed + 1)
-            await self._own_journal.retire(self.journal)
+            await self._registration.retire(self.journal)
         await self.election.stop()
         await self.membership.stop()
 

@@ -1,9 +1,8 @@
-"""The journal of this broker's start: named in coordination before there is one, chosen by the settings, let go at the
-end.
+"""The key of this broker's journal in coordination: written before there is a journal, removed at the end.
 
-A broker that has put everything away says so in the journal's key (`recovered`), and begins to remove the content. What
-it does not get done in time whoever comes next does (broker/recovery/journal_recovery): no stop waits for thousands of
-deletions.
+Order of writes at a stop: 1. The key says `recovered`, once everything is in chains and cursors. 2. The content goes.
+3. The key goes. A crash between any two, or a stop that has no time for thousands of deletions, leaves the key, and the
+next recovery goes on (broker/recovery/journal_recovery).
 """
 
 import asyncio
@@ -11,59 +10,36 @@ import logging
 
 import msgspec
 
-from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import NotReady, SeaweedqError
 from seaweedq.failpoints import reach
-from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.interface import Journal
-from seaweedq.journal.object_journal import ObjectJournal
-from seaweedq.settings import Settings
-from seaweedq.storage.interface import ObjectStore
 
 RETIRE_S = 1.0
 logger = logging.getLogger(__name__)
 
 
-class OwnJournal:
-    """Its key and its content. `place` is the id of this process's own folder."""
+class JournalRegistration:
+    """The key of one broker's journal, which `record` describes."""
 
-    def __init__(self, settings: Settings, coordination: Coordination, membership: Membership, place: str) -> None:
-        self._settings = settings
+    def __init__(self, coordination: Coordination, membership: Membership, record: JournalRecord) -> None:
         self._coordination = coordination
         self._membership = membership
         self._key = keys.JOURNALS.key(membership.broker)
-        self._record = JournalRecord("file", place, str(settings.home.absolute()))
-        if settings.journal_kind == "object":
-            self._record = JournalRecord("object", place)
+        self._record = record
 
     async def register(self) -> None:
-        """Name it, before there is one: if this broker dies starting, the next one knows whose lease to end. Raises
+        """Writes the key, so that if this broker dies while it starts, its folder's next broker ends its lease. Raises
         NotReady."""
         put = Put(self._key, keys.JOURNALS.encode(self._record))
         if not await self._coordination.commit([Compare(self._key, 0), self._membership.compare()], [put]):
             raise NotReady("this broker's lease expired while it was starting")
 
-    def make(self, store: ObjectStore, clock: Clock, ids: Ids) -> Journal:
-        """The journal, empty."""
-        settings, broker = self._settings, self._membership.broker
-        if settings.journal_kind == "file":
-            return FileJournal(settings.home / "journals" / broker, ids, settings.journal_file_bytes)
-        return ObjectJournal(
-            store,
-            broker,
-            clock,
-            ids,
-            settings.journal_window,
-            settings.journal_linger_s,
-            settings.journal_linger_max_s,
-        )
-
     async def retire(self, journal: Journal) -> None:
-        """Once it is closed and nothing of it is needed: say so, then let the content go, then the key."""
+        """Removes a closed journal of which nothing is needed, and its key, as far as RETIRE_S allows."""
         reach("stop.retire")
         record = msgspec.structs.replace(self._record, recovered=True)
         try:

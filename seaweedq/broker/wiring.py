@@ -10,7 +10,7 @@ from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.record_store import ImportRecords
 from seaweedq.broker.imports.runner import Importing
 from seaweedq.broker.imports.service import Claims, Imports
-from seaweedq.broker.journal_registration import OwnJournal
+from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.autoscaler import Scaler
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.leader.periodic import Chore, Deletions
@@ -33,8 +33,8 @@ from seaweedq.broker.publish.remote_append import Elsewhere
 from seaweedq.broker.read.read_server import Lender
 from seaweedq.broker.read.remote_reader import Readables
 from seaweedq.broker.read.topic_positions import Everywhere
-from seaweedq.broker.recovery.journal_recovery import Takeover
-from seaweedq.broker.recovery.replay import Recovery
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.replacer import Replacer
@@ -57,7 +57,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
-from seaweedq.journal.folder_lock import FolderLock
+from seaweedq.journal.interface import JournalSetup
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
 from seaweedq.storage.interface import ObjectStore
@@ -78,6 +78,8 @@ class Parts(ABC):
         url: str,
         secret: str = "",
         import_reader: Sequence[str] = (),
+        *,
+        journals: JournalSetup,
     ) -> None:
         self.settings = settings
         self.store = Counted(store)
@@ -99,7 +101,8 @@ class Parts(ABC):
         self._coordination = coordination
         self._import_reader = import_reader
         self._ids = ids
-        self._lock = FolderLock(settings.home)
+        self._home = journals.home
+        self._open_journals = journals.open
         self._tasks: set[asyncio.Task[Any]] = set()
         self._dirty: set[OpenSegment] = set()
         self._stop_by_s: float | None = None  # monotonic, since the first word of stopping
@@ -124,7 +127,7 @@ class Parts(ABC):
     def _lose(self, why: str = "its lease has expired") -> None:
         """Nothing may be acknowledged any more."""
 
-    def _make_member(self, cluster: str, place: str) -> None:
+    def _make_member(self, cluster: str) -> None:
         """What a broker has before it has a journal."""
         settings, clock, coordination = self.settings, self.clock, self._coordination
         self.membership = Membership(
@@ -150,22 +153,22 @@ class Parts(ABC):
             self.roster,
             settings.publish_timeout_s,
         )
-        self.takeover = Takeover(
+        self._journals = self._open_journals(self.store)
+        self.recovery = JournalRecovery(
             self.catalog,
             coordination,
             self.membership,
-            Recovery(self.catalog, coordination, self.store, self.entries),
-            self.store,
-            self._ids,
-            settings.home,
-            place,
+            Replay(self.catalog, coordination, self.store, self.entries),
+            self._journals,
+            self._home.id,
         )
-        self._own_journal = OwnJournal(settings, coordination, self.membership, place)
+        record = self._journals.describe(self.membership.broker)
+        self._registration = JournalRegistration(coordination, self.membership, record)
 
     def _make_writers(self) -> None:
         """What takes messages, on a journal of this life."""
         clock, timeout_s = self.clock, self.settings.publish_timeout_s
-        self.journal = self._own_journal.make(self.store, clock, self._ids)
+        self.journal = self._journals.create(self.membership.broker)
         self.commit = GroupCommit(self.journal, clock, self.membership.valid)
         self.flusher = Flusher(self.entries)
         self.ownership = Ownership(self.catalog, self.store, self.membership, self.budget, self._dirty)
@@ -290,7 +293,7 @@ class Parts(ABC):
             self.roster,
             self._coordination,
             self.election,
-            self.takeover,
+            self.recovery,
             evening,
             reports,
             chores,

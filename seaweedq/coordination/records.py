@@ -37,15 +37,14 @@ class LeaderRecord(msgspec.Struct, frozen=True):
 
 
 class JournalRecord(msgspec.Struct, frozen=True):
-    """Where a broker's journal is: `place` is the id of the broker's data folder, and `path` that folder (file).
+    """The place of a broker's journal: which kind of backend has it, and the id of the broker's home folder (`place`),
+    whose lock the broker held.
 
-    An object journal is in the store; for it, `place` tells whose data folder's lock its broker held.
-
-    `recovered`: the broker is dead, and its journal has been replayed; only the journal's content is still to be
-    removed.
+    `path` is that folder, where the backend needs it. `recovered`: the broker is dead, and its journal has been
+    replayed; only the journal's content is still to be removed.
     """
 
-    kind: Literal["file", "object"]
+    kind: str
     place: str
     path: str = ""
     recovered: bool = False

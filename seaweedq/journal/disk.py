@@ -1,10 +1,12 @@
 """The calls by which bytes become durable on a local disk, in one place so that tests can make each of them fail."""
 
+import fcntl
 import mmap
 import os
 import sys
 from collections import deque
 from collections.abc import Iterable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -15,7 +17,6 @@ _LARGE_BYTES = 256 * 1024
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 
 if sys.platform == "darwin":
-    import fcntl
 
     def _data_sync(fd: int) -> None:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync alone leaves the data in the drive's cache there
@@ -24,35 +25,39 @@ else:
 
 
 class Disk:
-    """Blocking file calls; each raises OSError. File descriptors are not inherited by child processes."""
+    """Blocking file calls; each raises OSError. Child processes do not inherit the file descriptors."""
+
+    def worker(self) -> Executor:
+        """Returns an executor that runs these calls off the event loop, one after the other in their order."""
+        return ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     def create(self, path: Path) -> int:
-        """Open a new file for writing; raises FileExistsError."""
+        """Opens a new file for writing; raises FileExistsError."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
 
     def write(self, fd: int, buffers: list[memoryview]) -> int:
-        """Write some of at most IOV_MAX buffers: how many bytes were taken."""
+        """Writes some of at most IOV_MAX buffers; returns how many bytes were taken."""
         return os.writev(fd, buffers)
 
     def allocate(self, fd: int, start: int, size: int) -> None:
-        """Lengthen a file by zeros, for syncs that need not write its length; where that cannot be, nothing happens."""
+        """Lengthens a file by zeros, for syncs that need not write its length; does nothing where that cannot be."""
         if hasattr(os, "posix_fallocate"):
             with suppress(OSError):
                 os.posix_fallocate(fd, start, size)
 
     def sync(self, fd: int) -> None:
-        """Make the file's content durable."""
+        """Makes the file's content durable."""
         _data_sync(fd)
 
     def forget(self, fd: int, start: int, size: int) -> None:
-        """Let the page cache go of large synced content that is read only after a crash; pages come back warm."""
+        """Drops large synced content from the page cache: it is read only after a crash, and pages come back warm."""
         end = (start + size) // mmap.PAGESIZE * mmap.PAGESIZE  # the last page is not full, and will be written again
         if size >= _LARGE_BYTES and hasattr(os, "posix_fadvise"):
             with suppress(OSError):
                 os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make the names in a folder durable."""
+        """Makes the names in a folder durable."""
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -60,30 +65,68 @@ class Disk:
             os.close(fd)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Rename a file, in place of what had the new name."""
+        """Renames a file, in place of the file that had the new name."""
         os.replace(old, new)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Give back what is beyond `size` bytes."""
+        """Frees the space beyond `size` bytes."""
         os.ftruncate(fd, size)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is not there is no error."""
+        """Removes a file, if it exists."""
         path.unlink(missing_ok=True)
 
     def close(self, fd: int) -> None:
-        """Close a file descriptor."""
+        """Closes a file descriptor."""
         os.close(fd)
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and those above it, durable; one that is there is no error."""
+        """Makes a folder, and those above it, durable, unless it exists."""
         if not folder.is_dir():
             self.make_folder(folder.parent)
             folder.mkdir(exist_ok=True)
             self.sync_folder(folder.parent)
 
+    def remove_folder(self, folder: Path) -> None:
+        """Removes a folder, if it is empty."""
+        with suppress(OSError):
+            folder.rmdir()
+
+    def names(self, folder: Path) -> list[str]:
+        """Returns the names in a folder; none where the folder does not exist."""
+        return os.listdir(folder) if folder.is_dir() else []
+
+    def size(self, path: Path) -> int:
+        """Returns the size of a file in bytes."""
+        return path.stat().st_size
+
+    def read(self, path: Path, size: int) -> bytes:
+        """Returns at most the first `size` bytes of a file."""
+        with open(path, "rb") as file:
+            return file.read(size)
+
+    def map(self, path: Path) -> bytes | mmap.mmap:
+        """Returns the content of a file that is not empty, read when it is used."""
+        with open(path, "rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def lock(self, path: Path) -> int | None:
+        """Opens a file, made if need be, and takes its lock, which goes with the descriptor that is returned.
+
+        Returns None where another descriptor holds the lock.
+        """
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException as error:
+            os.close(fd)
+            if isinstance(error, BlockingIOError):
+                return None
+            raise
+        return fd
+
     def write_all(self, fd: int, buffers: Iterable[Buffer]) -> int:
-        """Write all of the buffers: their size in bytes."""
+        """Writes all of the buffers; returns their size in bytes."""
         left = deque(view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes)
         written = 0
         while left:

@@ -1,6 +1,6 @@
-"""The file journal: commits in files of one local folder, durable by fsync. One folder for each broker start.
+"""The writer of a file journal: commits in files of a local folder, durable by fsync. One folder for each start.
 
-Owns the order of what happens on the disk, and why:
+Owns the order of writes on the disk, and why:
 
 1. A file's header, then its name, are durable before its first commit is written, so that a reader can tell a file
    that was never begun from a damaged one.
@@ -11,7 +11,7 @@ Owns the order of what happens on the disk, and why:
    disk collects no half-made files.
 5. Files go oldest first, each removal durable before the next, so that no gap can appear.
 
-It takes no lock: whoever opens a folder holds the lock that keeps a recovery away from it (broker.lock).
+It takes no lock: its process holds the lock of the folder above, which keeps recoveries away (journal/home_folder).
 """
 
 import asyncio
@@ -19,7 +19,6 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from seaweedq.errors import JournalUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_reader import draft_path, file_path, journal_files, remove_journal
 from seaweedq.segments.commits import FILE_HEADER_BYTES, FileHeader, encode_commit
-from seaweedq.segments.frames import Frame
+from seaweedq.segments.frames import Frame, check_frames
 
 log = logging.getLogger(__name__)
 _ALLOCATED_BYTES = 4 * 1024 * 1024
@@ -38,7 +37,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 @dataclass(slots=True)
 class _File:
-    """The file that takes commits; `end` is where its last durable commit ends. Zeros up to `allocated` follow."""
+    """The file that receives commits; `end` is where its last durable commit ends. Zeros up to `allocated` follow."""
 
     fd: int
     header: FileHeader
@@ -53,15 +52,15 @@ class _File:
 class FileJournal:
     """A journal in `folder`, which holds none yet and is made if need be. Files roll once they have `file_bytes`.
 
-    All disk work is done by one thread of its own, in order. What that thread alone uses is marked so.
+    All disk work runs in the disk's worker, in order. State that only the worker uses is marked so.
     """
 
     window = 1
 
-    def __init__(self, folder: Path, ids: Ids, file_bytes: int, disk: Disk | None = None) -> None:
-        self._folder, self._ids, self._file_bytes, self._disk = folder, ids, file_bytes, disk or Disk()
-        assert not (folder.is_dir() and journal_files(folder)), f"{folder} holds a journal already"
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="journal")
+    def __init__(self, folder: Path, disk: Disk, ids: Ids, file_bytes: int) -> None:
+        self._folder, self._disk, self._ids, self._file_bytes = folder, disk, ids, file_bytes
+        assert not journal_files(folder, disk), f"{folder} holds a journal already"
+        self._worker = disk.worker()
         self._appending = self._closed = False
         self._sizes: deque[tuple[int, int]] = deque()  # (commit, bytes): the worker appends, the loop takes
         self._finished: deque[tuple[int, int]] = deque()  # (file, first commit not in it), changed by the worker
@@ -103,14 +102,18 @@ class FileJournal:
             self._worker.shutdown(wait=False)
 
     async def remove(self) -> None:
-        """As Journal. Raises JournalUnavailable where the disk refuses."""
+        """Does as Journal says. Raises JournalUnavailable where the disk refuses."""
         assert self._closed
+        worker = self._disk.worker()  # the journal's own ended with close
         try:
-            await asyncio.to_thread(remove_journal, self._folder)
+            await asyncio.get_running_loop().run_in_executor(worker, remove_journal, self._folder, self._disk)
         except OSError as error:
             raise JournalUnavailable(f"the journal cannot be removed: {error}") from error
+        finally:
+            worker.shutdown(wait=False)
 
     def _append(self, frames: Sequence[Frame]) -> int:
+        check_frames(frames)
         try:
             if self._file is None:
                 self._file = self._open_file()
@@ -130,6 +133,7 @@ class FileJournal:
         return number
 
     def _write_commit(self, file: _File, frames: Sequence[Frame]) -> int:
+        assert self._commit >= file.header.first_commit, "numbers are dense over the files of a journal"
         buffers = encode_commit(file.header.file_id, self._commit, frames)
         self._allocate(file, sum(memoryview(buffer).nbytes for buffer in buffers))
         size = self._disk.write_all(file.fd, buffers)
@@ -139,14 +143,14 @@ class FileJournal:
         return size
 
     def _allocate(self, file: _File, needed: int) -> None:
-        """Have zeros where the next commits go: a sync that has to write the file's length too takes twice as long."""
+        """Puts zeros where the next commits go: a sync that has to write the file's length too takes twice as long."""
         if file.end + needed > file.allocated:
             size = max(needed, min(_ALLOCATED_BYTES, self._file_bytes))
             self._disk.allocate(file.fd, file.end, size)
             file.allocated = file.end + size
 
     def _open_file(self) -> _File:
-        """Rules 1 and 4. Under its name the file is complete; a failure before leaves at most the draft."""
+        """Begins the next file by rules 1 and 4. Under its name it is complete; a failure before leaves a draft."""
         header = replace(self._next, file_id=bytes.fromhex(self._ids.nonce()))
         draft = draft_path(self._folder)
         self._disk.make_folder(self._folder)
@@ -163,7 +167,7 @@ class FileJournal:
         return _File(fd, header)
 
     def _end_file(self, error: BaseException | None = None) -> None:
-        """Rule 2. The next file follows this one, or takes its name where it holds no commit."""
+        """Ends the file by rule 2. The next one follows it, or takes its name where it holds no commit."""
         file, self._file = self._file, None
         if file is None:
             return
@@ -177,7 +181,7 @@ class FileJournal:
             self._next = FileHeader(b"", file.header.number + 1, file.end, self._commit)
 
     def _remove_files(self, below: int) -> None:
-        """Rule 5. The newest file stays, also when it is full."""
+        """Removes files by rule 5. The newest one stays, also when it is full."""
         try:
             while self._finished and self._finished[0][1] <= below and self._newest_file() > self._finished[0][0]:
                 self._disk.remove(file_path(self._folder, self._finished[0][0]))
@@ -187,5 +191,5 @@ class FileJournal:
             log.warning("journal %s: a file could not be removed, to be tried again: %s", self._folder, error)
 
     def _newest_file(self) -> int:
-        """The number of the newest file that certainly has its name durably."""
+        """Returns the number of the newest file whose name is certainly durable."""
         return self._file.header.number if self._file else self._finished[-1][0]

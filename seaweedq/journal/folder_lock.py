@@ -4,88 +4,52 @@ Nothing may fork after locking: a forked child shares the lock, and holds it on 
 started by exec do not (O_CLOEXEC).
 """
 
-import fcntl
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from seaweedq.clock import Ids
 from seaweedq.errors import DataFolderInUse
 from seaweedq.journal.disk import Disk
 
 LOCK_FILE = "lock"
-IDENTITY_FILE = "folder-id"
 POLL_S = 0.05
+_PID_BYTES = 20
 
 
 class FolderLock:
     """The lock of one folder; its file, `lock`, holds the process id of the latest holder and is never removed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk: Disk, sleep: Callable[[float], None] = time.sleep) -> None:
         self.folder = folder
+        self._disk = disk
+        self._sleep = sleep
         self._fd: int | None = None
 
     def acquire(self, wait_s: float = 0) -> None:
-        """Take the lock, making the folder if need be. Raises DataFolderInUse where another still holds it after
-        `wait_s` seconds, through which the thread sleeps."""
+        """Takes the lock, making the folder if need be. Raises DataFolderInUse where another process still holds it
+        after `wait_s` seconds, through which the thread sleeps."""
         assert self._fd is None, "locked already"
-        Disk().make_folder(self.folder)
-        fd = os.open(self.folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        try:
-            tries = round(wait_s / POLL_S)
-            while not _locked(fd):
-                if tries <= 0:
-                    raise self._in_use(fd)
-                tries -= 1
-                time.sleep(POLL_S)
-        except BaseException:
-            os.close(fd)
-            raise
+        self._disk.make_folder(self.folder)
+        path = self.folder / LOCK_FILE
+        tries = round(wait_s / POLL_S)
+        while (fd := self._disk.lock(path)) is None:
+            if tries <= 0:
+                raise self._in_use(path)
+            tries -= 1
+            self._sleep(POLL_S)
         with suppress(OSError):  # a full disk must not keep a broker from recovering
-            os.pwrite(fd, f"{os.getpid():<20}".encode(), 0)
+            self._disk.write_all(fd, [f"{os.getpid():<{_PID_BYTES}}".encode()])
         self._fd = fd
 
-    def _in_use(self, fd: int) -> DataFolderInUse:
-        text = os.pread(fd, 20, 0).decode("ascii", "replace").strip()
+    def _in_use(self, path: Path) -> DataFolderInUse:
+        text = self._disk.read(path, _PID_BYTES).decode("ascii", "replace").strip()
         pid = int(text) if text.isdecimal() else None
         return DataFolderInUse(f"{self.folder} is in use by process {pid or 'unknown'}", path=str(self.folder), pid=pid)
 
     def release(self) -> None:
-        """Give the lock back; without one nothing happens."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-
-def _locked(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def known_identity(folder: Path) -> str | None:
-    """The id of a data folder, None where it has none yet, or is not there."""
-    with suppress(FileNotFoundError):
-        return (folder / IDENTITY_FILE).read_text("ascii").strip() or None
-    return None
-
-
-def folder_identity(folder: Path, ids: Ids) -> str:
-    """The id of a data folder, drawn once; it goes where the folder is moved. To be called under the folder's lock."""
-    if found := known_identity(folder):
-        return found
-    path = folder / IDENTITY_FILE
-    disk = Disk()
-    draft = path.with_suffix(".new")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
-    try:
-        os.write(fd, (identity := ids.nonce()).encode())
-        disk.sync(fd)
-    finally:
-        os.close(fd)
-    disk.rename(draft, path)
-    disk.sync_folder(folder)
-    return identity
+        """Gives the lock back, if it is held."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._disk.close(fd)

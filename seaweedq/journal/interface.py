@@ -1,23 +1,38 @@
-"""The journal: where a broker makes everything durable before it is in a chain. One for each broker start.
+"""The seam behind which a broker makes everything durable before it is in a chain: three narrow interfaces.
 
-Owns the promise, not a way to keep it. Nothing is read back here: recovery of a dead broker's journal is a function of
-each kind of journal.
+`Journal` is the journal that a living broker writes, one for each start of a broker. `DeadJournal` is the journal that
+a broker left behind, as a recovery reads it. `Journals` is a backend: it makes the one and opens the other. A backend
+owns its bytes and how it fences; brokers know only what stands here, so a further kind needs no change in them.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
+from seaweedq.coordination.records import JournalRecord
+from seaweedq.journal.home_folder import HomeFolder
+from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame
+from seaweedq.storage.interface import ObjectStore
+
+
+class JournalUnreachable(Exception):
+    """This process cannot reach a dead broker's journal, so what that holds is unknown; it is never taken as empty.
+
+    Not in the tree of errors, since it never leaves a recovery.
+    """
 
 
 class Journal(Protocol):
-    """A journal in use by its one broker. Commits' numbers rise from 0; an object journal leaves holes."""
+    """A journal in use by its one broker. The numbers of commits rise from 0; an object journal leaves gaps."""
 
     window: int
-    """Appends that may be under way at a time. Over 1 a failed one ends the journal (Fenced); no hole stays."""
+    """Maximum number of concurrent appends. If more than 1, a failed append ends the journal with Fenced, so that no
+    gap can remain."""
 
     async def append(self, frames: Sequence[Frame]) -> int:
-        """Make the frames durable as one commit, all or none: its number. Appends end in the order of their calls.
+        """Makes the frames durable as one commit, all or none, and returns its number. Appends end in the order of
+        their calls.
 
         Raises JournalUnavailable (only where `window` is 1): the frames must not be acknowledged, though a recovery
         after a crash may still find them; the journal can be tried again. Raises Fenced: another broker recovers this
@@ -25,17 +40,74 @@ class Journal(Protocol):
         """
 
     async def pace(self) -> None:
-        """Wait until the next append may begin, so that more frames share it."""
+        """Waits until the next append may begin, so that more frames share it."""
 
     def release(self, below: int) -> None:
-        """No commit numbered below `below` is needed any more; its space comes back some time later."""
+        """Marks commits numbered below `below` as no longer needed; their space comes back some time later."""
 
     @property
     def unreleased_bytes(self) -> int:
-        """Bytes of the commits that are still needed."""
+        """Returns the size of the commits that are still needed."""
 
     async def close(self) -> None:
-        """Let go of what is open. The journal's content stays."""
+        """Ends what is under way and closes what is open. The journal's content stays."""
 
     async def remove(self) -> None:
-        """After `close`, where nothing of it is needed any more: let its content go. Repeatable."""
+        """Removes the content of a closed journal of which nothing is needed any more. Can be repeated."""
+
+
+class DeadJournal(Protocol):
+    """The journal of a broker whose lease has ended. Every step can be repeated, after a crash by another broker too.
+
+    The order of calls is: fence, commits, remove, close. Only `fence` may be called first.
+    """
+
+    async def fence(self) -> None:
+        """Makes sure that the journal's broker acknowledges nothing more; does nothing where that is so already.
+
+        Raises JournalUnreachable: what the journal holds is unknown. Raises JournalDamaged, Unavailable.
+        """
+
+    def commits(self) -> AsyncGenerator[Commit, None]:
+        """Yields the commits that may still be needed, numbers rising, in bounded memory; a torn end is cut.
+
+        Ends early where another recovery has finished and removes the journal. Raises JournalDamaged, Unavailable;
+        what was yielded before is sound.
+        """
+
+    async def remove(self) -> None:
+        """Removes the content, oldest first. Raises JournalDamaged, Unavailable."""
+
+    async def close(self) -> None:
+        """Gives back what `fence` holds in this process. A fence that is stored stays."""
+
+
+class Journals(Protocol):
+    """A backend of journals, as one broker's process sees it."""
+
+    def describe(self, broker: str) -> JournalRecord:
+        """Returns what the journal's key in coordination must say, so that a recovery finds the journal."""
+
+    def create(self, broker: str) -> Journal:
+        """Returns a new, empty journal of this process's broker. Must be called on a running event loop."""
+
+    def is_exclusive(self, record: JournalRecord) -> bool:
+        """Returns whether this process alone can reach the journal of that record. Its broker then recovers it before
+        it serves."""
+
+    def open_dead(self, broker: str, record: JournalRecord) -> DeadJournal:
+        """Returns the journal of another broker, which its key describes by `record`. Does no I/O."""
+
+
+OpenJournals: TypeAlias = Callable[[ObjectStore], Journals]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSetup:
+    """The part of a broker's setup that concerns journals: its home folder, and the backend for a given store.
+
+    `open` needs the folder's id, so the folder must be locked before.
+    """
+
+    home: HomeFolder
+    open: OpenJournals

@@ -1,12 +1,14 @@
-"""A journal in memory, for tests: it keeps what a real one keeps and loses everything with its process."""
+"""Journals in memory, for tests: they keep what real ones keep, and lose everything with their process."""
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-from seaweedq.errors import JournalUnavailable
+from seaweedq.coordination.records import JournalRecord
+from seaweedq.errors import Fenced, JournalUnavailable
 from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame, pack
+from seaweedq.segments.frames import Frame, check_frames, pack
 
+KIND = "memory"
 Hook = Callable[[Sequence[Frame]], Awaitable[None]]
 
 
@@ -15,7 +17,7 @@ async def _no_fault(frames: Sequence[Frame]) -> None:
 
 
 class MemoryJournal:
-    """The twin of the real journals. `hook` runs ahead of each commit; what it raises, append raises."""
+    """The twin of the real journals. `hook` runs before each commit; append raises what it raises."""
 
     window = 1
 
@@ -23,11 +25,13 @@ class MemoryJournal:
         self.hook = hook
         self.commits: deque[Commit] = deque()
         self.unreleased_bytes = 0
+        self.is_fenced = False
         self._next = 0
         self._appending = self._closed = False
 
     async def append(self, frames: Sequence[Frame]) -> int:
         assert not self._appending, "one append at a time"
+        check_frames(frames)
         if self._closed:
             raise JournalUnavailable("the journal is closed")
         self._appending = True
@@ -35,6 +39,8 @@ class MemoryJournal:
             await self.hook(frames)
         finally:
             self._appending = False
+        if self.is_fenced:
+            raise Fenced("the journal was fenced by a recovery")
         number, self._next = self._next, self._next + 1
         self.commits.append(Commit(number, tuple(frames)))
         self.unreleased_bytes += _size(frames)
@@ -53,6 +59,51 @@ class MemoryJournal:
     async def remove(self) -> None:
         assert self._closed
         self.commits.clear()
+
+
+class DeadMemoryJournal:
+    """A memory journal whose broker is dead, or believed so."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self._journal = journal
+
+    async def fence(self) -> None:
+        self._journal.is_fenced = True
+
+    async def commits(self) -> AsyncGenerator[Commit, None]:
+        assert self._journal.is_fenced
+        for commit in tuple(self._journal.commits):
+            yield commit
+
+    async def remove(self) -> None:
+        assert self._journal.is_fenced
+        self._journal.commits.clear()
+
+    async def close(self) -> None:
+        pass
+
+
+class MemoryJournals:
+    """The journals of brokers in one process, by broker in `journals`, which they share; `place` is the home's id."""
+
+    def __init__(self, journals: dict[str, MemoryJournal], place: str) -> None:
+        self._journals = journals
+        self._place = place
+
+    def describe(self, broker: str) -> JournalRecord:
+        return JournalRecord(KIND, self._place)
+
+    def create(self, broker: str) -> MemoryJournal:
+        assert broker not in self._journals
+        self._journals[broker] = MemoryJournal()
+        return self._journals[broker]
+
+    def is_exclusive(self, record: JournalRecord) -> bool:
+        return False
+
+    def open_dead(self, broker: str, record: JournalRecord) -> DeadMemoryJournal:
+        """Opens an empty journal for a broker that died before it had one."""
+        return DeadMemoryJournal(self._journals.setdefault(broker, MemoryJournal()))
 
 
 def _size(frames: Sequence[Frame]) -> int:

@@ -32,7 +32,7 @@ _CRC = struct.Struct("<I")
 
 
 class SlotKind(IntEnum):
-    """Who put a slot, and what for."""
+    """The kinds of slots: commits of a broker, and fences of recoveries."""
 
     DATA = 1
     FENCE = 2
@@ -40,7 +40,7 @@ class SlotKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlotHeader:
-    """What a slot says of itself. `nonce` is the put's: 32 hexadecimal digits that only its writer has."""
+    """The header of a slot. `nonce` is the put's: 32 hexadecimal digits that only its writer has."""
 
     kind: SlotKind
     broker: str
@@ -59,17 +59,17 @@ class Run:
 
 
 def journal_folder(broker: str) -> str:
-    """What the names of a journal's slots begin with."""
+    """Returns the prefix of the names of a journal's slots."""
     return f"_journals/{broker}/"
 
 
 def slot_name(broker: str, number: int) -> str:
-    """The object's name of a slot, counted from 0."""
+    """Returns the object's name of a slot, counted from 0."""
     return f"{journal_folder(broker)}{number:08d}"
 
 
 def slot_number(name: str) -> int:
-    """The number in an object's name. Raises JournalDamaged for what is no slot's name."""
+    """Returns the number in an object's name. Raises JournalDamaged if that is no slot's name."""
     digits = name.rpartition("/")[2]
     if len(digits) < 8 or not (digits.isascii() and digits.isdigit()):
         raise _damaged(name, "is no slot of a journal")
@@ -77,7 +77,7 @@ def slot_number(name: str) -> int:
 
 
 def encode_slot(header: SlotHeader, frames: Sequence[Frame]) -> bytes:
-    """A slot's bytes. Payloads are copied once."""
+    """Returns a slot's bytes. Payloads are copied once."""
     index, body = pack(frames)
     index_padded = index + padding(len(index))
     broker = header.broker.encode()
@@ -99,18 +99,18 @@ def encode_slot(header: SlotHeader, frames: Sequence[Frame]) -> bytes:
 
 
 def decode_header(data: bytes, name: str) -> SlotHeader:
-    """The header of the slot of that name, from its first HEADER_BYTES bytes, or more. Raises JournalDamaged."""
+    """Returns the header of the slot of that name, from its first HEADER_BYTES bytes or more. Raises JournalDamaged."""
     return _decode_header(memoryview(data), name)[0]
 
 
 def slot_bytes(data: bytes, name: str) -> int:
-    """The size of the slot of that name, from its first HEADER_BYTES bytes, or more. Raises JournalDamaged."""
+    """Returns the size of the slot of that name, from its first HEADER_BYTES bytes or more. Raises JournalDamaged."""
     _, index_at, index_length, body_length, _ = _decode_header(memoryview(data), name)
     return index_at + padded(index_length) + body_length
 
 
 def decode_slot(data: bytes, name: str) -> tuple[SlotHeader, Commit]:
-    """The slot of that name, whole; payloads are slices of `data`. Raises JournalDamaged."""
+    """Returns the slot of that name, decoded; payloads are slices of `data`. Raises JournalDamaged."""
     view = memoryview(data)
     header, index_at, index_length, body_length, crc = _decode_header(view, name)
     body_at = index_at + padded(index_length)
@@ -123,12 +123,12 @@ def decode_slot(data: bytes, name: str) -> tuple[SlotHeader, Commit]:
 
 
 def near(newest: int) -> int:
-    """The lowest number that a fence that holds can have where `newest` is the newest slot of all."""
+    """Returns the lowest number that a fence that holds can have where `newest` is the newest slot of all."""
     return max(newest - MAX_UNDER_WAY + 1, 0)
 
 
 def valid_run(there: Collection[int], headers: Mapping[int, SlotHeader]) -> Run:
-    """Which slots count, of those that a listing found: from the highest `released` to the first gap or fence.
+    """Returns the slots that count of those that a listing found: from the highest `released` to a gap or fence.
 
     `headers` are needed of the newest slot with data and of all numbers from `near` on: a fence that holds is among
     them, and further down only slots with data, or fences that the broker had left behind, can stand. More do no harm.
@@ -142,7 +142,7 @@ def valid_run(there: Collection[int], headers: Mapping[int, SlotHeader]) -> Run:
 
 
 def _decode_header(view: memoryview, name: str) -> tuple[SlotHeader, int, int, int, int]:
-    """(header, where the index begins, its length, that of the payloads, CRC of the index)."""
+    """Returns the header, where the index begins, its length, that of the payloads, and the CRC of the index."""
     if len(view) < _FIXED.size or bytes(view[: len(_MAGIC)]) != _MAGIC:
         raise _damaged(name, "does not begin as a slot does")
     _, version, kind, broker_length, number, released, nonce, index_length, length, crc = _FIXED.unpack_from(view)
@@ -158,7 +158,7 @@ def _decode_header(view: memoryview, name: str) -> tuple[SlotHeader, int, int, i
 
 
 def _header_bytes(broker_length: int) -> int:
-    """Zeros stand before the CRC, so that what follows begins where payloads may."""
+    """Returns the size with zeros before the CRC, so that the index begins where payloads may."""
     return padded(_FIXED.size + broker_length + _CRC.size)
 
 

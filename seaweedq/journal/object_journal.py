@@ -1,9 +1,9 @@
-"""The object journal: each commit is one object of the store, a slot. One folder of slots for each broker start.
+"""The writer of an object journal: each commit is one object of the store, a slot. One folder for each broker start.
 
-Owns the order of what happens, and why. Names are taken by create-if-absent, so that a recovery can take one too:
+Owns the order of writes, and why. Names are taken by create-if-absent, so that a recovery can take one too:
 
-1. A slot says, as of its making, below which number nothing is needed any more (`released`). Only what this broker was
-   told is in the chains counts for that.
+1. A slot says, as of its making, below which number nothing is needed any more (`released`). Only rows count that the
+   chains certainly have.
 2. Up to `window` puts are under way. Each is repeated with the same bytes until the store says whose the name is.
 3. A slot is acknowledged when it and all before it are durable: recovery reads up to the first gap.
 4. Where another has the name, a recovery has fenced the journal: that slot and all later ones, for ever, are refused.
@@ -13,7 +13,7 @@ Owns the order of what happens, and why. Names are taken by create-if-absent, so
 6. A broker at rest with everything released says so in one empty slot. Then the older ones go, and it asks for nothing.
 
 A commit's number is its slot's, so an empty slot leaves a hole in the commits' numbers. What a crash leaves between any
-two steps is in docs/object-journal.md; what a recovery makes of it, in broker/fencing.
+two steps is in docs/object-journal.md; what a recovery makes of it, in journal/object_recovery.
 """
 
 import asyncio
@@ -30,16 +30,15 @@ from seaweedq.journal.object_format import MAX_WINDOW, SlotHeader, SlotKind, jou
 from seaweedq.journal.object_listing import BATCH, batches, delete_slots, list_slots
 from seaweedq.journal.object_writer import Sleep, SlotWriter
 from seaweedq.journal.pacing import next_linger_s
-from seaweedq.segments.frames import Frame
+from seaweedq.segments.frames import Frame, check_frames
 from seaweedq.storage.interface import ObjectStore
 
-IDLE_S = 1.0
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
 class _Slot:
-    """A slot under way. `is_rest`: the journal's own, rule 6; nobody waits for it."""
+    """A slot under way. `is_rest` marks the journal's own slot of rule 6, for which nobody waits."""
 
     header: SlotHeader
     is_rest: bool
@@ -47,32 +46,34 @@ class _Slot:
     done: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class ObjectJournal:
-    """A journal of `broker`, which has none yet. `window` is at most MAX_WINDOW; to be made on a running event loop.
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The pace of an object journal's puts. At most `window` (up to MAX_WINDOW) are under way.
 
-    `linger_s` to `linger_max_s` lie between the starts of two puts; `idle_s` is how long nothing must have come before
-    the empty slot.
+    `linger_s` to `linger_max_s` lie between the starts of two puts. After `idle_s` without an append, a journal of
+    which everything is released puts the empty slot.
     """
 
+    window: int
+    linger_s: float = 0
+    linger_max_s: float = 0
+    idle_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.window <= MAX_WINDOW
+
+
+class ObjectJournal:
+    """A journal of `broker`, which has none yet. Must be made on a running event loop."""
+
     def __init__(
-        self,
-        store: ObjectStore,
-        broker: str,
-        clock: Clock,
-        ids: Ids,
-        window: int,
-        linger_s: float,
-        linger_max_s: float,
-        *,
-        idle_s: float = IDLE_S,
-        sleep: Sleep = asyncio.sleep,
+        self, store: ObjectStore, broker: str, clock: Clock, ids: Ids, pace: Pace, sleep: Sleep = asyncio.sleep
     ) -> None:
-        assert 1 <= window <= MAX_WINDOW
-        self.window = window
+        self.window = pace.window
         self._store, self._broker, self._clock, self._ids, self._sleep = store, broker, clock, ids, sleep
         self._writer = SlotWriter(store, clock, sleep)
-        self._linger_s, self._low_s, self._high_s = linger_s, linger_s, max(linger_s, linger_max_s)
-        self._idle_s = idle_s
+        self._pace = pace
+        self._linger_s = pace.linger_s
         self._may_begin_s = clock.monotonic_s()
         self._under_way: deque[_Slot] = deque()
         self._room = asyncio.Event()  # set by whatever lets a waiting pace() go on
@@ -95,10 +96,11 @@ class ObjectJournal:
 
     @property
     def failing(self) -> StoreUnavailable | None:
-        """Why the puts under way do not succeed, None where nothing is known against them."""
+        """Returns why the last try of a put failed; None after a success."""
         return self._writer.failing
 
     async def append(self, frames: Sequence[Frame]) -> int:
+        check_frames(frames)
         if self._closed:
             raise JournalUnavailable("the journal is closed")
         if self._error is not None:
@@ -108,7 +110,7 @@ class ObjectJournal:
         if self._rest is not None:
             self._rest.cancel()
         slot = self._begin(frames)
-        self._linger_s = next_linger_s(self._linger_s, not self._has_room, self._low_s, self._high_s)
+        self._linger_s = self._next_linger_s()
         self._may_begin_s = self._clock.monotonic_s() + self._linger_s
         return await asyncio.shield(slot.done)
 
@@ -139,8 +141,8 @@ class ObjectJournal:
         self._refuse(JournalUnavailable("the journal was closed; what became of the commit is unknown"))
 
     async def remove(self) -> None:
-        """As Journal. No fence stays: this broker has closed and can acknowledge nothing more, and that is all that a
-        fence is for. A put that still lands leaves an object that nobody needs. Raises Fenced, StoreUnavailable."""
+        """Does as Journal says. No fence stays: this broker has closed and can acknowledge nothing more, and a fence is
+        for nothing else. A put that still lands leaves an object that nobody needs. Raises Fenced, StoreUnavailable."""
         assert self._closed
         if self._error is not None:
             raise self._error
@@ -149,12 +151,16 @@ class ObjectJournal:
             reach("slot.delete")
             await delete_slots(self._store, self._broker, numbers)
 
+    def _next_linger_s(self) -> float:
+        low_s = self._pace.linger_s
+        return next_linger_s(self._linger_s, not self._has_room, low_s, max(low_s, self._pace.linger_max_s))
+
     @property
     def _has_room(self) -> bool:
         return sum(not slot.is_rest for slot in self._under_way) < self.window
 
     def _begin(self, frames: Sequence[Frame], *, is_rest: bool = False) -> _Slot:
-        """Rules 1 and 2."""
+        """Begins to put a slot by rules 1 and 2."""
         number, self._next = self._next, self._next + 1
         header = SlotHeader(SlotKind.DATA, self._broker, number, self._ids.nonce(), self._released)
         slot = _Slot(header, is_rest, asyncio.create_task(self._writer.put(header, frames)))
@@ -163,7 +169,7 @@ class ObjectJournal:
         return slot
 
     def _settle(self, put: asyncio.Task[int]) -> None:
-        """Rules 3 and 4."""
+        """Acknowledges or refuses slots by rules 3 and 4."""
         if self._closed or put.cancelled():
             return
         self._error = self._error or put.exception()
@@ -176,6 +182,8 @@ class ObjectJournal:
 
     def _acknowledge(self, slot: _Slot) -> None:
         number, size = slot.header.number, slot.put.result()
+        assert number == self._acknowledged, "slots are acknowledged in order, without gaps"
+        assert self._stated <= slot.header.released <= number, "what slots say is released never falls"
         self._acknowledged = number + 1
         self._stated = slot.header.released
         if slot.is_rest:
@@ -189,7 +197,7 @@ class ObjectJournal:
             self._cleaning = asyncio.create_task(self._clean())
 
     def _refuse(self, error: BaseException) -> None:
-        """All that are under way: none of them is acknowledged."""
+        """Refuses all slots under way: none of them is acknowledged."""
         while self._under_way:
             slot = self._under_way.popleft()
             slot.put.cancel()
@@ -204,13 +212,13 @@ class ObjectJournal:
             self._rest = asyncio.create_task(self._rest_soon())
 
     async def _rest_soon(self) -> None:
-        """Rule 6."""
-        await self._sleep(self._idle_s)
+        """Puts the empty slot of rule 6 after a pause."""
+        await self._sleep(self._pace.idle_s)
         if self._error is None:
             self._begin((), is_rest=True)
 
     async def _clean(self) -> None:
-        """Rule 5. What fails is tried again when a later slot is acknowledged."""
+        """Deletes slots by rule 5. A deletion that fails is tried again when a later slot is acknowledged."""
         try:
             while self._oldest < self._stated:
                 end = min(self._oldest + BATCH, self._stated)

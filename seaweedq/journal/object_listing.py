@@ -1,4 +1,4 @@
-"""The objects of an object journal as a listing, a read and a deletion meet them. Decides nothing."""
+"""The requests to the store by which an object journal is listed, read and deleted. Decides nothing."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,11 @@ from seaweedq.storage.interface import ObjectStore
 
 PAGE = 1_000
 BATCH = 16
-"""Requests under way at a time."""
+"""Maximum number of concurrent requests."""
 
 
 async def list_slots(store: ObjectStore, broker: str) -> list[int]:
-    """The numbers of all slots that are there, rising. Raises JournalDamaged for a name that is no slot's."""
+    """Returns the numbers of all slots that exist, rising. Raises JournalDamaged for a name that is no slot's."""
     names: list[str] = []
     while True:
         page = await store.list(journal_folder(broker), after=names[-1] if names else "", limit=PAGE)
@@ -29,13 +29,13 @@ async def list_slots(store: ObjectStore, broker: str) -> list[int]:
 
 
 async def read_header(store: ObjectStore, broker: str, number: int) -> SlotHeader:
-    """What a slot says of itself. Raises FileNotFoundError, JournalDamaged, StoreUnavailable."""
+    """Returns the header of a slot. Raises FileNotFoundError, JournalDamaged, StoreUnavailable."""
     name = slot_name(broker, number)
     return decode_header(await store.read(name, 0, HEADER_BYTES), name)
 
 
 async def delete_slots(store: ObjectStore, broker: str, numbers: Sequence[int]) -> None:
-    """Delete a batch; where one fails the others are still tried. Raises StoreUnavailable."""
+    """Deletes a batch; where one fails the others are still tried. Raises StoreUnavailable."""
     deletions = (store.delete(slot_name(broker, number)) for number in numbers)
     for result in await asyncio.gather(*deletions, return_exceptions=True):
         if isinstance(result, BaseException):
@@ -43,6 +43,6 @@ async def delete_slots(store: ObjectStore, broker: str, numbers: Sequence[int]) 
 
 
 def batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The numbers in their order, BATCH at a time."""
+    """Yields the numbers in their order, BATCH at a time."""
     for at in range(0, len(numbers), BATCH):
         yield numbers[at : at + BATCH]

@@ -1,4 +1,4 @@
-"""Recovery's side of an object journal: fence it, read what counts, let it go. Any broker can do it, several at once.
+"""The recovery of an object journal: fence, read what counts, remove. Any broker can do it, several at once.
 
 The slots that count are the run from the highest `released` to the first gap or fence. The fence takes that gap, and
 holds only if, looking again once it is there, the run still ends there: else its broker had passed that place already,
@@ -14,7 +14,7 @@ Every step can be repeated. The fence stays for ever, since a put of its broker 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalDamaged
@@ -39,8 +39,31 @@ READ_AHEAD = 32  # slots
 logger = logging.getLogger(__name__)
 
 
+class DeadObjectJournal:
+    """The slots of a dead broker. `fence` leaves a fence in the store for ever; nothing is held in this process."""
+
+    def __init__(self, store: ObjectStore, broker: str, ids: Ids) -> None:
+        self._store = store
+        self._broker = broker
+        self._ids = ids
+        self._slots: range | None = None
+
+    async def fence(self) -> None:
+        self._slots = await fence(self._store, self._broker, self._ids)
+
+    def commits(self) -> AsyncGenerator[Commit, None]:
+        assert self._slots is not None, "the journal was not fenced"
+        return read_slots(self._store, self._broker, self._slots)
+
+    async def remove(self) -> None:
+        await remove_slots(self._store, self._broker)
+
+    async def close(self) -> None:
+        pass
+
+
 async def fence(store: ObjectStore, broker: str, ids: Ids) -> range:
-    """Fence the journal of a broker that is gone: the numbers of the slots that count.
+    """Fences the journal of a dead broker and returns the numbers of the slots that count.
 
     From here the broker acknowledges nothing more. Raises JournalDamaged, StoreUnavailable: what the journal holds is
     unknown.
@@ -61,11 +84,11 @@ async def fence(store: ObjectStore, broker: str, ids: Ids) -> range:
         reach("fence.check")
 
 
-async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncIterator[Commit]:
-    """The commits of slots that count, in order, one after the other; memory holds one and the beginnings of the next.
+async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncGenerator[Commit, None]:
+    """Yields the commits of slots that count, in order; memory holds one and the beginnings of READ_AHEAD more.
 
-    Ends early where a slot is gone: another recovery has finished, by then all of it is where it belongs. Raises
-    JournalDamaged, StoreUnavailable.
+    Ends early where a slot is missing: another recovery has finished, so all rows and acks are where they belong.
+    Raises JournalDamaged, StoreUnavailable.
     """
     ahead: deque[asyncio.Task[bytes]] = deque()
     numbers = iter(slots)
@@ -73,7 +96,9 @@ async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncIter
         for number in slots:
             while len(ahead) < READ_AHEAD and (later := next(numbers, None)) is not None:
                 ahead.append(asyncio.create_task(_begin_reading(store, slot_name(broker, later))))
-            yield await _read_rest(store, slot_name(broker, number), await ahead.popleft())
+            commit = await _read_rest(store, slot_name(broker, number), await ahead.popleft())
+            assert commit.number == number, "a slot has the number that was asked for"
+            yield commit
     except FileNotFoundError:
         logger.info("slots of %s go while they are read: another recovery has finished", journal_folder(broker))
     finally:
@@ -83,7 +108,7 @@ async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncIter
 
 
 async def remove_slots(store: ObjectStore, broker: str) -> None:
-    """Delete a recovered journal but for its fence. Raises JournalDamaged where there are slots and no fence."""
+    """Deletes a recovered journal but for its fence. Raises JournalDamaged where there are slots and no fence."""
     headers: dict[int, SlotHeader] = {}
     numbers = await _look(store, broker, headers)
     fences = [number for number, header in headers.items() if header.kind is SlotKind.FENCE]
@@ -95,7 +120,7 @@ async def remove_slots(store: ObjectStore, broker: str) -> None:
 
 
 async def _look(store: ObjectStore, broker: str, headers: dict[int, SlotHeader]) -> list[int]:
-    """The numbers of all slots; adds the headers that valid_run needs. If a slot goes meanwhile, it looks again."""
+    """Returns the numbers of all slots; adds the headers that valid_run needs. Begins again if a slot is deleted."""
     while True:
         numbers = await list_slots(store, broker)
         lowest = near(numbers[-1]) if numbers else 0

@@ -1,8 +1,8 @@
 """The put of one slot, repeated until the store says whose the name is.
 
 A put whose answer is lost may have landed, or may yet: nothing but the same bytes may be put under that name again. On
-*exists* the nonce inside decides: mine means done, another's means Fenced. What cannot be read is unknown, and is tried
-again. There is no limit to that: who waits for the slot has limits of its own.
+*exists* the nonce inside decides: mine means done, another's means Fenced. A slot that cannot be read is unknown, and
+the put is repeated. There is no limit to that: callers that wait for the slot have limits of their own.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class SlotWriter:
-    """Puts slots, several at a time if need be. `failing` is why the last try of a put failed, None after a success."""
+    """A writer of slots, several at a time. `failing` is why the last try of a put failed, None after a success."""
 
     def __init__(self, store: ObjectStore, clock: Clock, sleep: Sleep) -> None:
         self.failing: StoreUnavailable | None = None
@@ -36,7 +36,7 @@ class SlotWriter:
         self._usual_s = USUAL_AT_FIRST_S
 
     async def put(self, header: SlotHeader, frames: Sequence[Frame]) -> int:
-        """Make the slot durable: its size in bytes. Raises Fenced where another's has its name."""
+        """Makes the slot durable and returns its size in bytes. Raises Fenced where another writer's has its name."""
         if sum(memoryview(frame.payload).nbytes for frame in frames) > _INLINE_BYTES:
             data = await asyncio.to_thread(encode_slot, header, frames)
         else:
@@ -50,7 +50,7 @@ class SlotWriter:
         return len(data)
 
     async def _try(self, header: SlotHeader, data: bytes) -> bool:
-        """Whether the slot is certainly there. False: unknown."""
+        """Returns whether the slot certainly exists; False means unknown."""
         name = slot_name(header.broker, header.number)
         try:
             if not await self._create(name, data):
@@ -63,7 +63,7 @@ class SlotWriter:
         return True
 
     async def _create(self, name: str, data: bytes) -> bool:
-        """A put, and a second one beside it where that is slow. The first answer counts, an unknown one last."""
+        """Puts the slot, a second time beside it where that is slow. The first answer counts, an unknown one last."""
         begun = self._clock.monotonic_s()
         patience = asyncio.ensure_future(self._sleep(patience_s(self._usual_s, len(data))))
         tries = {self._begin(name, data)}

@@ -16,17 +16,20 @@ WEIGHT = 0.1  # of the newest put in the usual time
 
 
 def next_linger_s(linger_s: float, is_full: bool, low_s: float, high_s: float) -> float:
-    """The linger, in [low_s, high_s], after one more put has begun; `is_full`: no other may begin before one ends."""
+    """Returns the linger, in [low_s, high_s], after one more put has begun.
+
+    If `is_full`, no other put may begin before one ends.
+    """
     if is_full:
         return min(max(linger_s, FIRST_S) * GROW, high_s)
     return max(linger_s * SHRINK, low_s)
 
 
 def next_usual_s(usual_s: float, took_s: float) -> float:
-    """How long a put usually takes, after one more."""
+    """Returns how long a put usually takes, after one more."""
     return usual_s + WEIGHT * (took_s - usual_s)
 
 
 def patience_s(usual_s: float, size_bytes: int) -> float:
-    """How long to wait for a put of that size before a second one is begun."""
+    """Returns how long to wait for a put of that size before a second one is begun."""
     return min(max(HEDGE_FACTOR * usual_s, HEDGE_MIN_S), HEDGE_MAX_S) + size_bytes / SLOW_BYTES_PER_S

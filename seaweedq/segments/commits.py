@@ -13,7 +13,7 @@ with its file's random id, which no message can contain, so that a commit can be
 import mmap
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from seaweedq.errors import JournalDamaged
@@ -50,14 +50,10 @@ class Commit:
     number: int
     frames: tuple[Frame, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class FileContents:
-    """The whole commits of a file, and their end in bytes. `header` is None for a file that was never begun."""
-
-    header: FileHeader | None
-    commits: tuple[Commit, ...]
-    end: int
+    @property
+    def size_bytes(self) -> int:
+        """Returns the size of the payloads."""
+        return sum(memoryview(frame.payload).nbytes for frame in self.frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,38 +90,39 @@ def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | 
     return None
 
 
-def read_file(data: bytes | mmap.mmap, path: str, end: int | None = None) -> FileContents:
-    """Reads a file's commits; their payloads are slices of `data`.
+def read_commits(data: bytes | mmap.mmap, path: str, end: int | None = None) -> Generator[Commit, None, int]:
+    """Yields a file's commits, payloads as slices of `data`; returns their end, 0 for a file that was never begun.
 
     `end` is the end that the next file's header states, None for the last file. `path` is for errors. Raises
-    JournalDamaged, with path and position.
+    JournalDamaged, with path and position; the commits that were yielded before are sound.
     """
     view = memoryview(data)
     header = read_header(view[:FILE_HEADER_BYTES], len(view), path)
     if header is None:
         if end is not None:
             raise _damaged(path, 0, "has no header, though another file follows")
-        return FileContents(None, (), 0)
+        return 0
     if end is not None and not FILE_HEADER_BYTES <= end <= len(view):
         raise _damaged(path, len(view), f"is cut off: the next file states that it ends at byte {end}")
-    commits, at = _whole_commits(view[:end], header)
+    at, number = FILE_HEADER_BYTES, header.first_commit
+    while found := _whole_commit(view[:end], at, header.file_id, number):
+        commit, at = found
+        yield commit
+        number += 1
     if end is not None and at != end:
         raise _damaged(path, at, f"has a damaged commit before its end at byte {end}")
-    if end is None and _is_followed(data, at, header.file_id, header.first_commit + len(commits)):
+    if end is None and _is_followed(data, at, header.file_id, number):
         raise _damaged(path, at, "has a damaged commit, though a later one follows")
-    return FileContents(header, commits, at)
+    return at
 
 
-def _whole_commits(view: memoryview, header: FileHeader) -> tuple[tuple[Commit, ...], int]:
-    commits: list[Commit] = []
-    at = FILE_HEADER_BYTES
-    while (found := _commit_header(view, at, header.file_id)) and found.end <= len(view):
-        frames = unpack(found.index, view[found.body_at : found.end])
-        if frames is None or found.number != header.first_commit + len(commits):
-            break
-        commits.append(Commit(found.number, frames))
-        at = found.end
-    return tuple(commits), at
+def _whole_commit(view: memoryview, at: int, file_id: bytes, number: int) -> tuple[Commit, int] | None:
+    """Returns the commit of that number at a position, and where it ends; None where it is torn or another one."""
+    found = _commit_header(view, at, file_id)
+    if found is None or found.end > len(view) or found.number != number:
+        return None
+    frames = unpack(found.index, view[found.body_at : found.end])
+    return (Commit(number, frames), found.end) if frames is not None else None
 
 
 def _commit_header(view: memoryview, at: int, file_id: bytes) -> _CommitHeader | None:

@@ -72,6 +72,13 @@ def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
     return pa.ipc.read_record_batch(pa.py_buffer(frame.payload), layout.rows(frame.columns))
 
 
+def check_frames(frames: Iterable[Frame]) -> None:
+    """Asserts before a write what every reader of a journal relies on."""
+    for frame in frames:
+        assert min(frame.segment, frame.first_offset, frame.count) >= 0, "numbers are not negative"
+        assert (frame.count > 0) == (frame.kind is FrameKind.ROWS), "rows have a count, acks have none"
+
+
 def padded(length: int) -> int:
     """Returns the length including the padding."""
     return -(-length // ALIGNMENT) * ALIGNMENT

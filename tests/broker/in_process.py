@@ -8,6 +8,7 @@ from typing import Any
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination
@@ -63,7 +64,9 @@ async def starting(folder: Path, store: MemoryStore | None = None, **settings: A
     """A broker that has its folder, and is stopped at the end. Its coordination is a `Held`."""
     coordination = Held()
     clock, ids = SystemClock(), SystemIds()
-    broker = Broker(Settings(data_dir=folder, **settings), store or MemoryStore(), coordination, clock, ids, "http://x")
+    given = Settings(data_dir=folder, **settings)
+    journals = journal_setup(given, clock, ids)
+    broker = Broker(given, store or MemoryStore(), coordination, clock, ids, "http://x", journals=journals)
     broker.lock()
     try:
         yield broker

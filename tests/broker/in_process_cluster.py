@@ -12,6 +12,7 @@ from in_process import Held
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Headers, Peers, Relayed
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Unavailable
 from seaweedq.settings import Settings
@@ -66,7 +67,9 @@ class InLoop:
         return await self._begin(dead.settings, dead.url)
 
     async def _begin(self, settings: Settings, url: str) -> Broker:
-        broker = Broker(settings, self.store, self.coordination, SystemClock(), SystemIds(), url, "secret")
+        clock, ids = SystemClock(), SystemIds()
+        journals = journal_setup(settings, clock, ids)
+        broker = Broker(settings, self.store, self.coordination, clock, ids, url, "secret", journals=journals)
         broker.peers = DirectPeers("secret", self.apps)
         broker.lock()
         self.apps[url] = Application(broker)
@@ -88,7 +91,7 @@ class InLoop:
         broker.ready = False
         await broker.journal.close()
         await self.coordination.leases.revoke(broker.membership.lease)
-        broker._lock.release()
+        broker._home.release()
 
 
 @asynccontextmanager

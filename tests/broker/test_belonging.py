@@ -11,6 +11,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster_identity import cluster_of
 from seaweedq.broker.leader.rebalancer import Evening
 from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.memory import MemoryCoordination
@@ -70,9 +71,9 @@ async def test_a_start_that_is_cut_off_behind_the_stores_identity_is_gone_on_wit
 
 async def stranger(together: InLoop, folder: Path, secret: str) -> Broker:
     """A broker with a secret of its own, not started."""
-    broker = Broker(
-        Settings(data_dir=folder), together.store, together.coordination, SystemClock(), SystemIds(), "http://x", secret
-    )
+    settings, clock, ids = Settings(data_dir=folder), SystemClock(), SystemIds()
+    journals = journal_setup(settings, clock, ids)
+    broker = Broker(settings, together.store, together.coordination, clock, ids, "http://x", secret, journals=journals)
     broker.peers = DirectPeers(secret, together.apps)
     broker.lock()
     return broker

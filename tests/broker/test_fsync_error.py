@@ -43,7 +43,7 @@ class FailingDisk(Disk):
 def recovered(folder: Path) -> dict[int, bytes]:
     """What a recovery would append: values by offset; each offset has one."""
     found: dict[int, bytes] = {}
-    for commit in read_journal(folder):
+    for commit in read_journal(folder, Disk()):
         for frame in commit.frames:
             for at, value in enumerate(rows_of(frame, LAYOUT).column("value").to_pylist(), frame.first_offset):
                 assert at not in found
@@ -54,7 +54,7 @@ def recovered(folder: Path) -> dict[int, bytes]:
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 async def test_only_what_was_answered_is_found_after_the_disk_has_healed(tmp_path: Path, error: int) -> None:
     disk, one = FailingDisk(), segment()
-    journal = FileJournal(tmp_path / "journal", SystemIds(), 1 << 20, disk)
+    journal = FileJournal(tmp_path / "journal", disk, SystemIds(), 1 << 20)
     async with running(journal) as commit:
         await commit.add([part(one, b"a", b"b")])
         disk.error = error
@@ -71,7 +71,7 @@ async def test_only_what_was_answered_is_found_after_the_disk_has_healed(tmp_pat
 
 async def test_a_crash_while_the_disk_fails_keeps_what_was_answered(tmp_path: Path) -> None:
     disk, one = FailingDisk(), segment()
-    journal = FileJournal(tmp_path / "journal", SystemIds(), 1 << 20, disk)
+    journal = FileJournal(tmp_path / "journal", disk, SystemIds(), 1 << 20)
     async with running(journal) as commit:
         await commit.add([part(one, b"a")])
         disk.error = errno.EIO

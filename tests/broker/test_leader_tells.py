@@ -10,6 +10,7 @@ from in_process_cluster import in_loop, until
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete
 from seaweedq.errors import StoreUnavailable
+from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
 
 
@@ -24,7 +25,7 @@ async def test_only_an_unforeseen_failure_has_a_traceback(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(leader.takeover, "recover", fail)
+            patch.setattr(leader.recovery, "recover", fail)
             await together.crash(dead)
             await until(lambda: any("not recovered yet" in r.getMessage() for r in caplog.records))
         said = next(r for r in caplog.records if "not recovered yet" in r.getMessage())
@@ -44,16 +45,16 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
         leader, dead = together.brokers
         broker = dead.membership.broker
         await together.crash(dead)
-        lock = FolderLock(dead.settings.home)  # as a process does that stands still
+        lock = FolderLock(dead.settings.home, Disk())  # as a process does that stands still
         lock.acquire()
         await until(lambda: said("can not be reached"))
         record, revision = leader.roster.journals[broker]
         for _ in range(3):
-            assert not await leader.takeover.recover(broker, record, revision)
+            assert not await leader.recovery.recover(broker, record, revision)
         assert said("can not be reached") == 1
         if end == "reached again":
             lock.release()
-            assert await leader.takeover.recover(broker, record, revision)
+            assert await leader.recovery.recover(broker, record, revision)
         else:
             await together.coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
         await until(lambda: said(end))

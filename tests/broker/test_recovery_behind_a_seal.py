@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from commit_parts import committed
 from in_process_cluster import in_loop, until
 
-from seaweedq.broker.recovery.replay import Recovery
+from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.segments.chain import Chain
@@ -32,8 +33,8 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
             Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), message.timestamp_us, rows.serialize())
             for first in (0, 1)
         ]
-        recovery = Recovery(broker.catalog, together.coordination, together.store, broker.entries)
-        done = await recovery.work_in(broker.membership.broker, frames)
+        recovery = Replay(broker.catalog, together.coordination, together.store, broker.entries)
+        done = await recovery.replay(broker.membership.broker, committed(frames))
         assert done.rows == 0
         await chain.open()
         assert chain.end == 1

@@ -77,7 +77,7 @@ async def test_a_folder_of_another_broker_is_not_even_locked(tmp_path: Path, mon
         locked: list[Path] = []
         monkeypatch.setattr(FolderLock, "acquire", lambda self, wait_s=0: locked.append(self.folder))
         record = JournalRecord("file", "the one that is meant", str(other))
-        assert await broker.takeover.recover("gone.1", record, 1) is False
+        assert await broker.recovery.recover("gone.1", record, 1) is False
         assert locked == []
 
 

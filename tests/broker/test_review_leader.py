@@ -8,7 +8,7 @@ from in_process import Gate, publish
 from in_process_cluster import InLoop, in_loop, until
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.recovery.journal_recovery import Takeover
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Unavailable
 
@@ -67,7 +67,7 @@ async def test_recoveries_are_broken_off_when_the_broker_stops(tmp_path: Path) -
     async with in_loop(tmp_path, 3) as together:
         here = leader(together)
         hangs = Gate()
-        here.takeover._work_in = hangs  # type: ignore[method-assign]
+        here.recovery._replay_all = hangs  # type: ignore[method-assign]
         dead = next(broker for broker in together.brokers if broker is not here)
         await together.crash(dead)
         await hangs.reached.wait()
@@ -96,7 +96,7 @@ async def test_a_broker_that_is_still_starting_is_given_nothing(
         here = leader(together)
         gate = Gate()
 
-        monkeypatch.setattr(Takeover, "recover_own", gate)
+        monkeypatch.setattr(JournalRecovery, "recover_own", gate)
         starting = asyncio.create_task(together.begin())
         await gate.reached.wait()
         await until(lambda: len(here.roster.brokers) == 3)

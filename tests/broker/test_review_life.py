@@ -11,9 +11,9 @@ from in_process import Gate, Held, held, make_topic, publish, starting, subscrib
 from in_process_cluster import in_loop, until
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.journal_registration import OwnJournal
+from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.leader import Leader
-from seaweedq.broker.recovery.journal_recovery import Takeover
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.cli.server.serve import _started
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.election import Election
@@ -113,9 +113,13 @@ async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
             raise Damaged("what is there can not be read")
         await asyncio.Event().wait()
 
-    kind = {"register": OwnJournal, "recover_own": Takeover, "_open": Broker, "campaign": Election, "round": Leader}[
-        step
-    ]
+    kind = {
+        "register": JournalRegistration,
+        "recover_own": JournalRecovery,
+        "_open": Broker,
+        "campaign": Election,
+        "round": Leader,
+    }[step]
     monkeypatch.setattr(kind, step, end)
     before = asyncio.all_tasks()
     if step == "round":

@@ -4,13 +4,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from commit_parts import committed
 from in_process_cluster import in_loop, until
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.recovery import replay as recover
-from seaweedq.broker.recovery.replay import Recovery
+from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import Intent, TopicConfig
@@ -31,7 +32,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
     async def nothing(*_: object) -> None:
         return None
 
-    monkeypatch.setattr(recover, "ENTRY_BYTES", 1)
+    monkeypatch.setattr(recover, "BATCH_BYTES", 1)
     monkeypatch.setattr(Sealer, "flush_ahead", nothing)
     fenced: list[Fenced] = []
     seal_one = Sealer._seal_one
@@ -47,7 +48,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
             Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), one.timestamp_us, rows.serialize())
             for first in (0, 1)
         ]
-        recovery = Recovery(broker.catalog, together.coordination, together.store, broker.entries)
+        recovery = Replay(broker.catalog, together.coordination, together.store, broker.entries)
 
         async def behind_a_first_entry(self: Sealer, topic: Topic, intent: Intent, segment: OpenSegment, *now: int):
             chain = Chain(together.store, "t", 0)
@@ -64,7 +65,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
         monkeypatch.setattr(Sealer, "_seal_one", behind_a_first_entry)
         await broker.planner.plan(topic, [0], [1 << 30])
         await until(lambda: len(fenced) >= 1)
-        await recovery.work_in(broker.membership.broker, frames)
+        await recovery.replay(broker.membership.broker, committed(frames))
         chain = Chain(together.store, "t", 0)
         await chain.open()
         assert chain.end == 2

@@ -14,6 +14,7 @@ from seaweedq.api.routes.metrics import render
 from seaweedq.balancer.policy import scaling_policy
 from seaweedq.broker.broker import Broker
 from seaweedq.cli import main
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.errors import ClientError, SeaweedqError, by_slug
@@ -24,10 +25,16 @@ ROOT = Path(__file__).parent.parent.parent
 NEVER_SENT = {"bad-request", "unfit-store", "data-folder-in-use"}  # bases, and what ends a start
 
 
+def unstarted(settings: Settings) -> Broker:
+    """A broker in memory."""
+    clock, ids = SystemClock(), SystemIds()
+    journals = journal_setup(settings, clock, ids)
+    return Broker(settings, MemoryStore(), MemoryCoordination(clock), clock, ids, "http://x", journals=journals)
+
+
 @pytest.fixture
 async def broker(tmp_path):
-    clock, ids = SystemClock(), SystemIds()
-    made = Broker(Settings(data_dir=tmp_path), MemoryStore(), MemoryCoordination(clock), clock, ids, "http://x")
+    made = unstarted(Settings(data_dir=tmp_path))
     made.lock()
     await made.start()
     yield made
@@ -41,8 +48,7 @@ def page(name: str) -> str:
 @pytest.fixture
 def operations(tmp_path):
     """What OpenAPI says of each route, by method and path."""
-    clock, ids = SystemClock(), SystemIds()
-    broker = Broker(Settings(data_dir=tmp_path), MemoryStore(), MemoryCoordination(clock), clock, ids, "http://x")
+    broker = unstarted(Settings(data_dir=tmp_path))
     paths = Application(broker).fastapi.openapi()["paths"]
     return {f"{method.upper()} {path}": said for path, methods in paths.items() for method, said in methods.items()}
 

@@ -11,6 +11,7 @@ from seaweedq.api.app import Application
 from seaweedq.api.asgi.problems import EVERY_S, Insides, problem
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Peers, Trouble
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.etcd.backend import EtcdCoordination
 from seaweedq.coordination.etcd.transport import Access
@@ -83,7 +84,8 @@ async def test_a_problem_leaves_out_what_the_log_gets(tmp_path: Path, caplog: py
 
     store, clock = MemoryStore(), SystemClock()
     settings = Settings(data_dir=tmp_path, publish_timeout_s=0.2)
-    broker = Broker(settings, store, MemoryCoordination(clock), clock, SystemIds(), "http://x")
+    journals = journal_setup(settings, clock, SystemIds())
+    broker = Broker(settings, store, MemoryCoordination(clock), clock, SystemIds(), "http://x", journals=journals)
     broker.lock()
     await broker.start()
     try:

@@ -20,6 +20,7 @@ from seaweedq.broker.imports import runner as importing
 from seaweedq.broker.imports.record_store import Where
 from seaweedq.broker.publish.publisher import Producer, Published
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import TopicConfig
@@ -43,7 +44,16 @@ async def broker(tmp_path, monkeypatch) -> AsyncIterator[Broker]:
     monkeypatch.setattr(importing, "PAUSE_S", 0.01)
     settings = Settings(data_dir=tmp_path / "data", import_batch_rows=BATCH)
     store, coordination = LocalStore(tmp_path / "store", SystemIds()), Held()
-    made = Broker(settings, store, coordination, SystemClock(), SystemIds(), "http://x", "", import_child.COMMAND)
+    made = Broker(
+        settings,
+        store,
+        coordination,
+        SystemClock(),
+        SystemIds(),
+        "http://x",
+        import_reader=import_child.COMMAND,
+        journals=journal_setup(settings, SystemClock(), SystemIds()),
+    )
     made.lock()
     await made.start()
     next(task for task in made._tasks if task.get_name() == "imports").cancel()  # who goes on is the tests' to say

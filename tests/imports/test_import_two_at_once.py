@@ -10,6 +10,7 @@ from uploading_files import numbered
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports.record_store import Where
 from seaweedq.broker.imports.service import Imports
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import TopicConfig
@@ -26,7 +27,16 @@ async def broker(tmp_path):
     clock, coordination = SystemClock(), MemoryCoordination(SystemClock())
     settings = Settings(data_dir=tmp_path / "data", import_batch_rows=1000)
     store = LocalStore(tmp_path / "store", SystemIds())
-    made = Broker(settings, store, coordination, clock, SystemIds(), "http://x", "", import_child.COMMAND)
+    made = Broker(
+        settings,
+        store,
+        coordination,
+        clock,
+        SystemIds(),
+        "http://x",
+        import_reader=import_child.COMMAND,
+        journals=journal_setup(settings, clock, SystemIds()),
+    )
     made.lock()
     await made.start()
     next(task for task in made._tasks if task.get_name() == "imports").cancel()  # who goes on is the tests' to say

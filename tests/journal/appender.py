@@ -8,13 +8,14 @@ from pathlib import Path
 from sim_disk import acks, payload
 
 from seaweedq.clock import SystemIds
+from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.folder_lock import FolderLock
 
 
 async def main(folder: Path) -> None:
-    FolderLock(folder).acquire()
-    journal = FileJournal(folder, SystemIds(), file_bytes=40_000)
+    FolderLock(folder, Disk()).acquire()
+    journal = FileJournal(folder, Disk(), SystemIds(), file_bytes=40_000)
     for expected in count():
         print(await journal.append(acks(payload(expected))), flush=True)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sim_disk import CountedIds
 
 from seaweedq.errors import StoreUnavailable
-from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
 
@@ -108,4 +108,4 @@ async def settle() -> None:
 
 
 def journal_on(store: MemoryStore, hands: Hands, window: int = 4, linger_s: float = 0) -> ObjectJournal:
-    return ObjectJournal(store, "b", hands, CountedIds(), window, linger_s, 0.25, idle_s=1.0, sleep=hands.sleep)
+    return ObjectJournal(store, "b", hands, CountedIds(), Pace(window, linger_s, 0.25), hands.sleep)

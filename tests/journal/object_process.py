@@ -11,13 +11,13 @@ from pathlib import Path
 from sim_disk import acks, payload
 
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.storage.local import LocalStore
 
 
 async def append(store: LocalStore) -> None:
-    journal = ObjectJournal(store, "b", SystemClock(), SystemIds(), 4, 0, 0)
+    journal = ObjectJournal(store, "b", SystemClock(), SystemIds(), Pace(4))
 
     async def one(n: int) -> None:
         number = await journal.append(acks(payload(n)))

@@ -16,15 +16,15 @@ OPENING = ["remove", "create", "write", "sync", "rename", "sync_folder"]
 
 def journal_on(disk: SimDisk, file_bytes: int = 1 << 20) -> FileJournal:
     disk.folder.mkdir(exist_ok=True)
-    return FileJournal(disk.folder, CountedIds(), file_bytes, disk)
+    return FileJournal(disk.folder, disk, CountedIds(), file_bytes)
 
 
 def payloads(folder: Path) -> list[bytes]:
-    return [bytes(frame.payload) for commit in read_journal(folder) for frame in commit.frames]
+    return [bytes(frame.payload) for commit in read_journal(folder, Disk()) for frame in commit.frames]
 
 
 async def fill(folder: Path, commits: int, file_bytes: int) -> FileJournal:
-    journal = FileJournal(folder, CountedIds(), file_bytes)
+    journal = FileJournal(folder, Disk(), CountedIds(), file_bytes)
     for n in range(commits):
         await journal.append(acks(b"%d" % n))
     return journal
@@ -55,7 +55,7 @@ async def test_a_failed_write_or_sync_ends_the_file_and_the_next_append_begins_a
     failed = len(disk.operations)
     assert await journal.append(acks(b"b")) == 1
     assert disk.operations[failed:] == [*OPENING, "write", "sync"]
-    assert journal_files(disk.folder) == [0, 1]
+    assert journal_files(disk.folder, Disk()) == [0, 1]
     assert payloads(disk.folder) == [b"a", b"b"]
     await journal.close()
 
@@ -90,7 +90,7 @@ async def test_files_that_take_a_header_and_no_commit_do_not_pile_up(tmp_path: P
             await journal.append(acks(b"x" * 500))
     disk.faults = {}
     await journal.append(acks(b"b"))
-    assert journal_files(disk.folder) == [0, 1]
+    assert journal_files(disk.folder, Disk()) == [0, 1]
     assert payloads(disk.folder) == [b"a", b"b"]
     await journal.close()
 
@@ -106,7 +106,7 @@ async def test_an_error_that_is_not_the_disks_ends_the_file_too(tmp_path: Path) 
         armed = False
 
     disk = Broken()
-    journal = FileJournal(tmp_path, CountedIds(), 1 << 20, disk)
+    journal = FileJournal(tmp_path, disk, CountedIds(), 1 << 20)
     await journal.append(acks(b"a"))
     disk.armed = True
     with pytest.raises(MemoryError):
@@ -126,14 +126,14 @@ async def test_a_write_that_takes_nothing_is_an_error_and_no_endless_loop(tmp_pa
 
 async def test_released_files_go_oldest_first_and_the_newest_stays(tmp_path: Path) -> None:
     journal = await fill(tmp_path, 5, file_bytes=1)
-    assert journal_files(tmp_path) == [0, 1, 2, 3, 4]
+    assert journal_files(tmp_path, Disk()) == [0, 1, 2, 3, 4]
     journal.release(3)
     assert await journal.append(acks(b"5")) == 5
-    assert journal_files(tmp_path) == [3, 4, 5]
+    assert journal_files(tmp_path, Disk()) == [3, 4, 5]
     journal.release(6)
     await journal.close()
-    assert journal_files(tmp_path) == [5]
-    assert [commit.number for commit in read_journal(tmp_path)] == [5]
+    assert journal_files(tmp_path, Disk()) == [5]
+    assert [commit.number for commit in read_journal(tmp_path, Disk())] == [5]
 
 
 async def test_a_removal_that_fails_is_tried_again_with_the_next_release(tmp_path: Path) -> None:
@@ -144,23 +144,23 @@ async def test_a_removal_that_fails_is_tried_again_with_the_next_release(tmp_pat
     disk.faults = {len(disk.operations): Fault(errno.EIO)}
     journal.release(2)
     await journal.append(acks(b"b"))
-    assert journal_files(disk.folder) == [0, 1, 2, 3]
+    assert journal_files(disk.folder, Disk()) == [0, 1, 2, 3]
     journal.release(2)
     await journal.close()
-    assert journal_files(disk.folder) == [2, 3]
+    assert journal_files(disk.folder, Disk()) == [2, 3]
 
 
 async def test_a_folder_with_a_journal_is_not_taken_over(tmp_path: Path) -> None:
     await (await fill(tmp_path, 1, 100)).close()
     with pytest.raises(AssertionError, match="holds a journal"):
-        FileJournal(tmp_path, CountedIds(), 100)
+        FileJournal(tmp_path, Disk(), CountedIds(), 100)
 
 
 async def test_a_missing_or_empty_folder_or_a_torn_first_header_holds_nothing(tmp_path: Path) -> None:
-    assert list(read_journal(tmp_path / "missing")) == []
-    assert list(read_journal(tmp_path)) == []
+    assert list(read_journal(tmp_path / "missing", Disk())) == []
+    assert list(read_journal(tmp_path, Disk())) == []
     file_path(tmp_path, 0).write_bytes(b"seaw")
-    assert list(read_journal(tmp_path)) == []
+    assert list(read_journal(tmp_path, Disk())) == []
 
 
 @pytest.mark.parametrize("left", [[0, 2], [0, 1, 3], [1, 3]])
@@ -169,7 +169,7 @@ async def test_a_missing_file_in_the_middle_is_damage(tmp_path: Path, left: list
     for number in set(range(4)) - set(left):
         file_path(tmp_path, number).unlink()
     with pytest.raises(JournalDamaged, match="was to follow"):
-        list(read_journal(tmp_path))
+        list(read_journal(tmp_path, Disk()))
 
 
 async def test_files_of_another_journal_are_damage(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_files_of_another_journal_are_damage(tmp_path: Path) -> None:
     await (await fill(tmp_path / "other", 4, file_bytes=250)).close()
     file_path(tmp_path / "other", 1).rename(file_path(tmp_path / "one", 1))
     with pytest.raises(JournalDamaged):
-        list(read_journal(tmp_path / "one"))
+        list(read_journal(tmp_path / "one", Disk()))
 
 
 async def test_a_torn_header_in_the_last_file_leaves_the_file_before_as_the_last(tmp_path: Path) -> None:
@@ -195,6 +195,6 @@ async def test_a_torn_header_in_the_last_file_leaves_the_file_before_as_the_last
 async def test_removing_a_journal_takes_its_files_alone(tmp_path: Path) -> None:
     await (await fill(tmp_path, 3, file_bytes=1)).close()
     (tmp_path / "lock").touch()
-    remove_journal(tmp_path)
+    remove_journal(tmp_path, Disk())
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
-    remove_journal(tmp_path / "missing")
+    remove_journal(tmp_path / "missing", Disk())

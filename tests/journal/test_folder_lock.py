@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 
 from seaweedq.errors import DataFolderInUse
+from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import LOCK_FILE, FolderLock
 
 
 def test_a_second_lock_is_refused_and_names_path_and_process(tmp_path: Path) -> None:
-    held = FolderLock(tmp_path / "new" / "folder")
+    held = FolderLock(tmp_path / "new" / "folder", Disk())
     held.acquire()
     with pytest.raises(DataFolderInUse, match=f"process {os.getpid()}") as caught:
-        FolderLock(held.folder).acquire()
+        FolderLock(held.folder, Disk()).acquire()
     assert caught.value.fields == {"path": str(held.folder), "pid": os.getpid()}
     held.release()
 
 
 def test_a_released_lock_can_be_taken_again(tmp_path: Path) -> None:
-    first, second = FolderLock(tmp_path), FolderLock(tmp_path)
+    first, second = FolderLock(tmp_path, Disk()), FolderLock(tmp_path, Disk())
     first.acquire()
     first.release()
     first.release()
@@ -36,7 +37,7 @@ def test_a_released_lock_can_be_taken_again(tmp_path: Path) -> None:
 
 
 def test_who_waits_gets_a_lock_that_is_released_meanwhile(tmp_path: Path) -> None:
-    held, late = FolderLock(tmp_path), FolderLock(tmp_path)
+    held, late = FolderLock(tmp_path, Disk()), FolderLock(tmp_path, Disk())
     held.acquire()
     waiting = threading.Thread(target=late.acquire, args=(60,))
     waiting.start()
@@ -51,28 +52,28 @@ def test_who_waits_gets_a_lock_that_is_released_meanwhile(tmp_path: Path) -> Non
 
 
 def test_who_waits_in_vain_is_told_the_holder_and_holds_no_file_open(tmp_path: Path) -> None:
-    held = FolderLock(tmp_path)
+    held = FolderLock(tmp_path, Disk())
     held.acquire()
     before, began = os.listdir("/proc/self/fd"), time.monotonic()
     with pytest.raises(DataFolderInUse, match=f"process {os.getpid()}"):
-        FolderLock(tmp_path).acquire(wait_s=0.3)
+        FolderLock(tmp_path, Disk()).acquire(wait_s=0.3)
     assert time.monotonic() - began >= 0.3
     assert len(os.listdir("/proc/self/fd")) == len(before)
     held.release()
 
 
 def test_an_unreadable_process_id_is_no_reason_to_fail_otherwise(tmp_path: Path) -> None:
-    held = FolderLock(tmp_path)
+    held = FolderLock(tmp_path, Disk())
     held.acquire()
     (tmp_path / LOCK_FILE).write_bytes(b"\xff?")
     with pytest.raises(DataFolderInUse, match="process unknown") as caught:
-        FolderLock(tmp_path).acquire()
+        FolderLock(tmp_path, Disk()).acquire()
     assert caught.value.fields["pid"] is None
     held.release()
 
 
 def test_a_program_started_meanwhile_does_not_hold_the_lock_on(tmp_path: Path) -> None:
-    held = FolderLock(tmp_path)
+    held = FolderLock(tmp_path, Disk())
     held.acquire()
     code = "print('up', flush=True); input()"
     with subprocess.Popen(
@@ -81,7 +82,7 @@ def test_a_program_started_meanwhile_does_not_hold_the_lock_on(tmp_path: Path) -
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
         held.release()
-        again = FolderLock(tmp_path)
+        again = FolderLock(tmp_path, Disk())
         again.acquire()
         again.release()
         child.communicate(b"\n")

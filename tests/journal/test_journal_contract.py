@@ -9,11 +9,12 @@ from sim_disk import CountedIds, acks
 
 from seaweedq.clock import SystemClock
 from seaweedq.errors import JournalUnavailable
+from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_reader import read_journal
 from seaweedq.journal.interface import Journal
 from seaweedq.journal.memory_journal import MemoryJournal
-from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.journal.object_listing import list_slots
 from seaweedq.journal.object_recovery import read_slots
 from seaweedq.segments.commits import Commit
@@ -36,11 +37,11 @@ async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         memory = journal = MemoryJournal()
         yield memory, lambda: asyncio.sleep(0, list(memory.commits))
     elif request.param == "file":
-        journal = FileJournal(tmp_path / "journal", CountedIds(), 1000)
-        yield journal, lambda: asyncio.sleep(0, list(read_journal(tmp_path / "journal")))
+        journal = FileJournal(tmp_path / "journal", Disk(), CountedIds(), 1000)
+        yield journal, lambda: asyncio.sleep(0, list(read_journal(tmp_path / "journal", Disk())))
     else:
         store, window = MemoryStore(), 1 if request.param.endswith("time") else 4
-        journal = ObjectJournal(store, "b", SystemClock(), CountedIds(), window, 0, 0)
+        journal = ObjectJournal(store, "b", SystemClock(), CountedIds(), Pace(window))
         yield journal, lambda: in_objects(store)
     await journal.close()
 

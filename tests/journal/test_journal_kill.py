@@ -9,6 +9,7 @@ import pytest
 from sim_disk import payload
 
 from seaweedq.errors import DataFolderInUse
+from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_reader import read_journal
 from seaweedq.journal.folder_lock import FolderLock
 
@@ -22,14 +23,14 @@ def test_every_acknowledged_commit_survives_sigkill(tmp_path: Path, seed: int) -
         try:
             acknowledged = [child.stdout.readline() for _ in range(random.Random(seed).randint(1, 150))]
             with pytest.raises(DataFolderInUse) as caught:
-                FolderLock(tmp_path).acquire()
+                FolderLock(tmp_path, Disk()).acquire()
             assert caught.value.fields == {"path": str(tmp_path), "pid": child.pid}
         finally:
             child.kill()
         acknowledged += [line for line in child.stdout if line.endswith("\n")]
-    lock = FolderLock(tmp_path)
+    lock = FolderLock(tmp_path, Disk())
     lock.acquire()
-    found = [(commit.number, bytes(commit.frames[0].payload)) for commit in read_journal(tmp_path)]
+    found = [(commit.number, bytes(commit.frames[0].payload)) for commit in read_journal(tmp_path, Disk())]
     lock.release()
     assert [int(line) for line in acknowledged] == list(range(len(acknowledged)))
     assert 0 <= len(found) - len(acknowledged) <= 1

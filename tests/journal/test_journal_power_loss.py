@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sim_disk import CountedIds, Fault, SimDisk, acks
 
 from seaweedq.errors import JournalUnavailable
+from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_reader import journal_files, read_journal
 
@@ -50,7 +51,7 @@ class History:
             self.work.mkdir()
             for name, data in crash.items():
                 (self.work / name).write_bytes(data)
-            self.judge([(c.number, bytes(c.frames[0].payload)) for c in read_journal(self.work)])
+            self.judge([(c.number, bytes(c.frames[0].payload)) for c in read_journal(self.work, Disk())])
 
     def judge(self, found: list[tuple[int, bytes]]) -> None:
         numbers = [number for number, _ in found]
@@ -69,7 +70,7 @@ async def run(folder: Path, steps: list[int], faults: dict[int, Fault], short: i
     history = History(folder / "crashed", disk)
     disk.watch = history.watch
     (folder / "journal").mkdir()
-    journal = FileJournal(folder / "journal", CountedIds(), 700, disk)
+    journal = FileJournal(folder / "journal", disk, CountedIds(), 700)
     for at, step in enumerate(steps):
         if step < 0:
             history.released = max(history.released, len(history.acknowledged) + 1 + step)
@@ -92,7 +93,7 @@ async def run(folder: Path, steps: list[int], faults: dict[int, Fault], short: i
     history.check()
     assert not history.failures
     assert len(history.checked) > 5
-    files = journal_files(folder / "journal")
+    files = journal_files(folder / "journal", Disk())
     assert len(files) <= len(history.acknowledged), "half-made files pile up"
 
 

@@ -16,7 +16,7 @@ from sim_disk import CountedIds, acks
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Fenced, StoreUnavailable
 from seaweedq.journal.object_format import SlotKind
-from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.journal.object_listing import list_slots, read_header
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.storage.interface import Data
@@ -132,7 +132,7 @@ async def test_nothing_acknowledged_is_lost(seed: int) -> None:
     store = ShakyStore(chance)
 
     journal = ObjectJournal(
-        store, "b", SystemClock(), CountedIds(), 4, 0, 0, idle_s=5, sleep=lambda seconds: ticks(int(seconds * 20))
+        store, "b", SystemClock(), CountedIds(), Pace(4, idle_s=5), lambda seconds: ticks(int(seconds * 20))
     )
     working = asyncio.create_task(broker(journal, seen, chance))
     await ticks(chance.randrange(4000))

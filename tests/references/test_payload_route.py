@@ -14,6 +14,7 @@ from referring import digest, naming, publish, read, upload
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
@@ -123,7 +124,9 @@ def test_rows_that_name_something_else(tmp_path: Path) -> None:
     async def run() -> None:
         store = Watched()
         settings = Settings(data_dir=tmp_path)
-        broker = Broker(settings, store, MemoryCoordination(SystemClock()), SystemClock(), SystemIds(), "http://x")
+        clock, ids = SystemClock(), SystemIds()
+        journals = journal_setup(settings, clock, ids)
+        broker = Broker(settings, store, MemoryCoordination(clock), clock, ids, "http://x", journals=journals)
         broker.lock()
         try:
             await broker.start()

@@ -17,8 +17,9 @@ import httpx
 from in_process_cluster import InLoop, until
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.recovery import journal_recovery as takeover
 from seaweedq.errors import DataFolderInUse, Unavailable
+from seaweedq.journal import file_backend
+from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
@@ -55,8 +56,8 @@ _life: ContextVar[Life | None] = ContextVar("life", default=None)
 class _Lock(FolderLock):
     """A lock that goes with its life."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        super().__init__(folder, disk)
         self._life = _life.get()
         if self._life:
             self._life.locks.append(self)
@@ -228,13 +229,13 @@ class _reached_by:
         self._before: list[tuple[Any, Any]] = []
 
     def __enter__(self) -> None:
-        takeover.FolderLock = _Lock  # type: ignore[misc]
+        file_backend.FolderLock = _Lock  # type: ignore[misc]
         for name, module in list(sys.modules.items()):
             if name.startswith(MODULES) and hasattr(module, "reach") and not name.endswith("failpoints"):
                 self._before.append((module, module.reach))
                 module.reach = self._reach  # type: ignore[attr-defined]
 
     def __exit__(self, *exception: object) -> None:
-        takeover.FolderLock = FolderLock  # type: ignore[misc]
+        file_backend.FolderLock = FolderLock  # type: ignore[misc]
         for module, reach in self._before:
             module.reach = reach

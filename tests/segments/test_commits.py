@@ -1,5 +1,7 @@
 """Journal files: whatever a crash leaves of the last commit, all earlier ones are read, and never wrong rows."""
 
+from dataclasses import dataclass
+
 import pytest
 from frame_samples import COMMITS, FRAMES, plain
 from hypothesis import given, settings
@@ -9,10 +11,10 @@ from seaweedq.errors import JournalDamaged
 from seaweedq.segments.commits import (
     COMMIT_HEADER_BYTES,
     FILE_HEADER_BYTES,
-    FileContents,
+    Commit,
     FileHeader,
     encode_commit,
-    read_file,
+    read_commits,
     read_header,
 )
 from seaweedq.segments.frames import Frame, FrameKind
@@ -33,6 +35,25 @@ def file_of(commits: list[list[Frame]]) -> tuple[bytes, list[int]]:
         data += joined(number, frames)
         ends.append(len(data))
     return data, ends
+
+
+@dataclass(frozen=True)
+class FileContents:
+    """A file as read: its whole commits, and where they end. `header` is None for a file that was never begun."""
+
+    header: FileHeader | None
+    commits: tuple[Commit, ...]
+    end: int
+
+
+def read_file(data: bytes, path: str, end: int | None = None) -> FileContents:
+    """All of a file at once."""
+    commits, reading = [], read_commits(data, path, end)
+    while True:
+        try:
+            commits.append(next(reading))
+        except StopIteration as ended:
+            return FileContents(read_header(data, len(data), path), tuple(commits), ended.value)
 
 
 def holds(contents: FileContents, commits: list[list[Frame]]) -> bool:

@@ -8,7 +8,7 @@ from s3_service import S3Service
 
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Fenced
-from seaweedq.journal.object_journal import ObjectJournal
+from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.journal.object_listing import list_slots
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.segments.frames import Frame, FrameKind
@@ -60,7 +60,7 @@ async def recover(store: S3Store) -> tuple[range, list[int]]:
 
 
 async def test_all_that_was_acknowledged_and_is_needed_is_read_by_both(stores: list[S3Store]) -> None:
-    journal = ObjectJournal(stores[0], B, SystemClock(), SystemIds(), 4, LINGER_S, LINGER_S)
+    journal = ObjectJournal(stores[0], B, SystemClock(), SystemIds(), Pace(4, LINGER_S, LINGER_S))
     acknowledged: list[int] = []
     enough = asyncio.Event()
     broker = asyncio.create_task(append(journal, acknowledged, enough))

@@ -21,7 +21,7 @@ from seaweedq.balancer.placement import SegmentId, assign
 from seaweedq.broker.leader.periodic import Chore
 from seaweedq.broker.leader.rebalancer import Evening, hosts_of
 from seaweedq.broker.load.cluster_loads import Reports
-from seaweedq.broker.recovery.journal_recovery import Takeover
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
@@ -35,7 +35,7 @@ from seaweedq.failpoints import reach
 PAGE = 40  # segments a transaction: twice that, their new owners and four more comparisons stay below 128
 ROUND_S = 1.0
 FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
-RECOVERIES = 4  # at a time: each may hold a whole journal in memory
+RECOVERIES = 4  # at a time: each holds a batch of a journal in memory
 logger = logging.getLogger(__name__)
 
 
@@ -63,7 +63,7 @@ class Leader:
         roster: Roster,
         coordination: Coordination,
         election: Election,
-        takeover: Takeover,
+        recovery: JournalRecovery,
         evening: Evening,
         reports: Reports,
         chores: Sequence[Chore],
@@ -73,7 +73,7 @@ class Leader:
         self._roster = roster
         self._coordination = coordination
         self._election = election
-        self._takeover = takeover
+        self._recovery = recovery
         self._evening = evening
         self._reports = reports
         self._chores = chores
@@ -126,7 +126,7 @@ class Leader:
     async def _recover(self) -> None:
         """Begin the recovery of each journal whose broker is gone."""
         self._again = {broker: again for broker, again in self._again.items() if broker in self._roster.journals}
-        self._takeover.see(self._roster.journals)
+        self._recovery.see(self._roster.journals)
         for broker, (record, revision) in list(self._roster.journals.items()):
             again = self._again.get(broker)
             early = again is not None and self._clock.monotonic_s() < again.at_s
@@ -140,7 +140,7 @@ class Leader:
 
     async def _recover_one(self, broker: str, record: JournalRecord, revision: int) -> bool:
         async with self._places:
-            return await self._takeover.recover(broker, record, revision)
+            return await self._recovery.recover(broker, record, revision)
 
     def _recovered(self, broker: str, task: asyncio.Task[bool]) -> None:
         del self._recovering[broker]

@@ -1,51 +1,61 @@
-"""Recovery of a broker that is gone: what its journal holds beyond the chains goes into the chains, its acks into the
-cursors.
+"""Replay of a dead broker's journal: rows beyond the chains go into the chains, acks into the cursors.
 
-Every step can be repeated: 1. The journal cannot grow any more (its lock is ours). 2. For each segment with frames,
-rows beyond the chain's end are appended; a crash in between leaves a longer chain, and the next try begins at its new
-end. An entry that the dead broker's own late put, or another recoverer, got in first holds the same rows: read the end
-again and go on from there. 3. Acks of the subscription's present epoch are added to its cursors, in one transaction a
-segment; adding twice changes nothing. Only after all of it may the segments change hands and the journal go
-(broker/recovery/journal_recovery).
+Order of writes, each of which can be repeated: 1. The journal is fenced before, so it cannot grow. 2. Rows go to their
+chains in batches, a batch's segments side by side, each segment's rows in order; a crash in between leaves a longer
+chain, and the next try begins at its new end. An entry that the dead broker's own late put, or another recovery, got in
+first holds the same rows: the end is read again, and the rest appended. 3. Acks of the subscription's present epoch are
+added to its cursors, in one transaction a segment; adding twice changes nothing. Only after all of it may the segments
+change hands and the journal go (broker/recovery/journal_recovery).
+
+Memory holds one batch of frames (BATCH_BYTES, or one commit where that is larger) with the entries that are made of
+it, at most as much again, and of all acks the runs, as many as the cursors will hold. The size of the journal does not
+matter.
 """
 
-import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
+from seaweedq.broker.log.intervals import Runs
 from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.errors import Fenced, JournalDamaged, SegmentNotFound
 from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain
+from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind, rows_of
 from seaweedq.storage.interface import ObjectStore
 
-ENTRY_BYTES = 64 * 1024 * 1024
-SEGMENTS = 16  # worked in at a time
+BATCH_BYTES = 64 * 1024 * 1024  # of frames; no entry holds more, or one frame where that is larger
+FRAME_BYTES = 512  # that a frame takes in memory beside its payload
+SEGMENTS = 16  # replayed at a time
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """What a recovery found: segments with frames, rows appended to chains, acks frames worked in."""
-
-    segments: int
-    rows: int
-    acks: int
+Place = tuple[str, int]  # topic and segment
+EpochRuns = dict[int, Runs]  # acked runs by the epoch of their subscription
 
 
-class Recovery:
-    """Works the frames of dead journals in."""
+@dataclass(slots=True)
+class Replayed:
+    """The result of a replay: segments with rows, rows appended to chains, frames of acks."""
+
+    segments: int = 0
+    rows: int = 0
+    acks: int = 0
+
+
+class Replay:
+    """Replays the journals of dead brokers."""
 
     def __init__(self, catalog: Catalog, coordination: Coordination, store: ObjectStore, entries: EntryWriter) -> None:
         self._catalog = catalog
@@ -53,31 +63,38 @@ class Recovery:
         self._store = store
         self._entries = entries
 
-    async def work_in(self, broker: str, frames: Iterable[Frame]) -> Recovered:
-        """Bring all frames of a broker's journal, in their order, to where they belong. Raises Damaged.
+    async def replay(self, broker: str, commits: AsyncIterator[Commit]) -> Replayed:
+        """Brings all frames of a broker's journal, in their order, to where they belong. Raises Damaged.
 
         Rows of segments that are not its own any more are left alone: they were flushed before it gave them away, and
         a commit that failed there must not take an offset that their owner has given out since.
         """
-        rows: dict[tuple[str, int], list[Frame]] = {}
-        acks: dict[tuple[str, int], list[Frame]] = {}
-        for frame in frames:
-            kind = acks if frame.kind is FrameKind.ACKS else rows
-            kind.setdefault((frame.topic, frame.segment), []).append(frame)
-        places = asyncio.Semaphore(SEGMENTS)
-
-        async def append(name: str, segment: int, found: list[Frame]) -> int:
-            async with places:
-                topic = self._live(name, segment)
-                if topic is None or self._catalog.segment(topic, segment)[0].owner != broker:
-                    return 0
-                return await self._append(topic, segment, found)
-
-        appended = await asyncio.gather(*(append(name, segment, found) for (name, segment), found in rows.items()))
-        for (name, segment), found in acks.items():
+        done = Replayed()
+        segments: set[Place] = set()
+        acks: dict[Place, dict[str, EpochRuns]] = {}
+        async with aclosing(_batches(commits)) as batches:
+            async for batch in batches:
+                rows, acks_here = _by_segment(batch)
+                _add_acks(acks, acks_here)
+                done.acks += len(acks_here)
+                done.rows += await self._append_all(broker, rows)
+                segments.update(rows)
+                del batch, rows, acks_here  # their memory must be free before the next batch gathers
+        done.segments = len(segments)
+        for (name, segment), subscriptions in acks.items():
             if topic := self._live(name, segment):
-                await self._acknowledge(topic, segment, found)
-        return Recovered(len(rows), sum(appended), sum(map(len, acks.values())))
+                await self._acknowledge(topic, segment, subscriptions)
+        return done
+
+    async def _append_all(self, broker: str, rows: dict[Place, list[Frame]]) -> int:
+        async def append(place: Place) -> int:
+            name, segment = place
+            topic = self._live(name, segment)
+            if topic is None or self._catalog.segment(topic, segment)[0].owner != broker:
+                return 0
+            return await self._append(topic, segment, rows[place])
+
+        return sum(await gather_bounded(SEGMENTS, append, rows))
 
     def _live(self, name: str, segment: int) -> Topic | None:
         topic = self._catalog.find(name)
@@ -99,9 +116,8 @@ class Recovery:
             if chain.last and chain.last.seal:  # put when all was settled: these failed, and nobody was told otherwise
                 logger.warning("%s is sealed at %d, what its journal has beyond was not taken", chain.folder, chain.end)
                 break
-            taken = _entry_of(frames)
             try:
-                appended += await self._append_entry(source, chain, taken)
+                appended += await self._append_entry(source, chain, frames)
             except Fenced:
                 logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
                 await chain.open()
@@ -119,7 +135,14 @@ class Recovery:
                     path=chain.folder,
                     position=end,
                 )
-            rows = rows_of(frame, source.layout).slice(end - frame.first_offset)
+            whole = rows_of(frame, source.layout)
+            if whole.num_rows != frame.count:
+                raise JournalDamaged(
+                    f"a frame of {chain.folder} has {whole.num_rows} rows, not {frame.count}",
+                    path=chain.folder,
+                    position=frame.first_offset,
+                )
+            rows = whole.slice(end - frame.first_offset)
             newest = max(newest, pa.compute.max(rows.column(0)).cast(pa.int64()).as_py())
             pieces.append((end, rows))
             end += rows.num_rows
@@ -137,32 +160,27 @@ class Recovery:
         await self._entries.append(source, chain, pieces, producers, newest)
         return sum(rows.num_rows for _, rows in pieces)
 
-    async def _acknowledge(self, topic: Topic, segment: int, frames: list[Frame]) -> None:
-        by_subscription: dict[str, list[Acks]] = {}
-        for frame in frames:
-            acks = msgspec.msgpack.decode(frame.payload, type=Acks)
-            by_subscription.setdefault(acks.subscription, []).append(acks)
-        for name, found in by_subscription.items():
-            while not await self._advance(topic, segment, name, found):
+    async def _acknowledge(self, topic: Topic, segment: int, subscriptions: dict[str, EpochRuns]) -> None:
+        for name, acked in subscriptions.items():
+            while not await self._advance(topic, segment, name, acked):
                 logger.info("the cursor of %s on segment %s changed meanwhile, once more", name, segment)
 
-    async def _advance(self, topic: Topic, segment: int, name: str, acks: list[Acks]) -> bool:
-        """One transaction; the subscription's epoch is compared with it. False: try again."""
+    async def _advance(self, topic: Topic, segment: int, name: str, acked: EpochRuns) -> bool:
+        """Adds acks to a cursor in one transaction, which compares the subscription's epoch. False means try again."""
         incarnation = topic.record.incarnation
         subscription = await self._coordination.get(keys.SUBSCRIPTIONS.key(topic.name, incarnation, name))
         known = keys.SUBSCRIPTIONS.decode(subscription.value) if subscription else None
         if subscription is None or known is None or known.state != "active":
             return True
         epoch = known.epoch
-        acks = [one for one in acks if one.epoch == epoch]
-        if not acks:
+        if epoch not in acked:
             return True
         path = keys.CURSORS.key(topic.name, incarnation, name, segment)
         there = await self._coordination.get(path)
         cursor = keys.CURSORS.decode(there.value) if there else CursorRecord(epoch=epoch, acked_to=0)
         attempts = {int(offset): count for offset, count in cursor.attempts.items()}
         delivery = Delivery(cursor.acked_to, cursor.acked, attempts, cursor.delivered_to)
-        for low, high in (run for one in acks for run in one.runs):
+        for low, high in acked[epoch]:
             delivery.pass_over(low, high)
         reach("recover.acks")
         record = CursorRecord(
@@ -176,13 +194,41 @@ class Recovery:
         return await self._coordination.commit(compares, [Put(path, keys.CURSORS.encode(record))]) is not None
 
 
-def _entry_of(frames: list[Frame]) -> list[Frame]:
-    """The first frames, as many as make one entry; at least one."""
-    taken: list[Frame] = []
-    size = 0
+async def _batches(commits: AsyncIterator[Commit]) -> AsyncGenerator[list[Frame], None]:
+    """Yields the frames of commits in batches of at most BATCH_BYTES, or of one frame. Raises JournalDamaged."""
+    batch: list[Frame] = []
+    size, last = 0, -1
+    async for commit in commits:
+        if commit.number <= last:
+            raise JournalDamaged(f"commit {commit.number} follows commit {last}", path="", position=commit.number)
+        last = commit.number
+        for frame in commit.frames:
+            needed = memoryview(frame.payload).nbytes + FRAME_BYTES
+            if batch and size + needed > BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+            batch.append(frame)
+            size += needed
+    if batch:
+        yield batch
+
+
+def _by_segment(batch: list[Frame]) -> tuple[dict[Place, list[Frame]], list[Frame]]:
+    """Returns the frames of rows by segment, in their order, and those of acks."""
+    rows: dict[Place, list[Frame]] = {}
+    acks: list[Frame] = []
+    for frame in batch:
+        if frame.kind is FrameKind.ACKS:
+            acks.append(frame)
+        else:
+            rows.setdefault((frame.topic, frame.segment), []).append(frame)
+    return rows, acks
+
+
+def _add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:
     for frame in frames:
-        size += memoryview(frame.payload).nbytes
-        if taken and size > ENTRY_BYTES:
-            break
-        taken.append(frame)
-    return taken
+        found = msgspec.msgpack.decode(frame.payload, type=Acks)
+        subscriptions = acks.setdefault((frame.topic, frame.segment), {})
+        runs = subscriptions.setdefault(found.subscription, {}).setdefault(found.epoch, Runs())
+        for low, high in found.runs:
+            runs.add(low, high)

@@ -31,6 +31,7 @@ from seaweedq.api.asgi.protocol import BoundedProtocol
 from seaweedq.broker.broker import Broker
 from seaweedq.cli.server import shell_hints as paste
 from seaweedq.cli.server.coordinations import open_coordination
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.cli.server.members import check_members
 from seaweedq.cli.server.parent_pipe import end_with_parent
 from seaweedq.cli.server.secret import cluster_secret
@@ -189,6 +190,7 @@ async def _life(settings: Settings) -> bool:
         settings.advertise_url.rstrip("/") or url,
         cluster_secret(settings),
         import_child.COMMAND,
+        journals=journal_setup(settings, clock, ids),
     )
     told = asyncio.Event()
     try:

@@ -16,6 +16,7 @@ from seaweedq.cli.server.secret import cluster_secret
 from seaweedq.cli.server.stores import open_store
 from seaweedq.clock import SystemIds
 from seaweedq.errors import DataFolderInUse
+from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.settings import Settings
 
@@ -29,7 +30,7 @@ def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
     process was started. Raises InvalidRequest, DataFolderInUse, OSError."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # at info it tells of each look at /readyz
     check_members(settings)
-    lock = FolderLock(settings.data_dir)
+    lock = FolderLock(settings.data_dir, Disk())
     lock.acquire()
     lifeline, held = os.pipe()
     try:
@@ -46,7 +47,7 @@ def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
 def _wait_for_orphans(settings: Settings) -> None:
     """Brokers whose parent was killed hold their folders, and their ports, until they have stopped."""
     for home in homes(settings):
-        lock = FolderLock(home)
+        lock = FolderLock(home, Disk())
         try:
             lock.acquire()
         except DataFolderInUse as error:

@@ -1,0 +1,28 @@
+"""The journals that the settings choose: the one place where a journal's kind is chosen."""
+
+from seaweedq.clock import Clock, Ids
+from seaweedq.journal import file_backend, object_backend
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.file_backend import FileJournals
+from seaweedq.journal.home_folder import HomeFolder
+from seaweedq.journal.interface import Journals, JournalSetup
+from seaweedq.journal.kinds import JournalKinds
+from seaweedq.journal.object_backend import ObjectJournals
+from seaweedq.journal.object_journal import Pace
+from seaweedq.settings import Settings
+from seaweedq.storage.interface import ObjectStore
+
+
+def journal_setup(settings: Settings, clock: Clock, ids: Ids) -> JournalSetup:
+    """Returns the home folder of a broker with these settings, and its journals: it writes the kind that the settings
+    name, and recovers all kinds."""
+    disk = Disk()
+    home = HomeFolder(settings.home, disk, ids)
+    pace = Pace(settings.journal_window, settings.journal_linger_s, settings.journal_linger_max_s)
+
+    def open_journals(store: ObjectStore) -> Journals:
+        files = FileJournals(home, disk, ids, settings.journal_file_bytes)
+        objects = ObjectJournals(home, store, clock, ids, pace)
+        return JournalKinds({file_backend.KIND: files, object_backend.KIND: objects}, settings.journal_kind)
+
+    return JournalSetup(home, open_journals)

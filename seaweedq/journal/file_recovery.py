@@ -1,0 +1,103 @@
+"""The recovery of a file journal. It is fenced by the lock of the folder in which its broker lived.
+
+A process holds the lock of its home folder for as long as it lives, so whoever has that lock knows that nothing more is
+written there. The folder is another one's if its id is not that of the journal's key: then it is not even locked, since
+a broker may be starting there. The lock is given back by `close`, behind everything else that was begun.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from seaweedq.errors import DataFolderInUse, JournalUnavailable
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.file_reader import read_journal, remove_journal
+from seaweedq.journal.folder_lock import FolderLock
+from seaweedq.journal.home_folder import known_id
+from seaweedq.journal.interface import JournalUnreachable
+from seaweedq.segments.commits import Commit
+
+READ_BYTES = 1024 * 1024  # of commits, read in one go: a hop to the worker for each costs more than reading it
+T = TypeVar("T")
+
+
+class PlaceLock:
+    """The lock of the folder that had the id `place` when a journal was written there."""
+
+    def __init__(self, lock: FolderLock, place: str, disk: Disk) -> None:
+        self._lock = lock
+        self._place = place
+        self._disk = disk
+        self._is_held = False
+
+    def acquire(self) -> None:
+        """Takes the lock unless it is held. Raises JournalUnreachable."""
+        if self._is_held:
+            return
+        try:
+            self._check()
+            self._lock.acquire()
+            self._is_held = True
+            self._check()  # now it cannot change any more
+        except (DataFolderInUse, OSError) as error:
+            self.release()
+            raise JournalUnreachable(f"{self._lock.folder}: {error}") from error
+
+    def release(self) -> None:
+        """Gives the lock back, if it is held."""
+        self._is_held = False
+        self._lock.release()
+
+    def _check(self) -> None:
+        if known_id(self._lock.folder, self._disk) != self._place:
+            raise OSError("it is another folder, or not on this machine")
+
+
+class DeadFileJournal:
+    """The file journal in `folder`. Without a `lock` it is in the home folder of this process, which has its lock.
+
+    All disk work runs in one worker, in order, so that none goes on once the lock is given back.
+    """
+
+    def __init__(self, folder: Path, disk: Disk, lock: PlaceLock | None) -> None:
+        self._folder = folder
+        self._disk = disk
+        self._lock = lock
+        self._worker = disk.worker()
+
+    async def fence(self) -> None:
+        if self._lock:
+            await self._run(self._lock.acquire)
+
+    async def commits(self) -> AsyncGenerator[Commit, None]:
+        reading = read_journal(self._folder, self._disk)
+        while found := await self._run(lambda: _some(reading)):
+            for commit in found:
+                yield commit
+
+    async def remove(self) -> None:
+        await self._run(lambda: remove_journal(self._folder, self._disk))
+
+    async def close(self) -> None:
+        if self._lock:
+            await self._run(self._lock.release)
+        self._worker.shutdown(wait=False)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        except OSError as error:
+            raise JournalUnavailable(f"the journal in {self._folder} cannot be read or removed: {error}") from error
+
+
+def _some(reading: Iterator[Commit]) -> list[Commit]:
+    """Returns the next commits, of READ_BYTES or a little more; none at the end."""
+    found: list[Commit] = []
+    size = 0
+    for commit in reading:
+        found.append(commit)
+        size += commit.size_bytes
+        if size >= READ_BYTES:
+            break
+    return found

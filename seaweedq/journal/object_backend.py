@@ -1,0 +1,33 @@
+"""The backend of object journals: slots in the store, below `_journals/{broker}/`. Every broker reaches all of them."""
+
+from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.records import JournalRecord
+from seaweedq.journal.home_folder import HomeFolder
+from seaweedq.journal.object_journal import ObjectJournal, Pace
+from seaweedq.journal.object_recovery import DeadObjectJournal
+from seaweedq.storage.interface import ObjectStore
+
+KIND = "object"
+
+
+class ObjectJournals:
+    """Object journals in `store`, as the process sees them whose home folder, locked, is `home`."""
+
+    def __init__(self, home: HomeFolder, store: ObjectStore, clock: Clock, ids: Ids, pace: Pace) -> None:
+        self._home = home
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._pace = pace
+
+    def describe(self, broker: str) -> JournalRecord:
+        return JournalRecord(KIND, self._home.id)
+
+    def create(self, broker: str) -> ObjectJournal:
+        return ObjectJournal(self._store, broker, self._clock, self._ids, self._pace)
+
+    def is_exclusive(self, record: JournalRecord) -> bool:
+        return False
+
+    def open_dead(self, broker: str, record: JournalRecord) -> DeadObjectJournal:
+        return DeadObjectJournal(self._store, broker, self._ids)
