@@ -5,13 +5,13 @@ Order: its record says `draining`, so that nobody gives it anything more; then e
 nothing: all of it stays safe.
 """
 
-import asyncio
 import logging
 
 from seaweedq.balancer.placement import Host, SegmentId, assign
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.segment_mover import SegmentMover
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError
@@ -40,8 +40,7 @@ class Drain:
         for _ in range(TRIES):
             if not (targets := self._targets()):
                 break
-            places = asyncio.Semaphore(GIVERS)
-            await asyncio.gather(*(self._give_one(segment, target, places) for segment, target in targets.items()))
+            await gather_bounded(GIVERS, self._give_one, targets.items())
         logger.info("handed over %d of %d segments", held - len(self._own()), held)
 
     def _own(self) -> list[SegmentId]:
@@ -54,13 +53,12 @@ class Drain:
         owned = {segment: broker for broker in brokers if broker != mine for segment in self._catalog.owned_by(broker)}
         return assign(self._own(), owned, self._loads.costs(), hosts)
 
-    async def _give_one(self, segment: SegmentId, target: str, places: asyncio.Semaphore) -> None:
-        name, incarnation, number = segment
-        async with places:
-            topic = self._catalog.find(name)
-            if topic is None or topic.record.incarnation != incarnation:
-                return  # a creation that was cut off
-            try:
-                await self._mover.move(topic, number, target)
-            except SeaweedqError as error:
-                logger.warning("segment %d of %s could not be handed over: %s", number, name, error)
+    async def _give_one(self, move: tuple[SegmentId, str]) -> None:
+        (name, incarnation, number), target = move
+        topic = self._catalog.find(name)
+        if topic is None or topic.record.incarnation != incarnation:
+            return  # a creation that was cut off
+        try:
+            await self._mover.move(topic, number, target)
+        except SeaweedqError as error:
+            logger.warning("segment %d of %s could not be handed over: %s", number, name, error)

@@ -39,7 +39,7 @@ class Roster:
     def check_alive(self, broker: str | None) -> None:
         """Raises Unavailable where the broker's key was not there when last seen."""
         if not self.alive(broker):
-            raise Unavailable(f"broker {broker} has gone, and has not answered")
+            raise Unavailable(f"broker {broker} died before it answered")
 
     def url(self, broker: str | None) -> str | None:
         """Returns the URL of a living broker."""

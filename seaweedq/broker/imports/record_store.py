@@ -8,7 +8,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import ImportRecord
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.transactions import entries, read_all
 from seaweedq.errors import NotReady
 
 PAGE = 50
@@ -95,11 +95,5 @@ class ImportRecords:
 
     async def all(self) -> AsyncIterator[tuple[Where, Held]]:
         """Those of all topics."""
-        after = ""
-        while True:
-            page = await self._coordination.range(keys.IMPORTS.prefix(), after=after)
-            for entry in page.entries:
-                yield Where(*keys.IMPORTS.parse(entry.key)), Held(keys.IMPORTS.decode(entry.value), entry.revision)
-                after = entry.key
-            if not page.more:
-                return
+        async for entry in entries(self._coordination, keys.IMPORTS.prefix()):
+            yield Where(*keys.IMPORTS.parse(entry.key)), Held(keys.IMPORTS.decode(entry.value), entry.revision)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import SeaweedqError
 
 DELETION_S = 5.0  # how long a deletion is left to whoever began it, before the leader goes on with it
@@ -60,13 +61,11 @@ class Deletions:
         """Go on with those that are due."""
         now_s = self._clock.monotonic_s()
         self._since_s = {topic: self._since_s.get(topic, now_s) for topic in self._catalog.doomed()}
-        places = asyncio.Semaphore(DELETIONS)
         due = [topic for topic, since_s in self._since_s.items() if now_s - since_s > DELETION_S]
-        await asyncio.gather(*(self._end(topic, places) for topic in due))
+        await gather_bounded(DELETIONS, self._end, due)
 
-    async def _end(self, topic: Topic, places: asyncio.Semaphore) -> None:
+    async def _end(self, topic: Topic) -> None:
         try:
-            async with places:
-                await self._delete(topic)
+            await self._delete(topic)
         except SeaweedqError as error:
             logger.warning("topic %s is not deleted yet: %s", topic.name, error)

@@ -13,6 +13,7 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError
 
@@ -52,12 +53,10 @@ class Evening:
         self._not_before_s = now_s + REST * (now_s - began_s)
         self._moved_s = {segment: at for segment, at in self._moved_s.items() if now_s - at < SETTLED_S}
         settled = {host.broker for host in hosts if not host.draining}
-        places = asyncio.Semaphore(GIVERS)
         locked = self._catalog.locked()  # a move would undo the plan
         free = [m for m in planned if m.segment not in locked or m.source not in settled]
-        await asyncio.gather(
-            *(self._move_in(m, places) for m in free if m.segment not in self._moved_s or m.source not in settled)
-        )
+        due = [m for m in free if m.segment not in self._moved_s or m.source not in settled]
+        await gather_bounded(GIVERS, self.move, due)
 
     async def move(self, move: Move) -> None:
         """Have one segment moved, and then stay for a while."""
@@ -71,10 +70,6 @@ class Evening:
             self._moved_s[move.segment] = self._clock.monotonic_s()
         except SeaweedqError as error:
             logger.info("segment %d of %s stays with %s: %s", segment, topic, move.source, error)
-
-    async def _move_in(self, move: Move, places: asyncio.Semaphore) -> None:
-        async with places:
-            await self.move(move)
 
 
 def hosts_of(roster: Roster) -> list[Host]:

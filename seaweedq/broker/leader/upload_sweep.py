@@ -17,7 +17,7 @@ from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put
 from seaweedq.coordination.records import UploadRecord
-from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.transactions import entries, read_all
 from seaweedq.errors import Damaged
 from seaweedq.failpoints import reach
 from seaweedq.storage.interface import PayloadStore
@@ -47,14 +47,10 @@ class UploadSweep:
 
     async def records(self) -> None:
         """One pass over all records of uploads, or the rest of the last one."""
-        while True:
-            page = await self._coordination.range(keys.UPLOADS.prefix(), self._after, PAGE)
-            for entry in page.entries:
-                self._after = entry.key
-                await self._one(entry)
-            if not page.more:
-                self._after = ""
-                return
+        async for entry in entries(self._coordination, keys.UPLOADS.prefix(), self._after, PAGE):
+            self._after = entry.key
+            await self._one(entry)
+        self._after = ""
 
     async def folders(self) -> int:
         """Delete what is in the folders of topics that are gone: a put may have ended after its record had gone. How

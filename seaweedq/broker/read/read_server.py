@@ -15,6 +15,7 @@ from seaweedq.broker.rpc.messages import SegmentCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.segments.layout import Layout, mask_of
 
 MAX_WAIT_S = 10.0
@@ -56,17 +57,14 @@ class Lender:
 
     async def ends(self, topic: Topic, known: dict[int, int], wait_s: float) -> dict[int, int]:
         """The ends of this broker's segments of a topic, by id. Raises NotReady, TopicBeingDeleted."""
-        end_s = self._clock.monotonic_s() + min(wait_s, MAX_WAIT_S)
-        while True:
-            seen = topic.signal.count
+        ends = known
+        async for _ in Deadline(self._clock, min(wait_s, MAX_WAIT_S)).attempts(topic.signal):
             self._catalog.check(topic)
             ends = {segment.id: segment.end for segment in await self._ownership.mine(topic) if not segment.closed}
             self._check_ready()
-            left_s = end_s - self._clock.monotonic_s()
-            if ends != known or left_s <= 0:
-                return ends
-            if topic.signal.count == seen:
-                await topic.signal.wait(left_s)
+            if ends != known:
+                break
+        return ends
 
     async def read(self, topic: Topic, call: SegmentCall) -> Lending:
         """Rows of a segment of this broker. Raises NotOwner, NotReady."""

@@ -21,6 +21,8 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_records import Records, starts_at
 from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable
@@ -132,29 +134,22 @@ class Readables:
 
     async def every(self, topic: Topic, numbers: Collection[int]) -> dict[int, Readable]:
         """All of these segments by id; waits for those that are held. Raises NotOwner where one can not be read."""
-        end_s = self._clock.monotonic_s() + CALL_S
-        while True:
-            seen = topic.signal.count
+        missing: Collection[int] = numbers
+        async for attempt in Deadline(self._clock, CALL_S).attempts(topic.signal, PAUSE_S):
             found, missing = await self.of(topic, numbers)
             if not missing:
                 return {segment.id: segment for segment in found}
-            if self._clock.monotonic_s() >= end_s:
-                raise NotOwner(f"segments {sorted(missing)[:10]} of {topic.name!r} cannot be read now; try again")
-            await self.refresh(topic, missing)
-            if topic.signal.count == seen:
-                await topic.signal.wait(PAUSE_S)
+            if not attempt.is_last():
+                await self.refresh(topic, missing)
+        raise NotOwner(
+            f"segments {sorted(missing)[:10]} of {topic.name!r} could not be read within {CALL_S:g} s; try again"
+        )
 
     async def find(self, topic: Topic, ends: Mapping[int, int], timestamp_us: int) -> dict[int, int]:
         """Where to begin in each of these segments, given their ends, to have all messages from the first one on whose
         time reaches this. Raises Unavailable."""
         segments = await self.every(topic, ends)
-        places = asyncio.Semaphore(SEARCHES)
-
-        async def find(segment: Readable) -> int:
-            async with places:
-                return await segment.find(timestamp_us)
-
-        found = await asyncio.gather(*map(find, segments.values()))
+        found = await gather_bounded(SEARCHES, lambda segment: segment.find(timestamp_us), segments.values())
         return starts_at(self._catalog.records(topic), ends, dict(zip(segments, found, strict=True)))
 
     async def refresh(self, topic: Topic, numbers: Iterable[int]) -> set[int]:

@@ -7,6 +7,7 @@ sealed segment: its record has its end.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import msgspec
@@ -16,11 +17,13 @@ from seaweedq.broker.load.segment_rates import Observed, observed
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Reader
-from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.client import Peers, ask_while
 from seaweedq.broker.rpc.messages import TopicCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.coordination.roster import Roster
@@ -28,7 +31,6 @@ from seaweedq.errors import NotOwner, NotReady, Unavailable
 
 PAUSE_S = 0.1
 CALL_MARGIN_S = 1.0
-LOOK_S = 0.5
 SEALED = 16  # sealed segments whose files are looked at at once
 T = TypeVar("T")
 
@@ -79,25 +81,24 @@ class Everywhere:
         anything else is awaited. (With `sizes` they may be newer.) Raises Unavailable, TopicBeingDeleted.
         """
         call = TopicCall(topic.name, topic.record.incarnation, sizes, flush)
-        end_s = self._clock.monotonic_s() + self._timeout_s
+        deadline = Deadline(self._clock, self._timeout_s)
         found: dict[int, Position] = {}
+        failure: Unavailable | None = None
         await self._know_predecessors(topic)
-        while True:
-            trouble: Unavailable | None = None
-            seen = topic.moved.count
+        async for attempt in deadline.attempts(topic.moved, PAUSE_S):
             try:
                 await self._catalog.whole(topic)
                 if not (missing := self._missing(topic, found)):
                     break
-                seen = topic.moved.count
-                trouble = await self._ask_all(topic, missing, call, found, end_s - self._clock.monotonic_s())
+                attempt.mark()
+                failure = await self._ask_all(topic, missing, call, found, deadline.left_s)
             except Unavailable as error:
-                trouble = error
-            left_s = end_s - self._clock.monotonic_s()
-            if left_s <= 0:
-                raise trouble or NotOwner(f"segments of {topic.name!r} kept changing until the timeout; try again")
-            if topic.moved.count == seen:
-                await topic.moved.wait(min(PAUSE_S, left_s))
+                failure = error
+        else:
+            raise failure or NotOwner(
+                f"segments {sorted(chain(*missing.values()))[:10]} of {topic.name!r} kept changing owner for "
+                f"{self._timeout_s:g} s; try again"
+            )
         records = self._catalog.segments(topic)
         standing = {n: _sealed(n, record) if record.state == "sealed" else found[n] for n, record in records.items()}
         return await self._with_sizes(topic, standing) if sizes else standing
@@ -173,16 +174,14 @@ class Everywhere:
 
     async def _with_sizes(self, topic: Topic, standing: dict[int, Position]) -> dict[int, Position]:
         """The same with the sizes of sealed segments."""
-        places = asyncio.Semaphore(SEALED)
 
         async def sized(position: Position) -> Position:
             if self._catalog.segment(topic, position.segment)[0].state == "open" or not position.end:
                 return position
-            async with places:
-                segment = await self._ownership.opened(topic, position.segment)
-                return await self._position(segment, sizes=True)
+            segment = await self._ownership.opened(topic, position.segment)
+            return await self._position(segment, sizes=True)
 
-        return {position.segment: position for position in await asyncio.gather(*map(sized, standing.values()))}
+        return {position.segment: position for position in await gather_bounded(SEALED, sized, standing.values())}
 
     async def _ask(self, owner: str | None, topic: Topic, call: TopicCall, left_s: float) -> list[Position]:
         if owner == self._membership.broker:
@@ -195,15 +194,9 @@ class Everywhere:
     async def _call(
         self, owner: str | None, url: str, path: str, call: TopicCall, answer: type[T], timeout_s: float
     ) -> T:
-        """Wait for an owner's answer for as long as it lives: one that stands still does not answer."""
-        asking = asyncio.create_task(self._peers.call(url, path, call, answer, timeout_s))
-        try:
-            while not (await asyncio.wait([asking], timeout=LOOK_S))[0]:
-                if not self._roster.alive(owner):
-                    raise Unavailable(f"broker {owner} died before it answered")
-            return asking.result()
-        finally:
-            asking.cancel()
+        """Asks an owner for as long as it lives: one that stands still does not answer."""
+        asking = self._peers.call(url, path, call, answer, timeout_s)
+        return await ask_while(lambda: self._roster.check_alive(owner), asking)
 
     async def _position(self, segment: OpenSegment, sizes: bool) -> Position:
         size = await self._reader.size_since(segment, 0) if sizes else 0

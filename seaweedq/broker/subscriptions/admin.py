@@ -8,7 +8,6 @@ deletion, as a deletion that was cut off: a cursor that it left for a segment of
 would be one too many.
 """
 
-import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -23,6 +22,8 @@ from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.subscription import Backlog, Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
@@ -143,16 +144,9 @@ class SubscriptionAdmin:
     async def lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
         """What is not acked yet, for each segment that is not done: also of those that wait for their predecessors.
         Raises Unavailable."""
-        end_s = self._clock.monotonic_s() + LAG_S
-        while True:
-            seen = topic.signal.count
-            try:
-                return await self._lag(topic, subscription)
-            except NotOwner:  # a segment is just changing hands, or giving way to others
-                if self._clock.monotonic_s() >= end_s:
-                    raise
-            if topic.signal.count == seen:
-                await topic.signal.wait(PAUSE_S)
+        # NotOwner: a segment is just changing hands, or is being replaced.
+        deadline = Deadline(self._clock, LAG_S)
+        return await deadline.retry(lambda: self._lag(topic, subscription), NotOwner, topic.signal, PAUSE_S)
 
     async def _lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
         positions = await self._everywhere.positions(topic)
@@ -160,16 +154,14 @@ class SubscriptionAdmin:
         done, now_us = subscription.frontier.done, self._clock.now_us()
         left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
         segments = await self._readables.every(topic, [one.segment for one in left if one.messages])
-        places = asyncio.Semaphore(LAGS)
 
         async def lag(one: Backlog) -> Lag:
             size, age_s = 0, 0.0
             if segment := segments.get(one.segment):
-                async with places:
-                    size, age_s = await _weigh(segment, one.acked_to, now_us)
+                size, age_s = await _weigh(segment, one.acked_to, now_us)
             return Lag(one.segment, one.acked_to, one.end, one.messages, size, age_s)
 
-        return await asyncio.gather(*map(lag, left))
+        return await gather_bounded(LAGS, lag, left)
 
     async def _starts(self, topic: Topic, start: str | dict[str, str]) -> dict[int, int]:
         """Where to begin in each segment that there is now. Those that come to be later begin at 0, so where one is

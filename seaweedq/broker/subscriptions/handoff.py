@@ -11,6 +11,7 @@ from seaweedq.broker.subscriptions.assignment import Succession
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.membership import Membership
 from seaweedq.errors import SeaweedqError
 
@@ -29,18 +30,17 @@ class Handover:
         self._membership = membership
         self._clock = clock
         self._since_s: dict[tuple[Topic, str], tuple[str, float]] = {}
-        self._places = asyncio.Semaphore(GIVERS)
 
     async def run(self) -> None:
         """Hand on what is another broker's, for ever."""
         while True:
             await asyncio.sleep(TICK_S)
-            await asyncio.gather(*map(self._hand_on, self._due()))
+            await gather_bounded(GIVERS, self._hand_on, self._due())
 
     async def leave(self) -> None:
         """Take nothing over any more, and hand on everything."""
         self._succession.leaving = True
-        await asyncio.gather(*map(self._hand_on, self._dispatcher.names()))
+        await gather_bounded(GIVERS, self._hand_on, self._dispatcher.names())
 
     def _due(self) -> list[tuple[Topic, str]]:
         """What another broker has been the heir of for a while."""
@@ -56,11 +56,8 @@ class Handover:
 
     async def _hand_on(self, subscription: tuple[Topic, str]) -> None:
         topic, name = subscription
-        async with self._places:
-            try:
-                await self._dispatcher.hand_on(topic, name)
-                logger.info("subscription %s of %s was handed to another broker", name, topic.name)
-            except SeaweedqError as error:
-                logger.warning(
-                    "subscription %s of %s could not be handed to another broker: %s", name, topic.name, error
-                )
+        try:
+            await self._dispatcher.hand_on(topic, name)
+            logger.info("subscription %s of %s was handed to another broker", name, topic.name)
+        except SeaweedqError as error:
+            logger.warning("subscription %s of %s could not be handed to another broker: %s", name, topic.name, error)

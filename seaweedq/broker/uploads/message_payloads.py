@@ -5,7 +5,7 @@ a payload is opened, and a link given, only below the topic's own `_payloads/{to
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,6 +18,8 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import prefetch as streaming
 from seaweedq.broker.uploads import rules as upload_plan
 from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import (
     BadRequest,
     InvalidMessages,
@@ -98,23 +100,18 @@ class Payloads:
             raise _invalid([(row, refused[each]) for row, each in enumerate(named) if each in refused])
         return rows.set_column(at, rows.schema.field(at), references_column([found.get(each) for each in named]))
 
-    async def _claim_all(self, topic: Topic, ids: Iterable[str]) -> tuple[dict[str, Reference], dict[str, BadRequest]]:
-        """The references of some uploads, and what stands against the others."""
-        places = asyncio.Semaphore(CLAIMS)
+    async def _claim_all(
+        self, topic: Topic, ids: Collection[str]
+    ) -> tuple[dict[str, Reference], dict[str, BadRequest]]:
+        """Returns the references of those uploads that can be claimed, and the errors of the others."""
 
         async def claim(upload: str) -> Reference | BadRequest:
-            async with places:
-                try:
-                    return await self._claim(topic, upload)
-                except REFUSALS as error:
-                    return error
+            try:
+                return await self._claim(topic, upload)
+            except REFUSALS as error:
+                return error
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = {each: group.create_task(claim(each)) for each in ids}
-        except ExceptionGroup as ended:
-            raise ended.exceptions[0] from None
-        found = {each: task.result() for each, task in tasks.items()}
+        found = dict(zip(ids, await gather_bounded(CLAIMS, claim, ids), strict=True))
         references = {each: result for each, result in found.items() if isinstance(result, Reference)}
         return references, {each: result for each, result in found.items() if isinstance(result, BadRequest)}
 
@@ -178,17 +175,15 @@ class Payloads:
 
     async def _row(self, topic: Topic, segment: int, offset: int) -> Pieces:
         """The row, wherever its segment is; none where there is none. Waits for a segment that moves."""
-        until_s = self._clock.monotonic_s() + self._wait_s
-        while True:
-            try:
-                readable = (await self._segments(topic, [segment]))[segment]
-                return await readable.read(offset, 1, ROW_BYTES)
-            except OffsetOutOfRange:
-                return []
-            except NotOwner:
-                if self._clock.monotonic_s() >= until_s:
-                    raise
-            await asyncio.sleep(PAUSE_S)
+
+        async def read() -> Pieces:
+            readable = (await self._segments(topic, [segment]))[segment]
+            return await readable.read(offset, 1, ROW_BYTES)
+
+        try:
+            return await Deadline(self._clock, self._wait_s).retry(read, NotOwner, topic.moved, PAUSE_S)
+        except OffsetOutOfRange:
+            return []
 
     def pieces(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:
         """The bytes [start, end) of an object, as `streaming.pieces`."""

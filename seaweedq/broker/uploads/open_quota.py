@@ -15,6 +15,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.transactions import entries
 from seaweedq.errors import TooManyUploads
 
 RECOUNT_S = 30.0
@@ -77,10 +78,7 @@ class UploadCount:
             count.found, count.at_s = await self._open(topic), now_s
 
     async def _open(self, topic: Topic) -> int:
-        prefix, after, found = keys.UPLOADS.prefix(topic.name, topic.record.incarnation), "", 0
-        while True:
-            page = await self._coordination.range(prefix, after)
-            found += sum(keys.UPLOADS.decode(entry.value).state == "open" for entry in page.entries)
-            if not page.more:
-                return found
-            after = page.entries[-1].key
+        prefix = keys.UPLOADS.prefix(topic.name, topic.record.incarnation)
+        return sum(
+            [keys.UPLOADS.decode(entry.value).state == "open" async for entry in entries(self._coordination, prefix)]
+        )

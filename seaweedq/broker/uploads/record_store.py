@@ -7,6 +7,7 @@ from seaweedq.broker.uploads.rules import incarnation_of
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import UploadRecord
+from seaweedq.coordination.transactions import entries
 from seaweedq.errors import NotReady, UploadNotFound
 
 PAGE = 200  # records read at a time
@@ -65,16 +66,9 @@ class UploadRecords:
                 return wanted, changed
             found = None
 
-    async def of(self, topic: Topic) -> AsyncIterator[Entry]:
-        """All of a topic's, a page at a time."""
-        prefix, after = keys.UPLOADS.prefix(topic.name, topic.record.incarnation), ""
-        while True:
-            page = await self._coordination.range(prefix, after, PAGE)
-            for entry in page.entries:
-                yield entry
-                after = entry.key
-            if not page.more:
-                return
+    def of(self, topic: Topic) -> AsyncIterator[Entry]:
+        """Yields all of a topic's, a page at a time."""
+        return entries(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation), limit=PAGE)
 
 
 def key_of(topic: Topic, upload: str) -> str:

@@ -4,7 +4,6 @@ A payload that is missing, or has another size, is damage. One that nothing name
 failed behind its claim, leaves it. So it is a note.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -12,6 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 import pyarrow as pa
 
 from seaweedq.broker.uploads import rules as upload_plan
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.segments.audit import Finding
 from seaweedq.segments.entry import segment_folder
 from seaweedq.storage.interface import ObjectStore
@@ -55,16 +55,14 @@ class PayloadAudit:
 
     async def look(self, store: ObjectStore) -> None:
         """Ask the store for every payload that is named."""
-        places = asyncio.Semaphore(AT_ONCE)
 
         async def size(name: str) -> int | None:
-            async with places:
-                try:
-                    return await store.size(name)
-                except FileNotFoundError:
-                    return None
+            try:
+                return await store.size(name)
+            except FileNotFoundError:
+                return None
 
-        sizes = await asyncio.gather(*map(size, self.named))
+        sizes = await gather_bounded(AT_ONCE, size, self.named)
         for (name, (stated, where)), there in zip(self.named.items(), sizes, strict=True):
             if there is None:
                 self.findings.append(Finding(where, f"names the payload {name}, which is not there"))
