@@ -31,7 +31,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.acking: list[set[int]] = []
         self.leased: dict[int, float] = {}
         self.holder = ""
-        self.times: dict[int, int] = {}
+        self.times = dict.fromkeys(range(start, max(acked, default=start)), 1)  # they came before what is acked
         self.before = start
 
     def teardown(self) -> None:
