@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -17,6 +18,8 @@ from seaweedq.broker.imports.record_store import Held, ImportRecords, Where
 from seaweedq.broker.imports.runner import Importing, Parting
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import ImportRecord, UploadRecord
 from seaweedq.coordination.roster import Roster
@@ -65,6 +68,7 @@ class Imports:
         self._settings = settings
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._tasks: dict[Where, asyncio.Task[None]] = {}
+        self._ended = Signal()  # one of them has
         self._parting: Parting = asyncio.Event()
         self._seen: frozenset[str] = frozenset()
 
@@ -95,17 +99,13 @@ class Imports:
 
     async def wait(self, topic: Topic, upload_id: str, wait_s: float) -> ImportRecord:
         """As `show`, once it is over or `wait_s` seconds have passed."""
-        where, end_s = Where.of(topic, upload_id), self._clock.monotonic_s() + wait_s
-        while True:
+        async for attempt in Deadline(self._clock, wait_s).attempts(self._ended, POLL_S):
             record = await self.show(topic, upload_id)
-            left_s = end_s - self._clock.monotonic_s()
-            if plan.is_over(record) or left_s <= 0:
-                return record
-            if self._parting.is_set():
+            if plan.is_over(record):
+                break
+            if self._parting.is_set() and not attempt.is_last():
                 raise NotReady("this broker is stopping; another one continues the import")
-            task = self._tasks.get(where)
-            pause_s = min(left_s, POLL_S)
-            await (asyncio.wait([task], timeout=pause_s) if task else asyncio.sleep(pause_s))
+        return record
 
     async def look_often(self) -> None:
         """Go on with what nobody works on: at the start, when brokers come or go, and now and then."""
@@ -201,7 +201,11 @@ class Imports:
             held = found
         task = asyncio.create_task(self._work(where, held), name=f"import of {where.upload_id}")
         self._tasks[where] = task
-        task.add_done_callback(lambda _: self._tasks.pop(where, None))
+        task.add_done_callback(partial(self._forget_task, where))
+
+    def _forget_task(self, where: Where, _: asyncio.Task[None]) -> None:
+        self._tasks.pop(where, None)
+        self._ended.wake()
 
     async def _work(self, where: Where, held: Held) -> None:
         try:

@@ -57,7 +57,6 @@ class Lender:
 
     async def ends(self, topic: Topic, known: dict[int, int], wait_s: float) -> dict[int, int]:
         """The ends of this broker's segments of a topic, by id. Raises NotReady, TopicBeingDeleted."""
-        ends = known
         async for _ in Deadline(self._clock, min(wait_s, MAX_WAIT_S)).attempts(topic.signal):
             self._catalog.check(topic)
             ends = {segment.id: segment.end for segment in await self._ownership.mine(topic) if not segment.closed}

@@ -31,6 +31,7 @@ from seaweedq.broker.subscriptions.delivery import Judged
 from seaweedq.broker.subscriptions.subscription import Acks, SegmentCursor, Subscription
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.segments.frames import Frame, FrameKind
@@ -52,12 +53,12 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at the segments gave: what was leased, which segments could not be read, and of which it is only
-    known what their owners said last."""
+    """The outcome of one look at the segments: what was leased, which segments could not be read, and which have a
+    `stale` end: the one that their owner reported last."""
 
     found: list[Delivered]
     missing: set[int]
-    hearsay: set[int]
+    stale: set[int]
 
 
 class Dispatcher:
@@ -156,31 +157,30 @@ class Dispatcher:
     ) -> list[Delivered]:
         """Lease up to `max_messages`; waits up to `wait_s` for the first one. Nothing means that there was none: the
         owners of all segments that it may read were asked. Raises Unavailable where some did not answer."""
-        began_s = self._clock.monotonic_s()
-        end_s, give_up_s = began_s + wait_s, began_s + max(wait_s, self._timeout_s)
+        poll = Deadline(self._clock, wait_s)
+        deadline = Deadline(self._clock, max(wait_s, self._timeout_s))
         asked: set[int] = set()
-        while True:
-            seen = topic.signal.count
+        unsure: set[int] = set()
+        async for attempt in deadline.attempts(topic.signal):
             look = await self._round(topic, name, consumer or ANYBODY, max_messages)
             if look.found or self.closing:
                 return look.found
-            unsure = look.missing | (look.hearsay - asked)
+            unsure = look.missing | (look.stale - asked)
             if unsure:
                 asked |= await self._readables.refresh(topic, unsure)
-                if topic.signal.count != seen:
+                unsure = look.missing | (look.stale - asked)
+                if attempt.has_changed:
                     continue
-                unsure = look.missing | (look.hearsay - asked)
-            now_s = self._clock.monotonic_s()
-            if now_s >= end_s and not unsure:
+            if poll.is_over and not unsure:
                 return []
-            if now_s >= give_up_s:
-                numbers = sorted(unsure)[:10]
-                raise Unavailable(
-                    f"segments {numbers} of topic {topic.name!r} could not be read; try again", segments=numbers
-                )
-            if topic.signal.count == seen:  # else something came to a segment that had been looked at already
-                wake_s = now_s + PAUSE_S if unsure else end_s
-                await topic.signal.wait(max(0.001, min([wake_s, *self._deadlines(topic, name)]) - now_s))
+            attempt.pause_s = self._pause_s(topic, name, PAUSE_S if unsure else poll.left_s)
+        if unsure:
+            numbers = sorted(unsure)[:10]
+            raise Unavailable(
+                f"segments {numbers} of topic {topic.name!r} could not be read within {deadline.time_s:g} s; try again",
+                segments=numbers,
+            )
+        return await self.look(topic, name, consumer, max_messages)  # the last refresh has brought something
 
     async def ack(
         self, topic: Topic, name: str, offsets: dict[int, list[int]], consumer: str | None
@@ -237,9 +237,12 @@ class Dispatcher:
                 look = await self._lease(topic, subscription, consumer, max_messages)  # all that was left had expired
             return look
 
-    def _deadlines(self, topic: Topic, name: str) -> list[float]:
+    def _pause_s(self, topic: Topic, name: str, longest_s: float) -> float:
+        """Returns the seconds until the next lease ends, at most `longest_s`."""
         subscription = self._subscriptions.get((topic, name))
-        return subscription.deadlines() if subscription else []
+        now_s = self._clock.monotonic_s()
+        left_s = (deadline_s - now_s for deadline_s in (subscription.deadlines() if subscription else ()))
+        return max(0.001, min([longest_s, *left_s]))
 
     async def _lease(self, topic: Topic, subscription: Subscription, consumer: str, wanted: int) -> Look:
         """Go round the segments, each time beginning with another one, until there is enough."""
