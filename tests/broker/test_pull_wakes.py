@@ -9,6 +9,11 @@ from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
 
 
+class ATopic:
+    def __init__(self) -> None:
+        self.signal = Signal()
+
+
 class Looking(Dispatcher):
     """Finds nothing at first; a message comes while it looks."""
 
@@ -31,6 +36,6 @@ class Looking(Dispatcher):
 
 
 async def test_what_comes_during_the_look_is_looked_for() -> None:
-    topic: Any = SimpleNamespace(signal=Signal())
+    topic: Any = ATopic()
     async with asyncio.timeout(5):
         assert await Looking().pull(topic, "s", None, 1, wait_s=60) == ["a message"]
