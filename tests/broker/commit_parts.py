@@ -1,4 +1,4 @@
-"""Parts around a group commit, without a broker: a clock that stands still, open segments, single messages."""
+"""Objects around a group commit, without a broker: a clock that stands still, open segments, appends, messages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -6,10 +6,11 @@ from contextlib import asynccontextmanager
 
 import pyarrow as pa
 
+from seaweedq.broker.log.append import Append, EncodedRows
 from seaweedq.broker.log.entry_writer import Source
-from seaweedq.broker.log.group_commit import GroupCommit, Part, Rows
+from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.open_segment import OpenSegment, Waiter
 from seaweedq.concurrency.signal import Signal
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.chain import Chain
@@ -44,9 +45,16 @@ def segment(number: int = 0) -> OpenSegment:
     return OpenSegment(source, chain, producers, "me", Budget(1 << 30), Signal(), lambda _: None)
 
 
-def part(to: OpenSegment, *values: bytes) -> Part:
+def append(to: OpenSegment, *values: bytes) -> Append:
     times = pa.array([1_700_000_000_000_000] * len(values), TIMESTAMP)
-    return Part.of(to, Rows.of(assemble(LAYOUT, times, None, None, None, [pa.array(values, pa.binary())])))
+    rows = EncodedRows.encode(assemble(LAYOUT, times, None, None, None, [pa.array(values, pa.binary())]))
+    return Append(to, rows, [Waiter(0, len(values), asyncio.get_running_loop().create_future(), 0)])
+
+
+def give(commit: GroupCommit, *appends: Append) -> asyncio.Future[list[int]]:
+    """Gives a request to the commit: the first offset of each append."""
+    commit.append(appends)
+    return asyncio.gather(*(waiter.offset for each in appends for waiter in each.waiters))
 
 
 def single(value: bytes) -> Single:

@@ -14,7 +14,7 @@ from seaweedq.errors import NotOwner
 class Moved:
     """What a flusher asks of a segment with a row in its tail that is another broker's by now."""
 
-    end, tail, seal, sealed, held = 1, SimpleNamespace(start=0), None, False, False
+    end, tail, sealed, held = 1, SimpleNamespace(start=0), False, False
 
     def check_open(self) -> None:
         raise NotOwner("it has moved")
@@ -26,7 +26,7 @@ async def test_the_error_of_a_flush_that_was_forsaken_is_no_news() -> None:
 
     segment: Any = Moved()
     flusher = Flusher(entries=None, workers=1)  # type: ignore[arg-type]
-    async with flusher._places:
+    async with flusher._ordinary:
         waiting = asyncio.create_task(flusher.flush(segment))
         await asyncio.sleep(0)
         assert flusher.busy(segment)

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from commit_parts import LAYOUT, part, running, segment, values
+from commit_parts import LAYOUT, append, give, running, segment, values
 
 from seaweedq.clock import SystemIds
 from seaweedq.errors import JournalUnavailable
@@ -56,14 +56,14 @@ async def test_only_what_was_answered_is_found_after_the_disk_has_healed(tmp_pat
     disk, one = FailingDisk(), segment()
     journal = FileJournal(tmp_path / "journal", disk, SystemIds(), 1 << 20)
     async with running(journal) as commit:
-        await commit.add([part(one, b"a", b"b")])
+        await give(commit, append(one, b"a", b"b"))
         disk.error = error
         for n in range(3):
             with pytest.raises(JournalUnavailable, match=os.strerror(error)):
-                await commit.add([part(one, b"lost-%d" % n)])
+                await give(commit, append(one, b"lost-%d" % n))
         assert values(one) == [b"a", b"b"]
         disk.error = 0
-        await commit.add([part(one, b"c")])
+        await give(commit, append(one, b"c"))
     assert disk.failures == 3
     assert dict(enumerate(values(one))) == recovered(tmp_path / "journal") == {0: b"a", 1: b"b", 2: b"c"}
     await journal.close()
@@ -73,10 +73,10 @@ async def test_a_crash_while_the_disk_fails_keeps_what_was_answered(tmp_path: Pa
     disk, one = FailingDisk(), segment()
     journal = FileJournal(tmp_path / "journal", disk, SystemIds(), 1 << 20)
     async with running(journal) as commit:
-        await commit.add([part(one, b"a")])
+        await give(commit, append(one, b"a"))
         disk.error = errno.EIO
         with pytest.raises(JournalUnavailable):
-            await commit.add([part(one, b"unknown")])
+            await give(commit, append(one, b"unknown"))
         found = recovered(tmp_path / "journal")
     assert found[0] == b"a"
     assert set(found.items()) <= {(0, b"a"), (1, b"unknown")}, "what was refused may be there, once"

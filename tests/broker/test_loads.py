@@ -9,7 +9,7 @@ import pytest
 
 from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.broker.load.meters import Loads
-from seaweedq.broker.log.tail import Piece
+from seaweedq.broker.log.tail import BufferedRows
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.segments.keyhash import hash_key
@@ -45,7 +45,9 @@ class Sampled:
             segment.taken_messages += count
             segment.taken_bytes += BYTES * count
             segment.end += count
-            segment.pieces = [Piece(segment.end - count, _rows(count, keys), BYTES * count, 0, 0)] if count else []
+            segment.pieces = (
+                [BufferedRows(segment.end - count, _rows(count, keys), BYTES * count, 0, 0)] if count else []
+            )
         self.loads.tick()
         return self.loads.report().all()
 
@@ -136,7 +138,7 @@ def test_a_row_counts_as_much_in_a_large_batch_as_in_a_small_one(sampled, small)
         sampled.now_s += 1
         segment.pieces = []
         for keys in pieces:
-            segment.pieces.append(Piece(segment.end, _rows(len(keys), keys), BYTES * len(keys), 0, 0))
+            segment.pieces.append(BufferedRows(segment.end, _rows(len(keys), keys), BYTES * len(keys), 0, 0))
             segment.end += len(keys)
         segment.taken_messages += 2000
         sampled.loads.tick()

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.log.tail import Piece, Tail
+from seaweedq.broker.log.tail import BufferedRows, Tail
 
 
-def piece(first: int, count: int, size: int = 10, commit: int = 0) -> Piece:
-    return Piece(first, pa.record_batch({"x": pa.array(range(count))}), size, commit, 0.0)
+def piece(first: int, count: int, size: int = 10, commit: int = 0) -> BufferedRows:
+    return BufferedRows(first, pa.record_batch({"x": pa.array(range(count))}), size, commit, 0.0)
 
 
 def filled(*counts: int, start: int = 100) -> Tail:

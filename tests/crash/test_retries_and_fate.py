@@ -153,7 +153,7 @@ async def test_a_repeat_shares_the_fate_of_the_first_while_that_is_not_durable(p
         assert [type(outcome) for outcome in outcomes] == [JournalUnavailable] * 3
         assert parts.stored() == []
     else:
-        assert [[p.first for p in outcome.placed] for outcome in outcomes] == [[0]] * 3
+        assert [[p.first for p in outcome.appended] for outcome in outcomes] == [[0]] * 3
         assert [outcome.duplicate for outcome in outcomes] == [False, True, True]
         assert parts.stored() == [0, 1]
 
@@ -214,23 +214,23 @@ async def test_without_a_lease_nothing_is_acknowledged_and_a_retry_finds_what_be
     parts.leased = True
     again = await parts.batch(0, [key] * 2)
     assert again.duplicate
-    assert [p.first for p in again.placed] == [0]
+    assert [p.first for p in again.appended] == [0]
     assert parts.stored() == [0, 1]
 
 
 async def test_keyless_messages_come_to_the_same_segments_alone_and_together(parts):
     rows = [None] * 40
-    placed = (await parts.batch(0, rows)).placed
+    placed = (await parts.batch(0, rows)).appended
     assert {p.segment for p in placed} == {0, 1}
     where = {int(index): (p.segment, p.first + n) for p in placed for n, index in enumerate(p.indexes)}
     assert all(parts.stored(segment)[offset] == sequence for sequence, (segment, offset) in where.items())
     again = await parts.batch(0, rows)
     assert again.duplicate
-    assert [(p.segment, p.first, p.indexes.tolist()) for p in again.placed] == [
+    assert [(p.segment, p.first, p.indexes.tolist()) for p in again.appended] == [
         (p.segment, p.first, p.indexes.tolist()) for p in placed
     ]
     segment, offset, _ = await parts.single(40)
-    assert [(p.segment, p.first) for p in (await parts.batch(40, [None])).placed] == [(segment, offset)]
+    assert [(p.segment, p.first) for p in (await parts.batch(40, [None])).appended] == [(segment, offset)]
 
 
 async def test_a_batch_that_is_refused_at_once_leaves_nothing_that_a_repeat_would_wait_for(parts):

@@ -94,7 +94,7 @@ async def check_all_once(broker: Broker, topic: Topic, published: Published) -> 
     """The rows of `rows_of` are there once, each in the segment of its key, where `published` says, in order."""
     places = {
         int(at): (place.segment, place.first + rank)
-        for place in published.placed
+        for place in published.appended
         for rank, at in enumerate(place.indexes)
     }
     numbers: list[int] = []
@@ -111,7 +111,7 @@ async def check_all_once(broker: Broker, topic: Topic, published: Published) -> 
 
 
 def told(published: Published) -> list[tuple[int, int, list[int]]]:
-    return [(place.segment, place.first, place.indexes.tolist()) for place in published.placed]
+    return [(place.segment, place.first, place.indexes.tolist()) for place in published.appended]
 
 
 async def split(broker: Broker, topic: Topic) -> None:
@@ -135,11 +135,11 @@ async def test_what_was_prepared_before_a_change_lies_where_it_belongs_after_it(
     topic = broker.catalog.topic("t")
     prepared = await broker.publisher.prepare(topic, rows_of(topic), Producer("p", 0))
     await change(broker, topic)
-    taken = await broker.publisher.take(topic, prepared)
+    taken = await broker.publisher.append(topic, prepared)
     assert (taken.count, taken.duplicate) == (PREPARED, False)
-    assert 0 not in {place.segment for place in taken.placed}
+    assert 0 not in {place.segment for place in taken.appended}
     await check_all_once(broker, topic, taken)
-    again = await broker.publisher.take(topic, prepared)
+    again = await broker.publisher.append(topic, prepared)
     assert (again.duplicate, told(again)) == (True, told(taken))
     await check_all_once(broker, topic, again)
 
@@ -148,11 +148,11 @@ async def test_what_was_prepared_before_a_change_lies_where_it_belongs_after_it(
 async def test_what_was_taken_before_a_change_is_found_where_it_is_after_it(broker, change):
     topic = broker.catalog.topic("t")
     prepared = await broker.publisher.prepare(topic, rows_of(topic), Producer("p", 0))
-    await broker.publisher.take(topic, prepared)
+    await broker.publisher.append(topic, prepared)
     await change(broker, topic)
-    again = await broker.publisher.take(topic, prepared)
+    again = await broker.publisher.append(topic, prepared)
     assert again.duplicate
-    assert {place.segment for place in again.placed} == {0}
+    assert {place.segment for place in again.appended} == {0}
     await check_all_once(broker, topic, again)
 
 
@@ -162,11 +162,11 @@ async def test_what_is_taken_while_its_segment_is_split_is_taken_once(broker):
     halves = await replaced(broker, topic, [0], [HALF])
     prepared = await broker.publisher.prepare(topic, rows_of(topic), Producer("p", 0))
     merging = asyncio.create_task(replaced(broker, topic, halves, []))
-    found = [await broker.publisher.take(topic, prepared)]
+    found = [await broker.publisher.append(topic, prepared)]
     while not merging.done():
-        found.append(await broker.publisher.take(topic, prepared))
+        found.append(await broker.publisher.append(topic, prepared))
     await merging
-    found.append(await broker.publisher.take(topic, prepared))
+    found.append(await broker.publisher.append(topic, prepared))
     assert [one.duplicate for one in found] == [False] + [True] * (len(found) - 1)
     await check_all_once(broker, topic, found[-1])
 
@@ -196,8 +196,8 @@ class Run:
         self.broker, self.parting = broker, asyncio.Event()
         self.held: list[int] = []
         self.at: dict[int, Callable[[], Any]] = {}  # what is done in place of, and before, a batch is taken
-        self._take = broker.publisher.take
-        monkeypatch.setattr(broker.publisher, "take", self._taken)
+        self._take = broker.publisher.append
+        monkeypatch.setattr(broker.publisher, "append", self._taken)
 
     async def _taken(self, topic: Topic, prepared: Any) -> Published:
         self.held.append(self.broker.budget.requests)

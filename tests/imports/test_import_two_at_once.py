@@ -101,7 +101,7 @@ async def test_one_that_is_behind_takes_nothing(broker):
 async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
     """Every third try fails after some or all of its rows were taken."""
     where = await begun(broker, await uploaded(broker))
-    take, tries = broker.publisher.take, 0
+    take, tries = broker.publisher.append, 0
 
     async def torn(topic, prepared):
         nonlocal tries
@@ -111,7 +111,7 @@ async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
             raise PartlyTaken("some were not", taken=[]) if tries % 2 else Unavailable("no answer", retry_after_s=1)
         return done
 
-    monkeypatch.setattr(broker.publisher, "take", torn)
+    monkeypatch.setattr(broker.publisher, "append", torn)
     monkeypatch.setattr("seaweedq.broker.imports.runner.PAUSE_S", 0.01)
     await broker.imports._importing.run(where, await broker.imports._records.read(where), asyncio.Event())
     assert tries > ROWS // 1000

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.publish.batch_split import Cargo, Piece, cut_all, places
+from seaweedq.broker.publish.batch_split import Batch, Slice, locate, split
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.coordination.records import SegmentRecord
@@ -31,10 +31,10 @@ class Request:
         """The last one's sequence."""
         return self.low + len(self.hashes) - 1
 
-    def cargo(self) -> Cargo:
+    def batch(self) -> Batch:
         """Its rows: each is its own index, so that one can see where it went."""
         rows = pa.RecordBatch.from_pydict({"_timestamp": pa.array(range(len(self.hashes)), pa.timestamp("us", "UTC"))})
-        return Cargo(rows, lambda: np.array(self.hashes, np.int32))
+        return Batch(rows, lambda: np.array(self.hashes, np.int32))
 
 
 @dataclass
@@ -87,35 +87,33 @@ class Topic:
         """Its tables are read from its last entry."""
         self.tables[segment] = ProducerTables.decode(self.tables[segment].encode(), segment, remembered=self.remembered)
 
-    def judge(self, request: Request, piece: Piece) -> Verdict:
-        """What the segment's table says of a piece."""
-        return self.tables[piece.segment].judge(
-            piece.part, request.producer, request.low, request.high, len(piece.indexes)
-        )
+    def judge(self, request: Request, one: Slice) -> Verdict:
+        """What the segment's table says of a slice."""
+        return self.tables[one.segment].judge(one.part, request.producer, request.low, request.high, len(one.indexes))
 
-    def take(self, request: Request, piece: Piece) -> Outcome | OutOfOrder:
+    def take(self, request: Request, one: Slice) -> Outcome | OutOfOrder:
         """As an owner does."""
-        match self.judge(request, piece):
+        match self.judge(request, one):
             case OutOfOrder() as verdict:
                 return verdict
             case Duplicate(segment, first):
                 return Outcome(segment, first, True)
-        content = self.contents[piece.segment]
+        content = self.contents[one.segment]
         first = len(content)
-        content += [(request.producer, request.low + int(i)) for i in piece.indexes]
-        self.tables[piece.segment].record(
-            piece.part, request.producer, request.low, request.high, first, len(piece.indexes), first
+        content += [(request.producer, request.low + int(i)) for i in one.indexes]
+        self.tables[one.segment].record(
+            one.part, request.producer, request.low, request.high, first, len(one.indexes), first
         )
-        return Outcome(piece.segment, first)
+        return Outcome(one.segment, first)
 
-    def pieces(self, request: Request) -> tuple[Cargo, list[Piece]]:
+    def slices(self, request: Request) -> tuple[Batch, list[Slice]]:
         """The request, cut as it would be now."""
-        cargo = request.cargo()
-        return cargo, cut_all(self.bounds, cargo)
+        batch = request.batch()
+        return batch, split(self.bounds, batch)
 
-    def ids(self, cargo: Cargo, piece: Piece, outcome: Outcome) -> dict[int, Id]:
-        """Where the rows of a piece are, by their index in the request."""
-        placed = places(cargo, piece, outcome, self.records.get(outcome.segment))
+    def ids(self, batch: Batch, one: Slice, outcome: Outcome) -> dict[int, Id]:
+        """Where the rows of a slice are, by their index in the request."""
+        placed = locate(batch, one, outcome, self.records.get(outcome.segment))
         return {int(i): (p.segment, p.first + at) for p in placed for at, i in enumerate(p.indexes)}
 
     def _open(self, number: int, key_range: KeyRange, cuts: tuple[int, ...], before: tuple[int, ...]) -> None:

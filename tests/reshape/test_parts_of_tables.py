@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lineage_world import Request
 
-from seaweedq.broker.publish.batch_split import cut_again, cut_all, places
+from seaweedq.broker.publish.batch_split import locate, split, split_again
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.coordination.records import SegmentRecord
@@ -130,16 +130,16 @@ def test_places_of_a_repeat_are_those_of_the_first_time(
     record = SegmentRecord(0, 100, "sealed", (), (1,), None, 10**6, 0, cuts=tuple(cuts))
     ids: dict[int, int] = {}
     known: dict[int, int] = {}
-    cargo = Request("p", 0, tuple(hashes)).cargo()
-    for piece in cut_all(Bounds(np.array(record.parts, np.int32), [0] * len(record.parts)), cargo):
-        known[piece.part] = first
-        ids |= {int(i): first + at for at, i in enumerate(piece.indexes)}
-        first += len(piece.indexes) + 3
+    batch = Request("p", 0, tuple(hashes)).batch()
+    for one in split(Bounds(np.array(record.parts, np.int32), [0] * len(record.parts)), batch):
+        known[one.part] = first
+        ids |= {int(i): first + at for at, i in enumerate(one.indexes)}
+        first += len(one.indexes) + 3
     again = sorted({*record.parts, *finer})
     found: dict[int, int] = {}
-    for piece in cut_all(Bounds(np.array(again, np.int32), [1] * len(again)), cargo):
-        held = max(part for part in record.parts if part <= piece.part)
-        for placed in places(cargo, piece, Outcome(0, known[held], True), record):
+    for one in split(Bounds(np.array(again, np.int32), [1] * len(again)), batch):
+        held = max(part for part in record.parts if part <= one.part)
+        for placed in locate(batch, one, Outcome(0, known[held], True), record):
             assert (placed.segment, placed.duplicate) == (0, True)
             found |= {int(i): placed.first + at for at, i in enumerate(placed.indexes)}
     assert found == ids
@@ -147,15 +147,15 @@ def test_places_of_a_repeat_are_those_of_the_first_time(
 
 def test_rows_between_those_of_a_piece_belong_to_others() -> None:
     """Runs of neighbours are placed together, and others by themselves."""
-    cargo = Request("p", 0, (10, 60, 10, 10, 60, 60)).cargo()
+    batch = Request("p", 0, (10, 60, 10, 10, 60, 60)).batch()
     record = SegmentRecord(0, 100, "sealed", (), (1, 2), None, 6, 0)
     bounds = Bounds(np.array([0, 50], np.int32), [1, 2])
-    left, right = cut_all(bounds, cargo)
-    assert [(p.first, list(p.indexes)) for p in places(cargo, left, Outcome(0, 100, True), record)] == [
+    left, right = split(bounds, batch)
+    assert [(p.first, list(p.indexes)) for p in locate(batch, left, Outcome(0, 100, True), record)] == [
         (100, [0]),
         (102, [2, 3]),
     ]
-    assert [(p.first, list(p.indexes)) for p in places(cargo, right, Outcome(0, 100, True), record)] == [
+    assert [(p.first, list(p.indexes)) for p in locate(batch, right, Outcome(0, 100, True), record)] == [
         (101, [1]),
         (104, [4, 5]),
     ]
@@ -165,16 +165,16 @@ def test_rows_between_those_of_a_piece_belong_to_others() -> None:
 def test_pieces_cut_again_hold_the_same_rows_in_order(
     hashes: list[int], before: list[int], after: list[int], data: st.DataObject
 ) -> None:
-    cargo = Request("p", 0, tuple(hashes)).cargo()
-    pieces = cut_all(Bounds(np.array([0, *before], np.int32), range(len(before) + 1)), cargo)
-    bounced = data.draw(st.lists(st.sampled_from(pieces), min_size=1, unique_by=id))
-    again = cut_again(Bounds(np.array([0, *after], np.int32), range(len(after) + 1)), cargo, bounced)
+    batch = Request("p", 0, tuple(hashes)).batch()
+    slices = split(Bounds(np.array([0, *before], np.int32), range(len(before) + 1)), batch)
+    bounced = data.draw(st.lists(st.sampled_from(slices), min_size=1, unique_by=id))
+    again = split_again(Bounds(np.array([0, *after], np.int32), range(len(after) + 1)), batch, bounced)
     assert sorted(i for p in again for i in p.indexes) == sorted(i for p in bounced for i in p.indexes)
-    for piece in again:
-        high = next((p for p in after if p > piece.part), KEY_SPACE)
-        assert all(piece.part <= hashes[i] < high for i in piece.indexes)
-        assert all(a < b for a, b in pairwise(piece.indexes))
-        assert [v.value for v in piece.rows.batch.column(0)] == [int(i) for i in piece.indexes]
+    for one in again:
+        high = next((p for p in after if p > one.part), KEY_SPACE)
+        assert all(one.part <= hashes[i] < high for i in one.indexes)
+        assert all(a < b for a, b in pairwise(one.indexes))
+        assert [v.value for v in one.encoded.rows.column(0)] == [int(i) for i in one.indexes]
 
 
 @pytest.mark.parametrize("data", [b"", b"no table"])

@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lineage_world import Id, Request, Topic
 from scale import scaled
 
-from seaweedq.broker.publish.batch_split import Cargo, Piece, cut_again, is_whole
+from seaweedq.broker.publish.batch_split import Batch, Slice, is_whole, split_again
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tiles_key_space
 from seaweedq.segments.producers import New, OutOfOrder
 
@@ -18,7 +18,7 @@ PRODUCER = st.sampled_from(["a", "b", "c"])
 
 
 class Lineage(RuleBasedStateMachine):
-    """Producers with one request in flight each, of which some pieces get lost on the way, and answers too."""
+    """Producers with one request in flight each, of which some slices get lost on the way, and answers too."""
 
     @initialize(remembered=st.integers(1, 8))
     def begin(self, remembered: int) -> None:
@@ -30,15 +30,15 @@ class Lineage(RuleBasedStateMachine):
 
     @rule(producer=PRODUCER, gap=st.integers(0, 2), hashes=st.lists(HASH, min_size=1, max_size=12), data=st.data())
     def send(self, producer: str, gap: int, hashes: list[int], data: st.DataObject) -> None:
-        """The next request, or the last one as long as it was not answered; any of its pieces may be lost."""
+        """The next request, or the last one as long as it was not answered; any of its slices may be lost."""
         request = self.unanswered.get(producer) or Request(producer, self.next[producer] + gap, tuple(hashes))
         self.next[producer] = request.high + 1
         self.unanswered[producer] = request
-        cargo, pieces = self.topic.pieces(request)
-        arrived = data.draw(st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces)))
-        for piece, there in zip(pieces, arrived, strict=True):
+        batch, slices = self.topic.slices(request)
+        arrived = data.draw(st.lists(st.booleans(), min_size=len(slices), max_size=len(slices)))
+        for one, there in zip(slices, arrived, strict=True):
             if there:
-                self.arrive(request, cargo, piece)
+                self.arrive(request, batch, one)
         if all(arrived) and data.draw(st.booleans()):
             self.answered[producer].append(self.unanswered.pop(producer))
 
@@ -48,52 +48,52 @@ class Lineage(RuleBasedStateMachine):
         if not self.answered[producer]:
             return
         request = data.draw(st.sampled_from(self.answered[producer]))
-        cargo, pieces = self.topic.pieces(request)
+        batch, slices = self.topic.slices(request)
         late = [r for r in self.answered[producer] + list(self.unanswered.values()) if r.low > request.high]
-        for piece in pieces:
-            verdict = self.topic.judge(request, piece)
+        for one in slices:
+            verdict = self.topic.judge(request, one)
             assert not isinstance(verdict, New), "all of it was taken"
             if isinstance(verdict, OutOfOrder):
                 assert len(late) >= self.topic.remembered, "it is one of those that are remembered"
                 continue
-            outcome = self.topic.take(request, piece)
+            outcome = self.topic.take(request, one)
             assert not isinstance(outcome, OutOfOrder)
-            self.note(request, self.topic.ids(cargo, piece, outcome))
+            self.note(request, self.topic.ids(batch, one, outcome))
 
     @rule(producer=PRODUCER, hashes=st.lists(HASH, min_size=2, max_size=12), data=st.data())
     def send_while_segments_change(self, producer: str, hashes: list[int], data: st.DataObject) -> None:
-        """Of a request that is under way some pieces come in time, some are lost, and some meet sealed segments."""
+        """Of a request that is under way some slices come in time, some are lost, and some meet sealed segments."""
         request = self.unanswered.get(producer) or Request(producer, self.next[producer], tuple(hashes))
         self.next[producer] = request.high + 1
         self.unanswered[producer] = request
-        cargo, pieces = self.topic.pieces(request)
-        fates = data.draw(st.lists(st.sampled_from("tlb"), min_size=len(pieces), max_size=len(pieces)))
-        for piece, fate in zip(pieces, fates, strict=True):
+        batch, slices = self.topic.slices(request)
+        fates = data.draw(st.lists(st.sampled_from("tlb"), min_size=len(slices), max_size=len(slices)))
+        for one, fate in zip(slices, fates, strict=True):
             if fate == "t":
-                self.arrive(request, cargo, piece)
+                self.arrive(request, batch, one)
         first = data.draw(st.integers(0, len(self.topic.open) - 1))
         last = data.draw(st.integers(first, len(self.topic.open) - 1))
         low = self.topic.records[self.topic.open[first]].low
         high = self.topic.records[self.topic.open[last]].high
         points = data.draw(st.sets(POINT, max_size=2))
         self.topic.replace(self.topic.open[first : last + 1], sorted(p for p in points if low < p < high))
-        for piece, fate in zip(pieces, fates, strict=True):
-            if fate == "b" and self.topic.records[piece.segment].state == "open":
-                self.arrive(request, cargo, piece)
+        for one, fate in zip(slices, fates, strict=True):
+            if fate == "b" and self.topic.records[one.segment].state == "open":
+                self.arrive(request, batch, one)
         bounced = [
             p
-            for p, f in zip(pieces, fates, strict=True)
+            for p, f in zip(slices, fates, strict=True)
             if f == "b" and self.topic.records[p.segment].state == "sealed"
         ]
         if bounced:
-            for piece in cut_again(self.topic.bounds, cargo, bounced):
-                if is_whole(self.topic.bounds, cargo, piece):
-                    self.arrive(request, cargo, piece)
+            for one in split_again(self.topic.bounds, batch, bounced):
+                if is_whole(self.topic.bounds, batch, one):
+                    self.arrive(request, batch, one)
 
-    def arrive(self, request: Request, cargo: Cargo, piece: Piece) -> None:
-        outcome = self.topic.take(request, piece)
+    def arrive(self, request: Request, batch: Batch, one: Slice) -> None:
+        outcome = self.topic.take(request, one)
         assert not isinstance(outcome, OutOfOrder), "one request in flight is never out of order"
-        self.note(request, self.topic.ids(cargo, piece, outcome))
+        self.note(request, self.topic.ids(batch, one, outcome))
 
     @rule(data=st.data(), points=st.sets(POINT, max_size=3))
     def split(self, data: st.DataObject, points: set[int]) -> None:
@@ -143,26 +143,26 @@ test_lineage = Lineage.TestCase
 
 
 def test_rows_that_bounce_into_a_part_without_those_beside_them_are_not_taken() -> None:
-    """Two parts that know no producer grow together while a request to both is under way, and one piece is lost."""
+    """Two parts that know no producer grow together while a request to both is under way, and one slice is lost."""
     topic = Topic()
     left, right = topic.replace([0], [KEY_SPACE // 2])
     request = Request("p", 0, (1, KEY_SPACE - 5, 2, KEY_SPACE - 4))
-    cargo, pieces = topic.pieces(request)
+    batch, slices = topic.slices(request)
     topic.replace([left, right], [])
     for lost in range(2):
-        (again,) = cut_again(topic.bounds, cargo, [pieces[lost]])
-        assert not is_whole(topic.bounds, cargo, again)
-    (again,) = cut_again(topic.bounds, cargo, pieces)
-    assert is_whole(topic.bounds, cargo, again)
+        (again,) = split_again(topic.bounds, batch, [slices[lost]])
+        assert not is_whole(topic.bounds, batch, again)
+    (again,) = split_again(topic.bounds, batch, slices)
+    assert is_whole(topic.bounds, batch, again)
 
 
 def test_a_merge_keeps_apart_what_either_side_knows() -> None:
     topic = Topic()
     left, right = topic.replace([0], [KEY_SPACE // 2])
     request = Request("p", 0, (1, KEY_SPACE - 5))
-    cargo, pieces = topic.pieces(request)
-    topic.take(request, pieces[0])
+    batch, slices = topic.slices(request)
+    topic.take(request, slices[0])
     topic.replace([left, right], [])
-    (again,) = cut_again(topic.bounds, cargo, [pieces[1]])
-    assert is_whole(topic.bounds, cargo, again)
+    (again,) = split_again(topic.bounds, batch, [slices[1]])
+    assert is_whole(topic.bounds, batch, again)
     assert topic.judge(request, again) == New()

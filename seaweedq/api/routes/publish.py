@@ -16,7 +16,7 @@ from seaweedq.api.asgi.http import Answer, Receive, Scope, body, header, query
 from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
 from seaweedq.api.asgi.parameters import check_name, whole_number
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.publish.batch_split import Placed
+from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.broker.publish.publisher import Producer, Published
 from seaweedq.broker.uploads.message_payloads import names_uploads
 from seaweedq.codec import bodies
@@ -174,22 +174,22 @@ def _answer(published: Published, with_ids: bool) -> bytes:
     document: dict[str, Any] = {
         "count": published.count,
         "segments": [
-            {"segment": p.segment, "first_offset": p.first, "count": len(p.indexes)} for p in published.placed
+            {"segment": p.segment, "first_offset": p.first, "count": len(p.indexes)} for p in published.appended
         ],
     }
     if with_ids:
-        document["ids"] = msgspec.Raw(_ids(published.placed, published.count))
+        document["ids"] = msgspec.Raw(_ids(published.appended, published.count))
     if published.duplicate:
         document["duplicate"] = True
     return msgspec.json.encode(document)
 
 
-def _ids(placed: Sequence[Placed], count: int) -> bytes:
+def _ids(appended: Sequence[Appended], count: int) -> bytes:
     """The JSON array of ids in the order of the request, joined by Arrow."""
     segments, offsets = np.empty(count, np.int64), np.empty(count, np.int64)
-    for part in placed:
-        segments[part.indexes] = part.segment
-        offsets[part.indexes] = np.arange(part.first, part.first + len(part.indexes))
+    for rows in appended:
+        segments[rows.indexes] = rows.segment
+        offsets[rows.indexes] = np.arange(rows.first, rows.first + len(rows.indexes))
     text = pc.binary_join_element_wise(pa.array(segments).cast(pa.string()), pa.array(offsets).cast(pa.string()), "-")
     joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), text), '","')
     return b'["%b"]' % joined[0].as_buffer()

@@ -20,7 +20,7 @@ from seaweedq.segments.producers import IMPORT
 from seaweedq.segments.rows import header_sizes
 
 if TYPE_CHECKING:  # a reader loads this module, and none of what publishes
-    from seaweedq.broker.publish.batch_split import Placed
+    from seaweedq.broker.publish.batch_split import Appended
 
 BATCH_BYTES = 16 * 1024 * 1024
 OFFSET_BYTES = 4  # of each text, beside its own
@@ -113,13 +113,13 @@ def goes_to(record: ImportRecord, state: str, **changes: object) -> ImportRecord
     return msgspec.structs.replace(record, state=state, **changes)
 
 
-def progressed(record: ImportRecord, count: int, placed: Iterable[Placed]) -> ImportRecord:
-    """The record once `count` more rows, the next ones of the file, are durable where `placed` says."""
+def progressed(record: ImportRecord, count: int, appended: Iterable[Appended]) -> ImportRecord:
+    """Returns the record once `count` more rows, the next ones of the file, are durable where `appended` says."""
     segments = {one.segment: one for one in record.segments}
-    for place in placed:
-        first, size = place.first, len(place.indexes)
-        new = ImportedSegment(place.segment, first, first + size - 1, size)
-        segments[place.segment] = _together(segments.get(place.segment), new)
+    for rows in appended:
+        first, size = rows.first, len(rows.indexes)
+        new = ImportedSegment(rows.segment, first, first + size - 1, size)
+        segments[rows.segment] = _together(segments.get(rows.segment), new)
     ordered = tuple(segments[number] for number in sorted(segments))
     return msgspec.structs.replace(record, rows_done=record.rows_done + count, segments=ordered)
 

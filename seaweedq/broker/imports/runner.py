@@ -196,7 +196,7 @@ class Importing:
                     published = await self._publish(work, batch.prepared)
                 finally:
                     self._budget.release(batch.held_bytes)
-                work.now = plan.progressed(work.now, published.count, published.placed)
+                work.now = plan.progressed(work.now, published.count, published.appended)
                 work.unsaved += 1
                 reach("import.batch")
                 if work.unsaved >= plan.SAVED_EVERY:
@@ -238,7 +238,7 @@ class Importing:
     async def _publish(self, work: _Import, batch: Prepared) -> Published:
         """One batch, as often as it takes; each try knows what an earlier one has brought about."""
         try:
-            return await self._steadily(work, lambda: self._publisher.take(self._topic(work.where), batch))
+            return await self._steadily(work, lambda: self._publisher.append(self._topic(work.where), batch))
         except SequenceOutOfOrder:
             await self._look(work)
             raise

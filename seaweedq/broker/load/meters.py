@@ -22,7 +22,7 @@ from seaweedq.balancer.placement import SegmentId
 from seaweedq.balancer.policy import ScalingPolicy, scaling_policy
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.log.tail import Piece
+from seaweedq.broker.log.tail import BufferedRows
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import SegmentRecord
@@ -31,7 +31,7 @@ from seaweedq.segments.keyhash import hash_keys
 from seaweedq.segments.keyrange import KeyRange
 
 TICK_S = 1.0
-PIECES, ROWS = 8, 32  # sampled of a segment, each second
+DRAWS, ROWS = 8, 32  # sampled of a segment, each second
 WARM = 0.1  # of the target: above, the report says where in the range the load falls
 _STEP = 0.6180339887498949
 _PLACES = np.arange(ROWS) * _STEP % 1  # even, and in step with no pattern of keys
@@ -192,8 +192,8 @@ def policy_of(topic: Topic) -> ScalingPolicy:
 def _sample(meter: LoadMeter, segment: OpenSegment, since: int, messages: int) -> None:
     """Show the meter some rows that came since an offset, and are in the tail still."""
     keyless, keyed = 0, []
-    for piece, times in _drawn(segment.tail.since(since), segment.end):
-        rows = piece.rows
+    for buffered, times in _drawn(segment.tail.since(since), segment.end):
+        rows = buffered.rows
         chosen, counts = _places(rows.num_rows)
         at = rows.schema.get_field_index("_key")
         keys = rows.column(at).take(chosen) if at >= 0 else pa.nulls(len(chosen), pa.string())
@@ -209,18 +209,18 @@ def _sample(meter: LoadMeter, segment: OpenSegment, since: int, messages: int) -
         meter.sample(hashes, messages * len(hashes) / sampled)
 
 
-def _drawn(pieces: Sequence[Piece], end: int) -> list[tuple[Piece, int]]:
-    """Some pieces, the more likely the more rows they have, each with how often it was drawn."""
-    if len(pieces) < 2:
-        return [(piece, 1) for piece in pieces]
-    ends = np.cumsum([piece.rows.num_rows for piece in pieces])
-    places = (np.arange(PIECES) + end * _STEP % 1) / PIECES * ends[-1]
-    drawn, times = np.unique(np.searchsorted(ends, places, side="right"), return_counts=True)
-    return [(pieces[at], count) for at, count in zip(drawn.tolist(), times.tolist(), strict=True)]
+def _drawn(buffered: Sequence[BufferedRows], end: int) -> list[tuple[BufferedRows, int]]:
+    """Draws some commits' rows, the more likely the more they are. Returns each with how often it was drawn."""
+    if len(buffered) < 2:
+        return [(rows, 1) for rows in buffered]
+    ends = np.cumsum([each.rows.num_rows for each in buffered])
+    draws = (np.arange(DRAWS) + end * _STEP % 1) / DRAWS * ends[-1]
+    drawn, times = np.unique(np.searchsorted(ends, draws, side="right"), return_counts=True)
+    return [(buffered[at], count) for at, count in zip(drawn.tolist(), times.tolist(), strict=True)]
 
 
-@lru_cache(maxsize=1024)  # most pieces have few rows, or one of a few sizes
+@lru_cache(maxsize=1024)  # most have few rows, or one of a few sizes
 def _places(rows: int) -> tuple[pa.Array, npt.NDArray[np.intp]]:
-    """Which of a piece's rows are looked at, and as how many each counts."""
+    """Chooses which of so many rows are looked at. Returns them, and as how many each counts."""
     chosen, counts = np.unique((_PLACES * rows).astype(np.intp), return_counts=True)
     return pa.array(chosen), counts

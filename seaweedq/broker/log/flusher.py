@@ -1,9 +1,9 @@
 """Flushing: tails become entries of their chains.
 
-Which tails are due is decided by `due`, a pure function of what is in memory and how old it is. `Flusher` carries it
-out: take the head of the tail (all durable), encode in a thread, append to the chain, and only then let the tail go.
-A crash before the append leaves the rows in the journal; between append and release, recovery finds them in
-the chain and skips them. So nothing is lost or doubled, whichever step is the last.
+`due` decides which tails are due; it is a pure function of what is in memory and how old that is. `Flusher` carries it
+out: it takes the head of the tail (all durable), encodes it in a thread, appends it to the chain, and only then drops
+it from the tail. A crash before the append leaves the rows in the journal; between append and release, recovery finds
+them in the chain and skips them. So nothing is lost or doubled, whichever step is the last.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.errors import Fenced, NotReady
 from seaweedq.failpoints import reach
 from seaweedq.futures import mark_retrieved
+from seaweedq.segments.entry import Seal
 
 ENTRY_BYTES = 64 * 1024 * 1024
 SMALL_TAIL_AGE_S = 900.0
@@ -35,7 +36,7 @@ class FlushLimits:
 
 @dataclass(frozen=True, slots=True)
 class TailFacts:
-    """What decides about one tail; `commit` is the oldest one that it pins."""
+    """The facts that decide about one tail; `commit` is the oldest one that it pins."""
 
     size_bytes: int
     at_s: float
@@ -44,7 +45,7 @@ class TailFacts:
 
 
 def is_due(tail: TailFacts, now_s: float) -> bool:
-    """By its own size or age. An age set by the user always wins over the leniency for small tails."""
+    """Decides by a tail's own size or age. An age set by the user always wins over the leniency for small tails."""
     small = tail.limits.patient and tail.size_bytes < tail.limits.min_bytes
     age = max(tail.limits.max_age_s, SMALL_TAIL_AGE_S) if small else tail.limits.max_age_s
     return tail.size_bytes >= tail.limits.max_bytes or now_s - tail.at_s >= age
@@ -53,10 +54,11 @@ def is_due(tail: TailFacts, now_s: float) -> bool:
 def due(
     tails: Mapping[OpenSegment, TailFacts], now_s: float, excess_bytes: int, unreleased_excess_bytes: int
 ) -> list[OpenSegment]:
-    """The tails to flush now, most urgent first.
+    """Returns the tails to flush now, most urgent first.
 
-    `excess_bytes`: how far memory is over where flushing begins: the largest tails go until it is covered.
-    `unreleased_excess_bytes`: how far the journal is over its bound: the tails that pin its oldest commits go.
+    `excess_bytes` says how far memory is over the size at which flushing begins: the largest tails go until it is
+    covered. `unreleased_excess_bytes` says how far the journal is over its bound: the tails that pin its oldest commits
+    go.
     """
     chosen = [s for s, facts in tails.items() if is_due(facts, now_s)]
     by_age = sorted(tails, key=lambda s: tails[s].commit)
@@ -67,7 +69,7 @@ def due(
 
 
 def pinning(tails: Mapping[OpenSegment, TailFacts], below: int) -> list[OpenSegment]:
-    """The tails that keep commits below `below` from being released."""
+    """Returns the tails that keep commits below `below` from being released."""
     return [segment for segment, facts in tails.items() if facts.commit < below]
 
 
@@ -86,60 +88,75 @@ class Flusher:
         self.flushes = 0
         self.grown: Callable[[OpenSegment], None] = lambda segment: None  # told of each chain that got an entry
         self._entries = entries
-        self._places = asyncio.Semaphore(workers)
-        self._urgent = asyncio.Semaphore(workers)  # for those that publishes wait for
+        self._ordinary = asyncio.Semaphore(workers)
+        self._urgent = asyncio.Semaphore(workers)  # for seals, which publishes wait for
         self._running: dict[OpenSegment, asyncio.Task[None]] = {}
 
     async def flush(self, segment: OpenSegment, patience_s: float | None = None) -> None:
-        """Bring everything that is durable now into the chain. Raises Fenced; the segment is closed then.
+        """Brings everything that is durable now into the chain. Raises Fenced; the segment is closed then.
 
-        The work is a task of its own: whoever asked may go away, but bytes whose put is in doubt must be put again.
-        Each time that an entry takes longer than `patience_s` because the store refuses it: StoreUnavailable.
+        Raises StoreUnavailable each time that an entry takes longer than `patience_s` because the store refuses it.
         """
         goal = segment.end
-        while segment.tail.start < min(goal, segment.end) or (segment.seal and not segment.sealed):
-            task = self._running.get(segment)
-            if task is None:
-                task = self._running[segment] = asyncio.create_task(self._flush(segment))
-                task.add_done_callback(mark_retrieved)
-                task.add_done_callback(lambda _: self._running.pop(segment))
-            await asyncio.wait([task], timeout=patience_s)
-            if task.cancelled():
-                segment.check_open()
-                raise NotReady("the broker is stopping")
-            if task.done():
-                task.result()
-            elif segment.chain.failing:
-                raise segment.chain.failing
+        while segment.tail.start < min(goal, segment.end):
+            await self._write_entry(segment, None, patience_s)
+
+    async def seal(self, segment: OpenSegment, seal: Seal) -> None:
+        """Brings the whole tail into the chain and ends the chain with `seal`, which stands in the last entry.
+
+        The segment must take nothing any more, and have nothing on its way to the journal. Raises Fenced; the segment
+        is closed then. After any other error it may be called again, with the same seal, and goes on.
+        """
+        while not segment.sealed:
+            await self._write_entry(segment, seal, None)
+
+    async def _write_entry(self, segment: OpenSegment, seal: Seal | None, patience_s: float | None) -> None:
+        """Writes one entry, or waits for the one that is under way, whoever began it.
+
+        The work is a task of its own: the caller may go away, but bytes whose put is in doubt must be put again.
+        """
+        task = self._running.get(segment)
+        if task is None:
+            task = self._running[segment] = asyncio.create_task(self._flush(segment, seal))
+            task.add_done_callback(mark_retrieved)
+            task.add_done_callback(lambda _: self._running.pop(segment))
+        await asyncio.wait([task], timeout=patience_s)
+        if task.cancelled():
+            segment.check_open()
+            raise NotReady("the broker is stopping")
+        if task.done():
+            task.result()
+        elif segment.chain.failing:
+            raise segment.chain.failing
 
     def busy(self, segment: OpenSegment) -> bool:
         """Whether a flush of this segment is under way."""
         return segment in self._running
 
     async def abandon(self, segment: OpenSegment) -> None:
-        """Stop working on a segment that is being deleted, but let a put under way end, so that it can be removed."""
+        """Stops working on a segment that is being deleted, but lets a put under way end, so that it can be removed."""
         if task := self._running.get(segment):
             await asyncio.wait([task], timeout=ABANDON_S)
             task.cancel()
             await asyncio.wait([task])
 
     async def stop(self) -> None:
-        """Abandon what is under way: its rows are in the journal."""
+        """Abandons the flushes that are under way: their rows are in the journal."""
         for task in list(self._running.values()):
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _flush(self, segment: OpenSegment) -> None:
-        async with self._places if segment.seal is None else self._urgent:
+    async def _flush(self, segment: OpenSegment, seal: Seal | None) -> None:
+        async with self._urgent if seal else self._ordinary:
             if not segment.held:
                 segment.check_open()
-            pieces = segment.tail.head(ENTRY_BYTES)
-            rows = [(piece.first, piece.rows) for piece in pieces]
-            end = pieces[-1].end if pieces else segment.tail.start
-            seal = segment.seal if end == segment.end else None
+            head = segment.tail.head(ENTRY_BYTES)
+            rows = [(buffered.first, buffered.rows) for buffered in head]
+            end = head[-1].end if head else segment.tail.start
+            last = seal if end == segment.end else None
             try:
                 await self._entries.append(
-                    segment.source, segment.chain, rows, segment.producers, segment.max_timestamp_us, seal
+                    segment.source, segment.chain, rows, segment.producers, segment.max_timestamp_us, last
                 )
             except Fenced as error:
                 logger.warning("segment %s of %s is lost to another broker: %s", segment.id, segment.topic, error)

@@ -10,36 +10,41 @@ from dataclasses import dataclass
 
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.tail import Piece, Tail
+from seaweedq.broker.log.tail import BufferedRows, Tail
 from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import NotOwner, SeaweedqError
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.entry import Seal
 from seaweedq.segments.frames import ProducerRange
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, Sequences
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A verdict: the same request is on its way to the journal; `done` gives its fate."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiter:
+    """A request that waits for rows [row, row + count) of an append; `offset` gives the offset of the first one.
 
-    done: asyncio.Future[int]
+    `part` is where the part of the segment's range begins that the rows fall into.
+    """
 
-
-Verdict = New | Duplicate | OutOfOrder | Waiting
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
-    low: int
-    high: int
+    row: int
     count: int
-    done: asyncio.Future[int]
+    offset: asyncio.Future[int]
+    part: int
+    sequences: Sequences | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A verdict: the same request is on its way to the journal; `offset` gives the offset of its first row."""
+
+    offset: asyncio.Future[int]
+
+
+Verdict = New | Duplicate | OutOfOrder | InFlight
 
 
 class OpenSegment:
-    """State of one owned segment, or of a sealed one, which is only read and has no owner. Offsets from `tail.end` on
-    are free. A `seal` stands in the next entry that holds all of the tail."""
+    """State of one owned segment, or of a sealed one, which is only read and has no owner. Offsets from `next` on
+    are free."""
 
     def __init__(
         self,
@@ -61,7 +66,6 @@ class OpenSegment:
         self.next = chain.end  # the offset to give out next; beyond `end` are those on their way to the journal
         last = chain.last
         self.producers = producers
-        self.seal: Seal | None = None
         self.max_timestamp_us = last.max_timestamp_us if last else 0
         self.closed: SeaweedqError | None = None
         self._holding: SeaweedqError | None = None
@@ -70,7 +74,7 @@ class OpenSegment:
         self.signal = signal
         self._budget = budget
         self._dirty = dirty
-        self._pending: dict[tuple[str, int], list[_Pending]] = {}  # by producer and part
+        self._pending: dict[tuple[str, int], list[Waiter]] = {}  # by producer and part
 
     @property
     def sealed(self) -> bool:
@@ -93,12 +97,12 @@ class OpenSegment:
             raise self.closed
 
     def close(self, reason: SeaweedqError) -> None:
-        """Take nothing more; who waits is woken. What is in the tail stays in the journal."""
+        """Takes nothing more, and wakes all waiting readers. The tail's rows stay in the journal."""
         self.closed = reason
         self.signal.wake()
 
     def hold(self, reason: SeaweedqError) -> None:
-        """As `close`, for a while: the tail may still be flushed. One that is closed stays so."""
+        """Closes it for a while: the tail may still be flushed. A segment that is closed already stays as it is."""
         if self.closed is None:
             self._holding = reason
             self.close(reason)
@@ -109,53 +113,57 @@ class OpenSegment:
         return self.closed is not None and self.closed is self._holding
 
     def reopen(self) -> None:
-        """Take messages again, unless it was closed for another reason: the move did not come about."""
+        """Takes messages again, since the move did not come about. Does nothing where something else has closed it."""
         if self.held:
             self.closed = None
             self.signal.wake()
 
     def judge(self, part: int, sequences: Sequences, count: int) -> Verdict:
-        """What becomes of `count` rows of this request in a part: pending ones count as if they were recorded."""
+        """Says what becomes of `count` rows of this request in a part. Pending ones count as if they were recorded."""
         verdict = self.producers.judge(part, sequences.producer, sequences.low, sequences.high, count)
         pending = self._pending.get((sequences.producer, part))
         if not pending or not isinstance(verdict, New):
             return verdict
         for known in pending:
-            if (known.low, known.high, known.count) == (sequences.low, sequences.high, count):
-                return Waiting(known.done)
-        newest = max(known.high for known in pending)
+            if (known.sequences, known.count) == (sequences, count):
+                return InFlight(known.offset)
+        newest = max(known.sequences.high for known in pending if known.sequences)
         return New() if sequences.low > newest else OutOfOrder(newest)
 
-    def expect(self, part: int, sequences: Sequences, count: int, done: asyncio.Future[int]) -> None:
-        """Rows judged new are on their way; `done` will be their first offset, or an error."""
-        waiting = self._pending.setdefault((sequences.producer, part), [])
-        waiting.append(_Pending(sequences.low, sequences.high, count, done))
+    def add_pending(self, waiter: Waiter) -> None:
+        """Notes that rows which were judged new are on their way."""
+        if waiter.sequences:
+            self._pending.setdefault((waiter.sequences.producer, waiter.part), []).append(waiter)
 
-    def settle(self, part: int, sequences: Sequences) -> None:
-        """Rows are durable and recorded, or have failed: no longer pending."""
-        key = (sequences.producer, part)
-        left = [p for p in self._pending[key] if p.low != sequences.low]
+    def remove_pending(self, waiter: Waiter) -> None:
+        """Notes that rows are durable and recorded, or have failed."""
+        if waiter.sequences is None:
+            return
+        key = (waiter.sequences.producer, waiter.part)
+        left = [known for known in self._pending[key] if known is not waiter]
         if left:
             self._pending[key] = left
         else:
             del self._pending[key]
 
-    def durable(self, piece: Piece, ranges: tuple[ProducerRange, ...], now_us: int, max_timestamp_us: int) -> None:
-        """The journal has these rows: they are readable from now on."""
+    def durable(
+        self, rows: BufferedRows, ranges: tuple[ProducerRange, ...], now_us: int, max_timestamp_us: int
+    ) -> None:
+        """Adds rows that the journal has: they are readable from now on."""
         for known in ranges:
             self.producers.record(
                 known.part, known.producer, known.low, known.high, known.first_offset, known.count, now_us
             )
         self.max_timestamp_us = max(self.max_timestamp_us, max_timestamp_us)
-        self.tail.append(piece)
+        self.tail.append(rows)
         self._dirty(self)
-        self.taken_bytes += piece.size_bytes
-        self.taken_messages += piece.rows.num_rows
-        self._budget.tails += piece.size_bytes
+        self.taken_bytes += rows.size_bytes
+        self.taken_messages += rows.rows.num_rows
+        self._budget.tails += rows.size_bytes
         self.signal.wake()
 
     def flushed(self, end: int) -> None:
-        """The chain has the rows below `end`."""
+        """Drops the rows below `end`, which the chain has, from the tail."""
         before = self.tail.size_bytes
         self.tail.drop(end)
         self._budget.tails -= before - self.tail.size_bytes

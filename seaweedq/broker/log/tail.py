@@ -1,7 +1,7 @@
 """A segment's tail: rows that are durable in the journal and not yet in Parquet, in memory.
 
-Only the end grows, only the start goes (flushed). Every piece knows the commit that holds it, so that the
-journal can be released up to the oldest piece that is still here.
+Only the end grows, only the start goes (flushed). All buffered rows know the commit that holds them, so that the
+journal can be released up to the oldest commit that is still here.
 """
 
 from collections import deque
@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from seaweedq.invariants import require
+
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of one commit: offsets [first, first + rows), their size, their commit, and when they came (monotonic)."""
+class BufferedRows:
+    """Rows of one commit: their first offset, their size, their commit, and when they came (monotonic)."""
 
     first: int
     rows: pa.RecordBatch
@@ -27,52 +29,52 @@ class Piece:
 
 
 class Tail:
-    """Dense pieces from `start` to `end`."""
+    """Dense rows from `start` to `end`."""
 
     def __init__(self, start: int) -> None:
         self.start = start
         self.end = start
         self.size_bytes = 0
-        self._pieces: deque[Piece] = deque()
+        self._buffered: deque[BufferedRows] = deque()
 
     def __len__(self) -> int:
-        return len(self._pieces)
+        return len(self._buffered)
 
-    def append(self, piece: Piece) -> None:
-        """Add what has become durable."""
-        assert piece.first == self.end
-        self._pieces.append(piece)
-        self.end = piece.end
-        self.size_bytes += piece.size_bytes
+    def append(self, rows: BufferedRows) -> None:
+        """Adds rows that have become durable. Raises InvariantViolated unless they begin where the tail ends."""
+        require(rows.first == self.end, "rows from offset %d are added to a tail that ends at %d", rows.first, self.end)
+        self._buffered.append(rows)
+        self.end = rows.end
+        self.size_bytes += rows.size_bytes
 
-    def oldest(self) -> Piece:
-        """The first piece; the tail must not be empty."""
-        return self._pieces[0]
+    def oldest(self) -> BufferedRows:
+        """Returns the first rows; the tail must not be empty."""
+        return self._buffered[0]
 
-    def head(self, limit_bytes: int) -> list[Piece]:
-        """The first pieces, together at most `limit_bytes`, but at least one."""
-        taken: list[Piece] = []
+    def head(self, limit_bytes: int) -> list[BufferedRows]:
+        """Returns the first rows, together at most `limit_bytes`, but those of one commit at least."""
+        taken: list[BufferedRows] = []
         size = 0
-        for piece in self._pieces:
-            size += piece.size_bytes
+        for rows in self._buffered:
+            size += rows.size_bytes
             if taken and size > limit_bytes:
                 break
-            taken.append(piece)
+            taken.append(rows)
         return taken
 
     def drop(self, end: int) -> None:
-        """Forget the pieces below `end`, which must be where a piece ends."""
-        while self._pieces and self._pieces[0].first < end:
-            piece = self._pieces.popleft()
-            assert piece.end <= end
-            self.size_bytes -= piece.size_bytes
+        """Forgets the rows below `end`. Raises InvariantViolated unless rows that were added together end there."""
+        while self._buffered and self._buffered[0].first < end:
+            first = self._buffered[0]
+            require(first.end <= end, "rows %d to %d of a tail are dropped up to %d", first.first, first.end, end)
+            self.size_bytes -= self._buffered.popleft().size_bytes
         self.start = end
 
-    def since(self, offset: int) -> list[Piece]:
-        """The pieces that end above `offset`, in order; looks from the end, where readers mostly are."""
-        found: list[Piece] = []
-        for piece in reversed(self._pieces):
-            if piece.end <= offset:
+    def since(self, offset: int) -> list[BufferedRows]:
+        """Returns the rows that end above `offset`, in order. Looks from the end, where readers mostly are."""
+        found: list[BufferedRows] = []
+        for rows in reversed(self._buffered):
+            if rows.end <= offset:
                 break
-            found.append(piece)
+            found.append(rows)
         return found[::-1]

@@ -1,7 +1,7 @@
-"""Pieces: a request's rows, cut by the parts of segments that they fall into, and where they have come to lie.
+"""Splitting a batch: its rows, by the parts of segments that they fall into, and where they have come to lie.
 
-Pure. Rows keep the request's order within a piece, so a key's messages keep theirs. A *cargo* is all rows that go under
-one identity: what of it met a sealed segment is cut again, all together, by the successors' parts.
+Pure. Rows keep the request's order within a slice, so a key's messages keep theirs. A batch is all rows that go under
+one identity: those of its slices that met a sealed segment are split again, all together, by the successors' parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.log.group_commit import Rows
+from seaweedq.broker.log.append import EncodedRows
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.coordination.records import SegmentRecord
@@ -21,7 +21,7 @@ from seaweedq.segments.keyrange import KEY_SPACE
 
 
 @dataclass(eq=False)
-class Cargo:
+class Batch:
     """All rows of one identity; `hash_all` gives the hash of each, and is called only where it matters."""
 
     rows: pa.RecordBatch
@@ -29,23 +29,23 @@ class Cargo:
 
     @cached_property
     def hashes(self) -> Hashes:
-        """Where the rows' keys lie, one each."""
+        """The hashes of the rows' keys, one each."""
         return self.hash_all()
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of a cargo for one part of a segment, and their indexes in it, rising."""
+class Slice:
+    """Rows of a batch for one part of a segment, and their indexes in the batch, rising."""
 
     segment: int
     part: int
-    rows: Rows
+    encoded: EncodedRows
     indexes: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Rows of the cargo (their indexes, rising) that have the offsets from `first` in `segment`."""
+class Appended:
+    """Rows of a batch (their indexes, rising) that have the offsets from `first` in `segment`."""
 
     segment: int
     first: int
@@ -53,53 +53,57 @@ class Placed:
     duplicate: bool
 
 
-def cut_all(bounds: Bounds, cargo: Cargo) -> list[Piece]:
-    """A whole cargo in pieces. Takes its time where there is much of it."""
+def split(bounds: Bounds, batch: Batch) -> list[Slice]:
+    """Splits a whole batch. Takes its time where there is much of it."""
     if len(bounds.ids) == 1:
-        return [Piece(bounds.ids[0], int(bounds.lows[0]), Rows.of(cargo.rows), np.arange(cargo.rows.num_rows))]
-    return _cut(bounds, cargo.rows, cargo.hashes, np.arange(cargo.rows.num_rows))
+        every = np.arange(batch.rows.num_rows)
+        return [Slice(bounds.ids[0], int(bounds.lows[0]), EncodedRows.encode(batch.rows), every)]
+    return _split(bounds, batch.rows, batch.hashes, np.arange(batch.rows.num_rows))
 
 
-def cut_again(bounds: Bounds, cargo: Cargo, pieces: Sequence[Piece]) -> list[Piece]:
-    """The rows of these pieces of a cargo, cut anew all together."""
-    indexes = np.sort(np.concatenate([piece.indexes for piece in pieces]))
-    rows = cargo.rows.take(pa.array(indexes))
-    return _cut(bounds, rows, cargo.hashes[indexes], indexes)
+def split_again(bounds: Bounds, batch: Batch, slices: Sequence[Slice]) -> list[Slice]:
+    """Splits the rows of these slices of a batch anew, all together."""
+    indexes = np.sort(np.concatenate([one.indexes for one in slices]))
+    rows = batch.rows.take(pa.array(indexes))
+    return _split(bounds, rows, batch.hashes[indexes], indexes)
 
 
-def is_whole(bounds: Bounds, cargo: Cargo, piece: Piece) -> bool:
-    """Whether a piece that was cut again has all rows of its cargo that fall into its part.
+def is_whole(bounds: Bounds, batch: Batch, one: Slice) -> bool:
+    """Whether a slice that was split again has all rows of its batch that fall into its part.
 
-    Where parts have grown together, and some other piece of theirs has failed, it has not. It must not be taken so: a
+    Where parts have grown together, and another slice of theirs has failed, it has not. It must not be appended so: a
     repeat of the request comes with all of them, and would be taken for what is there.
     """
-    after = int(np.searchsorted(bounds.lows, piece.part, side="right"))
+    after = int(np.searchsorted(bounds.lows, one.part, side="right"))
     high = bounds.lows[after] if after < len(bounds.lows) else KEY_SPACE
-    return int(np.count_nonzero((cargo.hashes >= piece.part) & (cargo.hashes < high))) == len(piece.indexes)
+    return int(np.count_nonzero((batch.hashes >= one.part) & (batch.hashes < high))) == len(one.indexes)
 
 
-def _cut(bounds: Bounds, rows: pa.RecordBatch, hashes: Hashes, indexes: np.ndarray) -> list[Piece]:
+def _split(bounds: Bounds, rows: pa.RecordBatch, hashes: Hashes, indexes: np.ndarray) -> list[Slice]:
     found = cut(rows, route(hashes, bounds.lows), len(bounds.ids))
-    return [Piece(bounds.ids[p], int(bounds.lows[p]), Rows.of(piece), indexes[at]) for p, piece, at in found]
+    return [
+        Slice(bounds.ids[position], int(bounds.lows[position]), EncodedRows.encode(some), indexes[at])
+        for position, some, at in found
+    ]
 
 
-def places(cargo: Cargo, piece: Piece, outcome: Outcome, record: SegmentRecord | None) -> list[Placed]:
-    """Where the rows of a piece are, whose `outcome` may name an earlier segment, of which `record` is.
+def locate(batch: Batch, one: Slice, outcome: Outcome, record: SegmentRecord | None) -> list[Appended]:
+    """Returns where the rows of a slice are. Its `outcome` may name an earlier segment, of which `record` is.
 
-    That one has all rows of the cargo that fall into the part which it had there, in their order. Raises NotOwner where
-    its record is not known.
+    That segment has all rows of the batch that fall into the part which it had there, in their order. Raises NotOwner
+    where its record is not known.
     """
-    if outcome.segment == piece.segment:
-        return [Placed(outcome.segment, outcome.first_offset, piece.indexes, outcome.duplicate)]
+    if outcome.segment == one.segment:
+        return [Appended(outcome.segment, outcome.first_offset, one.indexes, outcome.duplicate)]
     if record is None:
         raise NotOwner(f"the messages are in segment {outcome.segment}, which this broker does not know yet")
     lows = np.array([*record.parts, record.high])
-    part = int(np.searchsorted(lows, piece.part, side="right")) - 1
-    low, high = lows[max(part, 0)], lows[max(part, 0) + 1]
-    held = np.flatnonzero((cargo.hashes >= low) & (cargo.hashes < high))
-    ranks = np.searchsorted(held, piece.indexes)
+    before = int(np.searchsorted(lows, one.part, side="right")) - 1
+    low, high = lows[max(before, 0)], lows[max(before, 0) + 1]
+    held = np.flatnonzero((batch.hashes >= low) & (batch.hashes < high))
+    ranks = np.searchsorted(held, one.indexes)
     runs = np.split(np.arange(len(ranks)), np.flatnonzero(np.diff(ranks) != 1) + 1)
     return [
-        Placed(outcome.segment, outcome.first_offset + int(ranks[run[0]]), piece.indexes[run], outcome.duplicate)
+        Appended(outcome.segment, outcome.first_offset + int(ranks[run[0]]), one.indexes[run], outcome.duplicate)
         for run in runs
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from seaweedq.broker.log.group_commit import Rows
+from seaweedq.broker.log.append import EncodedRows
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.publish.local_append import Taker
 from seaweedq.broker.rpc.client import Trouble
@@ -39,7 +39,7 @@ class Receiver:
             if header.part not in segment.source.parts:
                 raise NotOwner(f"segment {segment.id} of {header.topic!r} has no part that begins at {header.part}")
             rows = await read(_rows_of, parcel, segment)
-            return await self._taker.take(segment, header.part, rows, parcel.sequences)
+            return await self._taker.append(segment, header.part, rows, parcel.sequences)
         except SeaweedqError as error:
             return Outcome(trouble=Trouble.of(error))
 
@@ -59,6 +59,6 @@ async def _at_once(work: Any, *args: Any) -> Any:
     return work(*args)
 
 
-def _rows_of(parcel: Parcel, segment: OpenSegment) -> Rows:
+def _rows_of(parcel: Parcel, segment: OpenSegment) -> EncodedRows:
     rows = parcel.rows(segment.layout)
-    return Rows.on(rows, pa.py_buffer(parcel.payload))
+    return EncodedRows.of(rows, pa.py_buffer(parcel.payload))

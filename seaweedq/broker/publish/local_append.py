@@ -1,131 +1,125 @@
-"""Taking rows into own segments: judged by the producer table, committed together, answered when durable.
+"""Appending rows to own segments: judged by the producer table, committed together, answered when durable.
 
-Between the judgement and the adding to a commit there is no await: what is judged new is on its way, and a segment that
-is open when its rows are judged is still open when they are added.
+The order that makes this right: rows are judged and given to the group commit in one step, without an await in between
+(`begin` and the first half of `single` are such steps). So rows that were judged new count as pending before any other
+request is judged, and a segment that is open when its rows are judged is still open when they are given.
 """
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
-from seaweedq.broker.log.group_commit import Claim, GroupCommit, Part, Rows
-from seaweedq.broker.log.open_segment import OpenSegment, Waiting
+from seaweedq.broker.log.append import Append, EncodedRows
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.open_segment import InFlight, OpenSegment, Waiter
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
 from seaweedq.futures import fail
-from seaweedq.segments.producers import Duplicate, OutOfOrder, Sequences
+from seaweedq.segments.producers import Duplicate, New, OutOfOrder, Sequences
 from seaweedq.segments.rows import Single
 
-T = TypeVar("T")
+_NEW = New()
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A share of a request, where the part that it falls into begins, and what is known of it: None is new."""
+class Begun:
+    """Rows whose first offset is known, or will be once they are durable; `duplicate` if they were there already."""
 
-    part: Part
-    low: int
-    known: Duplicate | Waiting | None
-
-
-def judged(segment: OpenSegment, low: int, rows: Rows, sequences: Sequences | None) -> Judged:
-    """Rows for the part of the segment's range that begins at `low`. Raises SequenceOutOfOrder, and what closed the
-    segment."""
-    _check_takes(segment)
-    verdict = segment.judge(low, sequences, rows.batch.num_rows) if sequences else None
-    if isinstance(verdict, OutOfOrder):
-        assert sequences
-        raise _out_of_order(sequences, verdict)
-    return Judged(Part.of(segment, rows), low, verdict if isinstance(verdict, Duplicate | Waiting) else None)
+    segment: int
+    offset: int | asyncio.Future[int]
+    duplicate: bool
 
 
-def _check_takes(segment: OpenSegment) -> None:
+def _judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | None) -> New | Duplicate | InFlight:
+    """Judges rows for the part of the segment's range that begins at `part`. Raises SequenceOutOfOrder, and what closed
+    the segment."""
     segment.check_open()
     if segment.sealed:
         raise NotOwner(f"segment {segment.id} of {segment.topic!r} is sealed")
+    verdict = segment.judge(part, sequences, count) if sequences else _NEW
+    if isinstance(verdict, OutOfOrder):
+        assert sequences
+        raise _out_of_order(sequences, verdict)
+    return verdict
 
 
 class Taker:
-    """Takes rows through the group commit; a request waits for its durability for at most `timeout_s`."""
+    """Appends rows through the group commit; a request waits for its durability for at most `timeout_s`."""
 
     def __init__(self, commit: GroupCommit, timeout_s: float) -> None:
         self._commit = commit
         self._timeout_s = timeout_s
 
-    def begin(self, parts: Sequence[Judged], sequences: Sequences | None) -> asyncio.Future[None] | None:
-        """Add the new ones to one commit, in the step in which they were judged."""
-        new = [one for one in parts if one.known is None]
-        if not new:
-            return None
-        durable = self._commit.add([one.part for one in new])
-        for one in new if sequences else ():
-            assert sequences
-            done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            count = one.part.rows.num_rows
-            one.part.claims = [Claim(0, count, done, one.low, sequences)]
-            one.part.segment.expect(one.low, sequences, count, done)
-        return durable
+    def begin(self, rows: Sequence[tuple[OpenSegment, int, EncodedRows]], sequences: Sequences | None) -> list[Begun]:
+        """Judges all rows, each for a part of a segment, and gives the new ones to one commit. Does not await.
 
-    async def end(self, parts: Sequence[Judged], durable: asyncio.Future[None] | None) -> list[Outcome]:
-        """Wait until the new ones are durable, and those that were on their way; look up what is known."""
-        if durable:
-            await self._durable(durable)
-        return [await self._outcome(one) for one in parts]
+        Raises SequenceOutOfOrder, and what closed a segment, before anything is given.
+        """
+        verdicts = [_judge(segment, part, encoded.rows.num_rows, sequences) for segment, part, encoded in rows]
+        begun: list[Begun] = []
+        appends: list[Append] = []
+        for (segment, part, encoded), verdict in zip(rows, verdicts, strict=True):
+            if isinstance(verdict, Duplicate):
+                begun.append(Begun(verdict.segment, verdict.first_offset, True))
+            elif isinstance(verdict, InFlight):
+                begun.append(Begun(segment.id, verdict.offset, True))
+            else:
+                offset: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+                appends.append(Append(segment, encoded, (Waiter(0, encoded.rows.num_rows, offset, part, sequences),)))
+                begun.append(Begun(segment.id, offset, False))
+        if appends:
+            self._commit.append(appends)
+        return begun
 
-    async def take(self, segment: OpenSegment, low: int, rows: Rows, sequences: Sequences) -> Outcome:
-        """Rows of one part. Raises SequenceOutOfOrder, Unavailable, and what closed the segment."""
-        parts = [judged(segment, low, rows, sequences)]
-        (outcome,) = await self.end(parts, self.begin(parts, sequences))
-        return outcome
-
-    async def single(
-        self, segment: OpenSegment, low: int, message: Single, sequences: Sequences | None
-    ) -> tuple[int, int, bool]:
-        """One message: segment and offset, and whether it was there already."""
-        _check_takes(segment)
-        if sequences is None:
-            return segment.id, await self._own(self._commit.add_single(segment, low, message, None)), False
-        verdict = segment.judge(low, sequences, 1)
-        if isinstance(verdict, OutOfOrder):
-            raise _out_of_order(sequences, verdict)
-        if isinstance(verdict, Duplicate):
-            return verdict.segment, verdict.first_offset, True
-        if isinstance(verdict, Waiting):
-            return segment.id, await self._durable(verdict.done), True
-        done = self._commit.add_single(segment, low, message, sequences)
-        segment.expect(low, sequences, 1, done)
-        return segment.id, await self._durable(done), False
-
-    async def _outcome(self, one: Judged) -> Outcome:
-        if isinstance(one.known, Duplicate):
-            return Outcome(one.known.segment, one.known.first_offset, True)
-        if isinstance(one.known, Waiting):
-            return Outcome(one.part.segment.id, await self._durable(one.known.done), True)
-        return Outcome(one.part.segment.id, one.part.first)
-
-    async def _own(self, done: asyncio.Future[T]) -> T:
-        """As `_durable`, of a future for which nobody else waits."""
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, done)
-        try:
-            return await done
-        finally:
-            timer.cancel()
-
-    async def _durable(self, done: asyncio.Future[T]) -> T:
-        """Wait, but not for ever; others may wait for the same future, so it is not cancelled with us."""
+    async def end(self, begun: Sequence[Begun]) -> list[Outcome]:
+        """Waits until all of them are durable. Raises Unavailable."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await asyncio.shield(done)
+                return [Outcome(one.segment, await _offset(one), one.duplicate) for one in begun]
         except TimeoutError as error:
             raise self._timed_out() from error
 
-    def _give_up(self, done: asyncio.Future[T]) -> None:
-        fail(done, self._timed_out())
+    async def append(self, segment: OpenSegment, part: int, rows: EncodedRows, sequences: Sequences) -> Outcome:
+        """Appends rows of one part. Raises SequenceOutOfOrder, Unavailable, and what closed the segment."""
+        (outcome,) = await self.end(self.begin([(segment, part, rows)], sequences))
+        return outcome
+
+    async def single(
+        self, segment: OpenSegment, part: int, message: Single, sequences: Sequences | None
+    ) -> tuple[int, int, bool]:
+        """Appends one message. Returns its segment and offset, and whether it was there already."""
+        verdict = _judge(segment, part, 1, sequences)
+        if isinstance(verdict, Duplicate):
+            return verdict.segment, verdict.first_offset, True
+        is_known = isinstance(verdict, InFlight)
+        if isinstance(verdict, InFlight):
+            offset = verdict.offset
+        else:
+            offset = self._commit.append_single(segment, part, message, sequences)
+        if sequences is None:
+            return segment.id, await self._alone(offset), False
+        (outcome,) = await self.end([Begun(segment.id, offset, is_known)])
+        return outcome.segment, outcome.first_offset, is_known
+
+    async def _alone(self, offset: asyncio.Future[int]) -> int:
+        """Waits for a future for which nobody else waits: cheaper than a timeout and a shield."""
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, offset)
+        try:
+            return await offset
+        finally:
+            timer.cancel()
+
+    def _give_up(self, offset: asyncio.Future[int]) -> None:
+        fail(offset, self._timed_out())
 
     def _timed_out(self) -> Unavailable:
         detail = f"not durable within publish_timeout_s={self._timeout_s:g}; whether it was taken is unknown"
         return Unavailable(detail, retry_after_s=1)
+
+
+async def _offset(begun: Begun) -> int:
+    """Waits for the offset. Others may wait for the same future, so it is not cancelled with this request."""
+    return begun.offset if isinstance(begun.offset, int) else await asyncio.shield(begun.offset)
 
 
 def _out_of_order(sequences: Sequences, verdict: OutOfOrder) -> SequenceOutOfOrder:

@@ -1,7 +1,7 @@
-"""Publishing: cut a request by the parts of segments, say where its messages are.
+"""Publishing: splits a request by the parts of segments, and says where its messages are.
 
-Pieces for own segments are all judged before any is taken, with no await in between; then they go into one group commit
-(broker/publish/local_append). Pieces for others' segments go to their owners (broker/publish/remote_append).
+Slices for own segments are all judged before any is appended, without an await in between; then they go into one group
+commit (broker/publish/local_append). Slices for others' segments go to their owners (broker/publish/remote_append).
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.publish.batch_split import Cargo, Piece, Placed, cut_all, places
-from seaweedq.broker.publish.local_append import Taker, judged
-from seaweedq.broker.publish.remote_append import Elsewhere, Failed
+from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, locate, split
+from seaweedq.broker.publish.local_append import Taker
+from seaweedq.broker.publish.remote_append import Elsewhere, Failed, Results
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.broker.topics.catalog import Topic
@@ -35,34 +35,31 @@ class Producer:
     sequence: int
 
     def sequences(self, count: int) -> Sequences:
-        """The request's whole range."""
+        """Returns the request's whole range."""
         return Sequences(self.id, self.sequence, self.sequence + count - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The answer to a publish; `duplicate` only if no row was newly taken."""
+    """The answer to a publish; `duplicate` only if no row was newly appended."""
 
     count: int
-    placed: Sequence[Placed]
+    appended: Sequence[Appended]
     duplicate: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request's rows, cut by the parts of a topic's segments as they were known then."""
+    """A request's rows, split by the parts of a topic's segments as they were known then."""
 
     routing: Bounds
-    cargo: Cargo
-    pieces: Sequence[Piece]
+    batch: Batch
+    slices: Sequence[Slice]
     sequences: Sequences | None
 
 
-Fates = Sequence[Placed | Failed]
-
-
 class Publisher:
-    """Takes messages at this broker, whoever owns their segments."""
+    """Appends messages, whoever owns their segments."""
 
     def __init__(self, ownership: Ownership, taker: Taker, elsewhere: Elsewhere, ids: Ids) -> None:
         self._ownership = ownership
@@ -71,7 +68,7 @@ class Publisher:
         self._ids = ids
 
     async def single(self, topic: Topic, message: Single, producer: Producer | None) -> tuple[int, int, bool]:
-        """One message: segment, offset, and whether it was there already."""
+        """Appends one message. Returns its segment and offset, and whether it was there already."""
         routing = topic.routing or await self._ownership.routing(topic)
         hashed = self._hash(message, producer) if len(routing.ids) > 1 else 0
         position = int(np.searchsorted(routing.lows, hashed, side="right")) - 1
@@ -82,52 +79,50 @@ class Publisher:
         hashed = hashed if len(routing.ids) > 1 else self._hash(message, producer)
         if sequences is None:
             return *await self._elsewhere.single(topic, routing.ids[position], message, hashed), False
-        cargo = Cargo(rows_of_singles([message], topic.layout), lambda: np.array([hashed], np.int32))
-        published = _published(1, await self._elsewhere.settle(topic, cut_all(routing, cargo), cargo, sequences))
-        return published.placed[0].segment, published.placed[0].first, published.duplicate
+        batch = Batch(rows_of_singles([message], topic.layout), lambda: np.array([hashed], np.int32))
+        published = _published(1, await self._elsewhere.append(topic, split(routing, batch), batch, sequences))
+        return published.appended[0].segment, published.appended[0].first, published.duplicate
 
     async def batch(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Published:
-        """Many messages. Own segments take all of theirs or none. Raises PartlyTaken where others took some."""
-        return await self.take(topic, await self.prepare(topic, rows, producer))
+        """Appends many messages. Own segments take all of theirs or none. Raises PartlyTaken where others took some."""
+        return await self.append(topic, await self.prepare(topic, rows, producer))
 
     async def prepare(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Prepared:
-        """What of a publish can be done while the one before it becomes durable: most of its work."""
-        cargo = Cargo(rows, partial(_hashes, rows, producer, self._draw()))
-        return await self._cut(topic, cargo, producer.sequences(rows.num_rows) if producer else None)
+        """Does most of a publish's work: all that can be done while the one before it becomes durable."""
+        batch = Batch(rows, partial(_hashes, rows, producer, self._draw()))
+        return await self._split(topic, batch, producer.sequences(rows.num_rows) if producer else None)
 
-    async def take(self, topic: Topic, prepared: Prepared) -> Published:
-        """As `batch`; may be called again after a failure, where the request has a producer."""
+    async def append(self, topic: Topic, prepared: Prepared) -> Published:
+        """Does the rest of `batch`. It may be called again after a failure, where the request has a producer."""
         if topic.routing is not prepared.routing:
-            prepared = await self._cut(topic, prepared.cargo, prepared.sequences)
-        cargo, pieces, sequences = prepared.cargo, prepared.pieces, prepared.sequences
-        count = cargo.rows.num_rows
-        if closed := {p.segment for p in pieces} - topic.opened.keys():
+            prepared = await self._split(topic, prepared.batch, prepared.sequences)
+        batch, slices, sequences = prepared.batch, prepared.slices, prepared.sequences
+        count = batch.rows.num_rows
+        if closed := [number for number in dict.fromkeys(s.segment for s in slices) if number not in topic.opened]:
             await asyncio.gather(*(self._ownership.open(topic, number) for number in closed))
-        opened = [topic.opened.get(piece.segment) for piece in pieces]
-        mine = [(p, s) for p, s in zip(pieces, opened, strict=True) if s and not s.takes_elsewhere]
-        parts = [judged(segment, piece.part, piece.rows, sequences) for piece, segment in mine]
-        durable = self._taker.begin(parts, sequences)
-        here = [piece for piece, _ in mine]
-        if len(here) == len(pieces):
-            return _published(count, self._places(topic, cargo, here, await self._taker.end(parts, durable)))
-        others = [p for p, s in zip(pieces, opened, strict=True) if not s or s.takes_elsewhere]
+        opened = [topic.opened.get(one.segment) for one in slices]
+        mine = [(one, s) for one, s in zip(slices, opened, strict=True) if s and not s.takes_elsewhere]
+        begun = self._taker.begin([(segment, one.part, one.encoded) for one, segment in mine], sequences)
+        here = [one for one, _ in mine]
+        if len(here) == len(slices):
+            return _published(count, self._locate(topic, batch, here, await self._taker.end(begun)))
+        others = [one for one, s in zip(slices, opened, strict=True) if not s or s.takes_elsewhere]
         ours, theirs = await asyncio.gather(
-            _caught(self._taker.end(parts, durable)), self._elsewhere.settle(topic, others, cargo, sequences)
+            _caught(self._taker.end(begun)), self._elsewhere.append(topic, others, batch, sequences)
         )
         if isinstance(ours, Exception):
-            failed: Fates = [Failed(piece, ours) for piece in here]
-            return _published(count, [*failed, *theirs])
-        return _published(count, [*self._places(topic, cargo, here, ours), *theirs])
+            return _published(count, [*(Failed(one.indexes, ours) for one in here), *theirs])
+        return _published(count, [*self._locate(topic, batch, here, ours), *theirs])
 
-    async def _cut(self, topic: Topic, cargo: Cargo, sequences: Sequences | None) -> Prepared:
+    async def _split(self, topic: Topic, batch: Batch, sequences: Sequences | None) -> Prepared:
         routing = topic.routing or await self._ownership.routing(topic)
-        return Prepared(routing, cargo, await asyncio.to_thread(cut_all, routing, cargo), sequences)
+        return Prepared(routing, batch, await asyncio.to_thread(split, routing, batch), sequences)
 
-    def _places(self, topic: Topic, cargo: Cargo, pieces: Sequence[Piece], outcomes: list[Outcome]) -> Fates:
-        found: list[Placed] = []
-        for piece, outcome in zip(pieces, outcomes, strict=True):
-            moved = outcome.segment != piece.segment
-            found += places(cargo, piece, outcome, self._ownership.record(topic, outcome.segment) if moved else None)
+    def _locate(self, topic: Topic, batch: Batch, slices: Sequence[Slice], outcomes: list[Outcome]) -> Results:
+        found: Results = []
+        for one, outcome in zip(slices, outcomes, strict=True):
+            moved = outcome.segment != one.segment
+            found += locate(batch, one, outcome, self._ownership.record(topic, outcome.segment) if moved else None)
         return found
 
     def _draw(self) -> int:
@@ -153,13 +148,13 @@ async def _caught(work: Awaitable[list[Outcome]]) -> list[Outcome] | Exception:
         return error
 
 
-def _published(count: int, fates: Fates) -> Published:
-    """The answer to a request whose pieces ended so. Raises the error that says most."""
-    placed = sorted((f for f in fates if isinstance(f, Placed)), key=lambda one: (one.segment, one.first))
-    failed = [fate.error for fate in fates if isinstance(fate, Failed)]
+def _published(count: int, results: Results) -> Published:
+    """Returns the answer to a request whose slices ended so. Raises the error that says most."""
+    appended = sorted((r for r in results if isinstance(r, Appended)), key=lambda one: (one.segment, one.first))
+    failed = [result.error for result in results if isinstance(result, Failed)]
     if not failed:
-        return Published(count, placed, all(p.duplicate for p in placed))
-    taken = [{"segment": p.segment, "first_offset": p.first, "count": len(p.indexes)} for p in placed]
+        return Published(count, appended, all(one.duplicate for one in appended))
+    taken = [{"segment": one.segment, "first_offset": one.first, "count": len(one.indexes)} for one in appended]
     for error in failed:
         if isinstance(error, SequenceOutOfOrder):
             error.fields["taken"] = taken
@@ -168,7 +163,7 @@ def _published(count: int, fates: Fates) -> Published:
         if not isinstance(error, Unavailable):
             raise error
     if taken:
-        untaken = sum(len(fate.piece.indexes) for fate in fates if isinstance(fate, Failed))
+        untaken = sum(len(result.indexes) for result in results if isinstance(result, Failed))
         why = next(error for error in failed if isinstance(error, Unavailable))
         detail = f"{untaken} of {count} messages were not taken: {why.detail}"
         raise PartlyTaken(detail, inside=why.inside, taken=taken)

@@ -28,7 +28,7 @@ class Roller:
     def grown(self, segment: OpenSegment) -> None:
         """A chain has got an entry."""
         beyond = segment.chain.next.sequence - self._entries
-        if beyond < 0 or beyond % AGAIN or segment.sealed or segment.seal:
+        if beyond < 0 or beyond % AGAIN or segment.sealed or segment.held_since_s is not None:
             return
         task = asyncio.create_task(self._roll(segment), name=f"rolling {segment.topic}")
         self._tasks.add(task)

@@ -66,23 +66,20 @@ class Sealer:
         """Take nothing more, and end the chains. Raises NotOwner, Unavailable, Fenced."""
         if not self.lock(topic, intent):
             raise NotOwner(f"segments {intent.segments} of {topic.name!r} are being moved to another broker")
+        now_us = self._clock.now_us()
         for segment in segments:
             segment.hold(NotOwner(f"segment {segment.id} of {topic.name!r} is being replaced"))
-            segment.held_since_s = segment.held_since_s or self._clock.monotonic_s()
+            if segment.held_since_s is None:
+                segment.held_since_s = self._clock.monotonic_s()
+                segment.producers.evict(now_us)
+                segment.producers.forget(FORWARD, now_us - SLOT_US)
         reach("reshape.held")
         await self._commit.quiet()
-        now_us = self._clock.now_us()
-        await asyncio.gather(*(self._seal_one(topic, intent, segment, now_us) for segment in segments))
+        await asyncio.gather(*(self._seal_one(topic, intent, segment) for segment in segments))
 
-    async def _seal_one(self, topic: Topic, intent: Intent, segment: OpenSegment, now_us: int) -> None:
-        if segment.sealed:
-            return
-        if segment.seal is None:
-            segment.producers.evict(now_us)
-            segment.producers.forget(FORWARD, now_us - SLOT_US)
-            segment.seal = _seal_of(intent, segment)
+    async def _seal_one(self, topic: Topic, intent: Intent, segment: OpenSegment) -> None:
         try:
-            await self._flusher.flush(segment)
+            await self._flusher.seal(segment, _seal_of(intent, segment))
         except Fenced:
             if not await self._ownership.has_ended(segment):
                 raise  # rows of a recovery have it: this broker counts as dead, and more of its journal is to come

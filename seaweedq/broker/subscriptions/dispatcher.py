@@ -189,7 +189,7 @@ class Dispatcher:
         subscription = await self.open(topic, name)
         now_s = self._clock.monotonic_s()
         judged: dict[int, Judged] = {}
-        durable: list[asyncio.Future[None]] = []
+        durable: list[asyncio.Future[int]] = []
         for segment, wanted in offsets.items():
             cursor = subscription.cursors.get(segment)
             if cursor is None:
@@ -199,27 +199,28 @@ class Dispatcher:
             judged[segment] = result = cursor.delivery.judge(wanted, consumer)
             if result.runs:
                 durable.append(self._begin_ack(subscription, segment, cursor, result.runs))
-        await asyncio.gather(*map(asyncio.shield, durable))
+        if durable:
+            await asyncio.gather(*map(asyncio.shield, durable))
+            self._commit.check_lease()
         return judged
 
     def _begin_ack(
         self, subscription: Subscription, segment: int, cursor: SegmentCursor, runs: Sequence[Run]
-    ) -> asyncio.Future[None]:
-        """Journal the runs; they count, and pin their commit, in the step in which the journal has them."""
+    ) -> asyncio.Future[int]:
+        """Journals the runs. They count, and pin their commit, once the journal has them, and before it can be released
+        (broker/log/group_commit)."""
         cursor.delivery.begin_ack(runs)
 
-        def count(commit: int) -> None:
-            cursor.delivery.end_ack(runs, durable=True)
-            cursor.pin_at(commit)
-
-        def give_back(done: asyncio.Future[None]) -> None:
-            if done.cancelled() or done.exception():
-                cursor.delivery.end_ack(runs, durable=False)
+        def end(commit: asyncio.Future[int]) -> None:
+            is_durable = not commit.cancelled() and commit.exception() is None
+            cursor.delivery.end_ack(runs, is_durable)
+            if is_durable:
+                cursor.pin_at(commit.result())
             subscription.topic.signal.wake()  # it may be another consumer's turn now, or the window have room
 
-        done = self._commit.add_frame(self._frame(subscription, segment, runs), count)
-        done.add_done_callback(give_back)
-        return done
+        commit = self._commit.append_frame(self._frame(subscription, segment, runs))
+        commit.add_done_callback(end)
+        return commit
 
     async def checkpoint(self) -> None:
         """Write the cursors that have changed, and let go of the commits that held their acks."""
