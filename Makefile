@@ -25,7 +25,7 @@ test: $(STAMP)  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
 
 chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new one each time), and the judgement of its history
-	PYTHONPATH=tests $(BIN)/python tests/chaos/run.py --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS)
+	$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS)
 
 weed: $(BIN)/weed ## SeaweedFS in .venv/bin, built with Go 1.25 or newer: with it `make test` also runs over SeaweedFS
 

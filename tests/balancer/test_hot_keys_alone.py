@@ -2,10 +2,9 @@
 
 import random
 
-from scaled import HOSTS, POLICY, TOPIC, load, row
-
 from seaweedq.balancer.load import costs
 from seaweedq.balancer.scaling import HotKey, decide, hot_keys
+from tests.support.balancer.scaled import HOSTS, POLICY, TOPIC, load, row
 
 
 def test_hot_keys_alone_are_those_of_all_decisions() -> None:

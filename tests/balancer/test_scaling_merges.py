@@ -2,12 +2,12 @@
 
 import pytest
 from msgspec.structs import replace
-from scaled import HOSTS, LONG_S, POLICY, TOPIC, decided, load, row, segment
 
 from seaweedq.balancer.columns import Segment
 from seaweedq.balancer.placement import Host
 from seaweedq.balancer.scaling import Gather, Merge, Split
 from seaweedq.segments.keyrange import KeyRange, tile
+from tests.support.balancer.scaled import HOSTS, LONG_S, POLICY, TOPIC, decided, load, row, segment
 
 MIN_2 = replace(POLICY, min_segments=2)
 

@@ -7,9 +7,9 @@ from math import pi, sin
 
 import numpy as np
 import pytest
-from simulated import TARGET, World
 
 from seaweedq.balancer.policy import ScalingPolicy
+from tests.support.balancer.simulated import TARGET, World
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

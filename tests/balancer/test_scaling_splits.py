@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 from msgspec.structs import replace
-from scaled import HOSTS, POLICY, TOPIC, decided, load, row, segment
 
 from seaweedq.balancer.load import SegmentLoad
 from seaweedq.balancer.placement import Host
 from seaweedq.balancer.scaling import MAX_PARTS, HotKey, Split
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tile
+from tests.support.balancer.scaled import HOSTS, POLICY, TOPIC, decided, load, row, segment
 
 WHOLE = tile(1)[0]
 

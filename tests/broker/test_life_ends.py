@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from in_process import Gate, make_topic, publish, running, starting
-from in_process_cluster import InLoop, in_loop, until
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
@@ -20,6 +18,8 @@ from seaweedq.errors import Fenced
 from seaweedq.journal.object_recovery import fence
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.in_process import Gate, make_topic, publish, running, starting
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
 
 async def test_being_fenced_is_one_clear_line_and_no_crash(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

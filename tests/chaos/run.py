@@ -1,6 +1,6 @@
 """`make chaos SECONDS=…`: a run with a seed, its progress and its figures. Exit status 1 for any violation.
 
-Run from the root of the repository: PYTHONPATH=tests python tests/chaos/run.py --seconds 300 --seed 7
+Run from the root of the repository: python -m tests.chaos.run --seconds 300 --seed 7
 """
 
 import argparse
@@ -11,14 +11,15 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from chaos import Options, Report, run, summary
-from clocks import ABSENT, library
-from faults import ALL
-from figures import quantile
-from nemesis import Nemesis
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from s3_service import SERVERS
+
+from tests.support.chaos.chaos import Options, Report, run, summary
+from tests.support.chaos.clocks import ABSENT, library
+from tests.support.chaos.faults import ALL
+from tests.support.chaos.figures import quantile
+from tests.support.chaos.nemesis import Nemesis
+from tests.support.processes.s3_service import SERVERS
 
 SHOWN = 8  # violations of a rule
 

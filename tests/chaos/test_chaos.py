@@ -1,8 +1,9 @@
 """A short run of chaos with a fixed seed: three brokers, a real etcd, a real S3 server. Longer ones: `make chaos`."""
 
 import pytest
-from chaos import Options, run
-from faults import ALL
+
+from tests.support.chaos.chaos import Options, run
+from tests.support.chaos.faults import ALL
 
 SHORT = (
     "kill owner",

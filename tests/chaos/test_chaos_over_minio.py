@@ -1,9 +1,10 @@
 """As test_chaos, shorter, over a store that answers many at once and checks signatures: MinIO, where its binary is."""
 
 import pytest
-from chaos import Options, run
-from faults import ALL
-from s3_service import Absent
+
+from tests.support.chaos.chaos import Options, run
+from tests.support.chaos.faults import ALL
+from tests.support.processes.s3_service import Absent
 
 FAULTS = ("kill owner", "late journal put of a dead one", "dropped answers")
 

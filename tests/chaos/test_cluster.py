@@ -7,10 +7,11 @@ from time import time
 
 import httpx
 import pytest
-from clocks import ABSENT, Clock, library
-from cluster import Cluster, waited
-from faults import compacted, lease_revoked
-from load import create
+
+from tests.support.chaos.clocks import ABSENT, Clock, library
+from tests.support.chaos.cluster import Cluster, waited
+from tests.support.chaos.faults import compacted, lease_revoked
+from tests.support.history.load import create
 
 
 @pytest.fixture(scope="module")

@@ -2,10 +2,11 @@
 
 import pytest
 from botocore.exceptions import ReadTimeoutError
-from checker import Run, check
-from final_read import flush, in_files, over_http
-from fleet import Fleet, Lister
-from load import create, until
+
+from tests.support.chaos.fleet import Fleet, Lister
+from tests.support.history.checker import Run, check
+from tests.support.history.final_read import flush, in_files, over_http
+from tests.support.history.load import create, until
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import time
 
-from fault import Begun, Fault
-from nemesis import Nemesis, Planned
+from tests.support.chaos.fault import Begun, Fault
+from tests.support.chaos.nemesis import Nemesis, Planned
 
 
 class Unsupervised:

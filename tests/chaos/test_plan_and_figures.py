@@ -4,18 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chaos import TRACE
-from fault import Fault
-from faults import ALL
-from figures import calls, failovers, quantile
-from history import Event
 from hypothesis import given
 from hypothesis import strategies as st
-from nemesis import plan
-from process_faults import PLACES, TAKEOVER_PLACES
-from segment_faults import CHANGE_PLACES
 
 import seaweedq
+from tests.support.chaos.chaos import TRACE
+from tests.support.chaos.fault import Fault
+from tests.support.chaos.faults import ALL
+from tests.support.chaos.figures import calls, failovers, quantile
+from tests.support.chaos.nemesis import plan
+from tests.support.chaos.process_faults import PLACES, TAKEOVER_PLACES
+from tests.support.chaos.segment_faults import CHANGE_PLACES
+from tests.support.history.history import Event
 
 
 @given(st.integers(), st.floats(0, 500), st.floats(1, 10))

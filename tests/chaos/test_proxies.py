@@ -7,7 +7,8 @@ import time
 from contextlib import closing
 
 import pytest
-from proxy import LoopThread, TcpProxy
+
+from tests.support.processes.tcp_proxy import LoopThread, TcpProxy
 
 SHORT_S = 0.3
 

@@ -6,9 +6,10 @@ from contextlib import closing
 
 import pytest
 from botocore.exceptions import ClientError, HTTPClientError
-from proxy import LoopThread
-from s3_proxy import Rule, S3Proxy
-from store_server import client, store_server
+
+from tests.support.chaos.s3_proxy import Rule, S3Proxy
+from tests.support.chaos.store_server import client, store_server
+from tests.support.processes.tcp_proxy import LoopThread
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,11 @@
 import random
 
 import pytest
-from cluster import Cluster, waited
-from final_read import segments
-from load import create
-from segment_faults import CHANGE_PLACES, KINDS, Changes, amid_a_change
+
+from tests.support.chaos.cluster import Cluster, waited
+from tests.support.chaos.segment_faults import CHANGE_PLACES, KINDS, Changes, amid_a_change
+from tests.support.history.final_read import segments
+from tests.support.history.load import create
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
+from seaweedq.cli.server.journals import journal_setup
 from seaweedq.client.core import importing, segment_map, uploading, wire
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
@@ -21,8 +22,9 @@ TOPIC = "/v1/topics/{topic}"
 
 def openapi() -> dict[str, Any]:
     """What a broker answers at /openapi.json; it need not run for it."""
-    clock, settings = SystemClock(), Settings(data_dir=Path("never-made"))
-    broker = Broker(settings, MemoryStore(), MemoryCoordination(clock), clock, SystemIds(), "http://x")
+    clock, ids, settings = SystemClock(), SystemIds(), Settings(data_dir=Path("never-made"))
+    journals = journal_setup(settings, clock, ids)
+    broker = Broker(settings, MemoryStore(), MemoryCoordination(clock), clock, ids, "http://x", journals=journals)
     return Application(broker).fastapi.openapi()
 
 

@@ -4,7 +4,6 @@ from itertools import count
 
 import pyarrow as pa
 import pytest
-from fake_brokers import CELLS, URLS, FakeBrokers, key_in
 
 from seaweedq.client.core.batching import Limits
 from seaweedq.client.core.key_extraction import Keys
@@ -13,6 +12,7 @@ from seaweedq.client.core.segment_map import KeyRule, Segment, SegmentMap
 from seaweedq.client.core.streams import Partition
 from seaweedq.client.core.wire import envelope
 from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from itertools import count
 
 import httpx
 import pyarrow as pa
-from fake_brokers import CELLS, URLS, FakeBrokers, key_in
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -19,6 +18,7 @@ from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.streams import Partition
 from seaweedq.client.core.wire import envelope
 from seaweedq.errors import ConnectionFailed
+from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in
 
 KEYS = [*(key_in(cell) for cell in range(CELLS)), None]
 OWNERS = st.sampled_from([0, 1, 2, None])

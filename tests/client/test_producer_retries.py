@@ -6,10 +6,10 @@ import time
 
 import httpx
 import pytest
-from fake_cluster import FakeCluster, problem
 
 from seaweedq import AsyncClient, Client
 from seaweedq.errors import ClientError, ConnectionFailed, InvalidMessages, Overloaded, ServerProblem
+from tests.support.client.fake_cluster import FakeCluster, problem
 
 
 @pytest.fixture

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_process import BrokerProcess
-from checker import check
-from final_read import flush, in_files, over_http, segments
-from following import Follower
-from history import History
-from judged import Run
-from load import Load, Message, Observer, Publisher, Subscriber, create, message, until
-from together import started
+
+from tests.support.history.checker import check
+from tests.support.history.final_read import flush, in_files, over_http, segments
+from tests.support.history.following import Follower
+from tests.support.history.history import History
+from tests.support.history.judged import Run
+from tests.support.history.load import Load, Message, Observer, Publisher, Subscriber, create, message, until
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.together import started
 
 POLICY = {"target_messages_per_s": 30, "max_segments": 8, "cool_down_s": 3}
 TRICKLE_PER_S, TIMES = 20.0, 20

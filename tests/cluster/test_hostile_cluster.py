@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from together import BROKERS, TOPIC, Together
 
 from seaweedq.broker.rpc.forward_frames import Header, Outcome, Parcel, encode
 from seaweedq.coordination import keys
 from seaweedq.segments.layout import Format, Layout
+from tests.support.processes.together import BROKERS, TOPIC, Together
 
 ARROW = "application/vnd.apache.arrow.stream"
 LAYOUT = Layout.of(Format.JSON)

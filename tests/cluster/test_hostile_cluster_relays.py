@@ -5,7 +5,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from together import BROKERS, NAME, TOPIC, Together
+
+from tests.support.processes.together import BROKERS, NAME, TOPIC, Together
 
 FETCH = f"{TOPIC}/segments/0/messages"
 TARGETS = [

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from together import BROKERS, NAME, TOPIC, Together
+from tests.support.processes.together import BROKERS, NAME, TOPIC, Together
 
 
 def test_pulls_and_acks_go_through_any_broker(together: Together) -> None:

@@ -5,7 +5,8 @@ import threading
 import time
 
 import pytest
-from together import BROKERS, LEASE_S, NAME, TOPIC, Together, until
+
+from tests.support.processes.together import BROKERS, LEASE_S, NAME, TOPIC, Together, until
 
 WITHIN_S = LEASE_S + 8
 

@@ -4,10 +4,10 @@ import asyncio
 from functools import wraps
 
 import pytest
-from simulated_loop import clock, simulate
 
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.signal import Signal
+from tests.support.brokers.simulated_loop import clock, simulate
 
 
 def simulated(test):

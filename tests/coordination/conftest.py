@@ -9,12 +9,12 @@ from itertools import count
 from uuid import uuid4
 
 import pytest
-from etcd_service import EtcdServer
 
 from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Coordination, Leases
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from tests.support.processes.etcd_service import EtcdServer
 
 LOG_LIMIT = 50  # revisions, in the contract
 POLL_S = 0.01

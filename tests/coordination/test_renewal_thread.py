@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from etcd_service import EtcdServer
 
 from seaweedq.clock import Ids, SystemClock
 from seaweedq.coordination import membership
@@ -17,6 +16,7 @@ from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from tests.support.processes.etcd_service import EtcdServer
 
 LEASE_S = 1.5
 

@@ -4,10 +4,11 @@ import random
 import time
 
 import pytest
-from checker import Run, check
-from final_read import flush, in_files, over_http
-from history import Row
-from load import Load, create
+
+from tests.support.history.checker import Run, check
+from tests.support.history.final_read import flush, in_files, over_http
+from tests.support.history.history import Row
+from tests.support.history.load import Load, create
 
 KILLS = 20
 LOADED_S = (0.05, 1.2)  # after it is ready

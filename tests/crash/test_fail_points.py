@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from checker import Run, check
-from final_read import flush, in_files, over_http
-from history import Event, History
-from load import Load, Publisher, create, until
+
+from tests.support.history.checker import Run, check
+from tests.support.history.final_read import flush, in_files, over_http
+from tests.support.history.history import Event, History
+from tests.support.history.load import Load, Publisher, create, until
 
 SERVING = [  # the first entry that is appended is the topic's empty one
     "commit.append:5",

@@ -4,9 +4,10 @@ import signal
 
 import httpx
 import pytest
-from checker import Run, check
-from final_read import flush, in_files, over_http
-from load import SUBSCRIPTION, TOPIC, Publisher, Subscriber, until
+
+from tests.support.history.checker import Run, check
+from tests.support.history.final_read import flush, in_files, over_http
+from tests.support.history.load import SUBSCRIPTION, TOPIC, Publisher, Subscriber, until
 
 SEGMENTS = 70  # their records take two transactions
 NOT_MADE = [

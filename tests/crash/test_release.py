@@ -1,9 +1,10 @@
 """What the journal lets go of: acks stay until a checkpoint has them, also when the rows beside them are in files."""
 
 import httpx
-from checker import Run, check
-from final_read import flush, in_files, over_http
-from load import Observer, Publisher, Subscriber, create, until
+
+from tests.support.history.checker import Run, check
+from tests.support.history.final_read import flush, in_files, over_http
+from tests.support.history.load import Observer, Publisher, Subscriber, create, until
 
 FILE_BYTES = 65_536
 PATIENT = {"max_age_s": 86_400, "max_bytes": 64 * 1024 * 1024}

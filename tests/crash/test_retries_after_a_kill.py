@@ -4,11 +4,11 @@ import json
 
 import httpx
 import pytest
-from final_read import flush, over_http
-from load import TOPIC
 
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import tile
+from tests.support.history.final_read import flush, over_http
+from tests.support.history.load import TOPIC
 
 SEGMENTS = 3
 

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
-from checker import Run, check
-from final_read import flush, in_files, over_http
-from load import SUBSCRIPTION, TOPIC, Load, Publisher, create, until
+
+from tests.support.history.checker import Run, check
+from tests.support.history.final_read import flush, in_files, over_http
+from tests.support.history.load import SUBSCRIPTION, TOPIC, Load, Publisher, create, until
 
 STOP_S = 10
 MESSAGES = f"/v1/topics/{TOPIC}/messages"

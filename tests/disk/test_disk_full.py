@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from bounded_client import Publisher, is_problem, wait_for
-from broker_process import BrokerProcess
+
+from tests.support.processes.bounded_client import Publisher, is_problem, wait_for
+from tests.support.processes.broker_process import BrokerProcess
 
 Disks = Callable[[int, int], "SmallDisk"]  # noqa: F821
 BrokerOn = Callable[..., BrokerProcess]

@@ -4,8 +4,9 @@ import os
 from collections.abc import Callable
 
 import httpx
-from bounded_client import Publisher, is_problem, wait_for
-from broker_process import BrokerProcess
+
+from tests.support.processes.bounded_client import Publisher, is_problem, wait_for
+from tests.support.processes.broker_process import BrokerProcess
 
 Disks = Callable[[int, int], "SmallDisk"]  # noqa: F821
 MIB = 1024 * 1024

@@ -4,12 +4,11 @@ import ast
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
 
 
 def imported(path):

@@ -1,7 +1,6 @@
 """The documentation and the code name the same routes, errors, settings, commands, metrics and fail points."""
 
 import re
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,8 +19,8 @@ from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.errors import ClientError, SeaweedqError, by_slug
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 NEVER_SENT = {"bad-request", "unfit-store", "data-folder-in-use"}  # bases, and what ends a start
 
 

@@ -1,9 +1,9 @@
 """The map of modules in docs/architecture.md has every module of the broker, once, and every folder of the package."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
+
 PACKAGE = ROOT / "seaweedq"
 
 

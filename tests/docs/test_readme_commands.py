@@ -14,9 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_process import BrokerProcess
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
+from tests.support.processes.broker_process import BrokerProcess
+
 PAGES = [
     "README.md",
     "docs/http.md",

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
+
 CHART = ROOT / "helm" / "seaweedq"
 
 

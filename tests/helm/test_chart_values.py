@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from seaweedq.settings import Settings
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 # What the chart sets from values of its own, and what is for one machine alone.
 CHART_SETS = {
     *("advertise_url", "cluster_secret", "coordination", "data_dir", "host", "journal", "name", "port", "zone"),

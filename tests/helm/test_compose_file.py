@@ -1,7 +1,6 @@
 """docker-compose.yml: what its services are given, wait for and keep."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +8,8 @@ import yaml
 
 from seaweedq.cli.server.secret import cluster_secret
 from seaweedq.settings import Settings
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 BROKERS = ("broker-1", "broker-2", "broker-3")
 
 

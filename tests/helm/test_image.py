@@ -7,15 +7,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
 from seaweedq.settings import Settings
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 

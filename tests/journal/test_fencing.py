@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Iterable
 
 import pytest
-from sim_disk import CountedIds, acks
 
 from seaweedq.errors import JournalDamaged, StoreUnavailable
 from seaweedq.journal.object_format import MAX_UNDER_WAY, SlotHeader, SlotKind, encode_slot, slot_name
 from seaweedq.journal.object_listing import list_slots, read_header
 from seaweedq.journal.object_recovery import PIECE_BYTES, READ_AHEAD, fence, read_slots, remove_slots
 from seaweedq.storage.memory import MemoryStore
+from tests.support.journal.sim_disk import CountedIds, acks
 
 B = "b"
 

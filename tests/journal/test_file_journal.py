@@ -4,12 +4,12 @@ import errno
 from pathlib import Path
 
 import pytest
-from sim_disk import CountedIds, Fault, SimDisk, acks
 
 from seaweedq.errors import JournalDamaged, JournalUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_reader import file_path, journal_files, read_journal, remove_journal
+from tests.support.journal.sim_disk import CountedIds, Fault, SimDisk, acks
 
 OPENING = ["remove", "create", "write", "sync", "rename", "sync_folder"]
 

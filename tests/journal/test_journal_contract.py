@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from sim_disk import CountedIds, acks
 
 from seaweedq.clock import SystemClock
 from seaweedq.errors import JournalUnavailable
@@ -19,6 +18,7 @@ from seaweedq.journal.object_listing import list_slots
 from seaweedq.journal.object_recovery import read_slots
 from seaweedq.segments.commits import Commit
 from seaweedq.storage.memory import MemoryStore
+from tests.support.journal.sim_disk import CountedIds, acks
 
 Held = Callable[[], Awaitable[list[Commit]]]
 

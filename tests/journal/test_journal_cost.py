@@ -1,12 +1,9 @@
 """What an object journal costs: the arithmetic, against figures worked out by hand; the page shows what it prints."""
 
-from pathlib import Path
-
 import pytest
 
 from benchmarks.cost import monthly, puts_per_s, table
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.support.paths import ROOT
 
 
 def test_fifty_puts_a_second_for_a_month() -> None:

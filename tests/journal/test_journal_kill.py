@@ -6,19 +6,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from sim_disk import payload
 
 from seaweedq.errors import DataFolderInUse
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_reader import read_journal
 from seaweedq.journal.folder_lock import FolderLock
+from tests.support.journal.sim_disk import payload
+from tests.support.paths import ROOT
 
-APPENDER = Path(__file__).with_name("appender.py")
+APPENDER = [sys.executable, "-m", "tests.support.journal.appender"]
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_every_acknowledged_commit_survives_sigkill(tmp_path: Path, seed: int) -> None:
-    with subprocess.Popen([sys.executable, APPENDER, tmp_path], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen([*APPENDER, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         try:
             acknowledged = [child.stdout.readline() for _ in range(random.Random(seed).randint(1, 150))]

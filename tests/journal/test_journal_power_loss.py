@@ -8,12 +8,12 @@ from pathlib import Path
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sim_disk import CountedIds, Fault, SimDisk, acks
 
 from seaweedq.errors import JournalUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_reader import journal_files, read_journal
+from tests.support.journal.sim_disk import CountedIds, Fault, SimDisk, acks
 
 FAULTS = st.dictionaries(
     st.integers(0, 60), st.builds(Fault, st.sampled_from([errno.ENOSPC, errno.EIO]), st.booleans()), max_size=12

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from sim_disk import CountedIds, acks
 
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Fenced, StoreUnavailable
@@ -21,6 +20,7 @@ from seaweedq.journal.object_listing import list_slots, read_header
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
+from tests.support.journal.sim_disk import CountedIds, acks
 
 
 class ShakyStore(MemoryStore):

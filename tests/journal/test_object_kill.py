@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-PROCESS = Path(__file__).with_name("object_process.py")
+from tests.support.paths import ROOT
+
+PROCESS = [sys.executable, "-m", "tests.support.journal.object_process"]
 
 
 def run(what: str, folder: Path, fail_at: str) -> tuple[int, dict[str, list[int]]]:
     """(exit code, the numbers in its whole lines by their verb)."""
     env = {**os.environ, "SEAWEEDQ_FAIL_AT": fail_at}
     done = subprocess.run(
-        [sys.executable, PROCESS, what, folder], env=env, stdout=subprocess.PIPE, text=True, timeout=60, check=False
+        [*PROCESS, what, folder], cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, timeout=60, check=False
     )
     said: dict[str, list[int]] = {"acknowledged": [], "released": [0], "read": []}
     for line in done.stdout.splitlines(keepends=True):

@@ -3,12 +3,12 @@
 import asyncio
 from itertools import pairwise
 
-from held_store import Hands, HeldStore, journal_on, settle
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_disk import acks
 
 from seaweedq.journal.pacing import HEDGE_MAX_S, HEDGE_MIN_S, next_linger_s, next_usual_s, patience_s
+from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
+from tests.support.journal.sim_disk import acks
 
 SECONDS = st.floats(0, 5)
 

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from held_store import Hands, HeldStore, journal_on, settle
-from sim_disk import CountedIds, acks
 
 from seaweedq.errors import Fenced, JournalUnavailable
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_recovery import fence
 from seaweedq.storage.memory import MemoryStore
+from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
+from tests.support.journal.sim_disk import CountedIds, acks
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from held_store import Hands, HeldStore, journal_on, settle
-from sim_disk import acks
 
 from seaweedq.errors import Fenced
 from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, slot_name
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_writer import LAST_PAUSE_S
+from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
+from tests.support.journal.sim_disk import acks
 
 FENCE = encode_slot(SlotHeader(SlotKind.FENCE, "b", 0, "ab" * 16, 0), ())
 

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
-from held_store import Hands, HeldStore, journal_on, settle
-from sim_disk import acks
 
 from seaweedq.journal.object_format import MAX_UNDER_WAY, MAX_WINDOW
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_listing import BATCH, read_header
 from seaweedq.journal.object_recovery import read_slots
+from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
+from tests.support.journal.sim_disk import acks
 
 
 @pytest.fixture

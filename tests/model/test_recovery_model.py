@@ -2,9 +2,10 @@
 breaks with any one rule left out."""
 
 import pytest
-from exploring import Explored, explore
-from recovery_steps import steps
-from recovery_world import RULES, SEAL, Bounds, World, rows_in
+
+from tests.support.model.exploring import Explored, explore
+from tests.support.model.recovery_steps import steps
+from tests.support.model.recovery_world import RULES, SEAL, Bounds, World, rows_in
 
 LIMIT = 400_000
 

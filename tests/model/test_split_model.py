@@ -1,14 +1,14 @@
 """Every interleaving of splits, rolls and merges in small worlds: the design holds, and breaks with a rule left out."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
-from exploring import explore
-from split_checks import fault, is_complete
-from split_cluster import steps
-from split_model import main, search
-from split_world import (
+
+from tests.support.model.exploring import explore
+from tests.support.model.split_checks import fault, is_complete
+from tests.support.model.split_cluster import steps
+from tests.support.model.split_model import main, search
+from tests.support.model.split_world import (
     EITHER,
     NOWHERE,
     RULES,
@@ -24,6 +24,7 @@ from split_world import (
     with_entry,
     with_record,
 )
+from tests.support.paths import ROOT
 
 ROLL, MERGE = Bounds(messages=1), Bounds(old=2, messages=0, brokers=3)
 WHERE = {  # else ROLL
@@ -187,7 +188,7 @@ def test_nothing_that_may_fail_to_happen_is_counted_on() -> None:
 
 
 def test_the_page_names_every_rule() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text()
+    page = (ROOT / "docs" / "scaling.md").read_text()
     assert [rule for rule in (*RULES, *EITHER, *SPARE) if f"| {rule} |" not in page] == []
 
 

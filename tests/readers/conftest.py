@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_process import BrokerProcess
-from topic_readers import READERS, SPARK, Reader, spark_reader
 
 from seaweedq import Client
 from seaweedq.cli.demo.demo_tables import missing_for_spark
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.readers.topic_readers import READERS, SPARK, Reader, spark_reader
 
 QUIET = """
 rootLogger.level = off

@@ -11,11 +11,11 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from broker_process import BrokerProcess
 
 from seaweedq import Client
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.producers import New, OutOfOrder, ProducerTables
+from tests.support.processes.broker_process import BrokerProcess
 
 TOPIC, ROWS = "facts", 6_000
 SCHEMA = {

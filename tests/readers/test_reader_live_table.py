@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-from broker_process import BrokerProcess
-from topic_readers import assert_dense
 
 from seaweedq import Client
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.readers.topic_readers import assert_dense
 
 SEGMENTS = 3
 BATCH = 40

@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from topic_readers import Reader, assert_dense
 
 from seaweedq import Client
+from tests.support.readers.topic_readers import Reader, assert_dense
 
 ROW_GROUP = 65_536
 FLUSHES = 200

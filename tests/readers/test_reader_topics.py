@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
-from topic_readers import Reader, assert_dense
 
 from seaweedq import Client
+from tests.support.readers.topic_readers import Reader, assert_dense
 
 VALUE = pa.field("value", pa.string())
 READINGS = 4

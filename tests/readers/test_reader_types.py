@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from reader_types import BINARY, FIELD_ARROW, FIELD_TYPES, QUEUE_TYPES, TEXT, Names
-from topic_readers import Reader, assert_dense
 
 from seaweedq import Client
+from tests.support.readers.reader_types import BINARY, FIELD_ARROW, FIELD_TYPES, QUEUE_TYPES, TEXT, Names
+from tests.support.readers.topic_readers import Reader, assert_dense
 
 LOWEST: dict[str, Any] = {
     "boolean": False,

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import pytest
-from frame_samples import COMMITS, FRAMES, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from seaweedq.segments.commits import (
     read_header,
 )
 from seaweedq.segments.frames import Frame, FrameKind
+from tests.support.segments.frame_samples import COMMITS, FRAMES, plain
 
 FILE_ID = bytes(range(16))
 FIRST = 5

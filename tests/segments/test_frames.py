@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from frame_samples import FRAMES, LAYOUTS, plain, rows, rows_frame
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.segments.frames import ALIGNMENT, Frame, FrameKind, pack, rows_of, unpack
 from seaweedq.segments.layout import TIMESTAMP, Layout
+from tests.support.segments.frame_samples import FRAMES, LAYOUTS, plain, rows, rows_frame
 
 
 def packed(frames: list[Frame]) -> tuple[memoryview, bytearray]:

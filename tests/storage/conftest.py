@@ -5,13 +5,12 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from s3_service import S3Service
-from s3fs import S3FileSystem
 
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.s3 import S3Store
+from tests.support.fixtures.services import s3_store
 
 
 class CountingIds:
@@ -39,21 +38,6 @@ BACKENDS: dict[str, Callable[[pytest.FixtureRequest, Path], ObjectStore]] = {
 }
 
 
-def s3_server(request: pytest.FixtureRequest, server: str) -> S3Service:
-    """A running server, which boto's clients find."""
-    service: S3Service = request.getfixturevalue(server)
-    environment: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
-    for name, value in service.env.items():
-        environment.setenv(name, value)
-    S3FileSystem.clear_instance_cache()  # a client's reader would go on with another server
-    return service
-
-
-def s3_store(request: pytest.FixtureRequest, server: str) -> S3Store:
-    """A store below a prefix of a fresh bucket."""
-    return S3Store(f"s3://{s3_server(request, server).bucket()}/some/where")
-
-
 @pytest.fixture
 def ids() -> CountingIds:
     return CountingIds()
@@ -75,22 +59,3 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 @pytest.fixture
 def local(tmp_path: Path, ids: CountingIds) -> LocalStore:
     return LocalStore(tmp_path / "store", ids)
-
-
-@pytest.fixture(params=["moto_server", "minio_server", "seaweedfs_server"])
-def s3(request: pytest.FixtureRequest) -> S3Service:
-    """Each S3 server, which boto's clients find."""
-    return s3_server(request, request.param)
-
-
-@pytest.fixture
-def checks(request: pytest.FixtureRequest) -> None:
-    """The test is not for moto, which looks at no signature."""
-    if "moto" in request.node.name:
-        pytest.skip("moto looks at no signature")
-
-
-@pytest.fixture
-def moto(request: pytest.FixtureRequest) -> S3Service:
-    """moto alone, which boto's clients find."""
-    return s3_server(request, "moto_server")

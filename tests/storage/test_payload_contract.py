@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 
 import pytest
-from clients_put import bring, once
 
 from seaweedq.errors import InvalidUpload
 from seaweedq.storage.interface import PayloadStore
 from seaweedq.storage.s3 import S3Store
+from tests.support.storage.clients_put import bring, once
 
 NAME = "_payloads/t/20260102/1"
 DATA = b"payload " * 40_000

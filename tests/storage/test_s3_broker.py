@@ -7,12 +7,12 @@ from collections.abc import Callable
 from importlib import import_module
 
 import pytest
-from broker_process import BrokerProcess
-from s3_service import S3Service
 
 from seaweedq import Client
 from seaweedq.client.core.table import Files
 from seaweedq.errors import ClientError
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.s3_service import S3Service
 
 
 def test_a_topic_on_s3_is_read_and_verified(s3: S3Service, broker_process: Callable[..., BrokerProcess]) -> None:

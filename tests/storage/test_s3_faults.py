@@ -4,8 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-from s3_service import S3Service
-from store_proxy import (
+
+from seaweedq.errors import StoreUnavailable, UnfitStore
+from seaweedq.storage.endpoints import Endpoints
+from seaweedq.storage.s3 import S3Store
+from tests.support.processes.s3_service import S3Service
+from tests.support.storage.store_proxy import (
     Exchange,
     Fault,
     Proxy,
@@ -20,10 +24,6 @@ from store_proxy import (
     through,
     without_range,
 )
-
-from seaweedq.errors import StoreUnavailable, UnfitStore
-from seaweedq.storage.endpoints import Endpoints
-from seaweedq.storage.s3 import S3Store
 
 READ_TIMEOUT_S = 3.0  # a busy machine answers within it
 Act = Callable[[S3Store], Awaitable[object]]

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from clients_put import send
-from s3_service import S3Service
 
 from seaweedq.storage import s3_links
 from seaweedq.storage.s3 import S3Store
 from seaweedq.storage.s3_links import Example
+from tests.support.processes.s3_service import S3Service
+from tests.support.storage.clients_put import send
 
 SECRET = "s" * 40
 NAMES = ["_payloads/t/1", "a", "a/b c", "a/ü€/~_-.", "a/%2e%2e/b", "a/+&=?#@:;,$!'()*[]", "a/" + "x" * 500]

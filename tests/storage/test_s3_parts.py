@@ -4,9 +4,6 @@ import threading
 from collections.abc import AsyncIterator
 
 import pytest
-from clients_put import once, send, status
-from s3_service import S3Service
-from store_proxy import answers, proxy_of, reset_after, reset_before
 
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage import s3_payloads
@@ -14,6 +11,9 @@ from seaweedq.storage.endpoints import Endpoints
 from seaweedq.storage.interface import Part
 from seaweedq.storage.s3 import S3Store
 from seaweedq.storage.s3_requests import Bucket
+from tests.support.processes.s3_service import S3Service
+from tests.support.storage.clients_put import once, send, status
+from tests.support.storage.store_proxy import answers, proxy_of, reset_after, reset_before
 
 NAME = "_payloads/t/20260102/1"
 MIB = 1024 * 1024

@@ -6,12 +6,12 @@ import logging
 from collections.abc import AsyncIterator
 
 import pytest
-from clients_put import once, send, status
-from s3_service import S3Service
-from store_proxy import proxy_of
 
 from seaweedq.storage.interface import SignedRequest
 from seaweedq.storage.s3 import S3Store
+from tests.support.processes.s3_service import S3Service
+from tests.support.storage.clients_put import once, send, status
+from tests.support.storage.store_proxy import proxy_of
 
 NAME = "_payloads/t/20260102/1"
 MIB = 1024 * 1024

@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from s3_service import S3Service
-from store_proxy import Exchange, proxy_of, through
 
 from seaweedq.cli.server.stores import open_store
 from seaweedq.clock import Ids
@@ -26,6 +24,8 @@ from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.ranges import AHEAD_BYTES, TAIL_BYTES, RangeReader
 from seaweedq.storage.s3 import S3Store, s3_stores
+from tests.support.processes.s3_service import S3Service
+from tests.support.storage.store_proxy import Exchange, proxy_of, through
 
 MIB = 1024 * 1024
 

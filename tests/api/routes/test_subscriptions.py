@@ -1,0 +1,293 @@
+"""Subscriptions in mode `ordered` over HTTP: start, pull, ack, what comes again, lag."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.http.asking import problem_of, send, values
+from tests.support.processes.broker_process import BrokerProcess
+
+DEADLINE_S = 1
+
+
+@pytest.fixture
+def sub(http: httpx.Client, topic: str) -> str:
+    """The path of a subscription from the earliest message on, with a short deadline."""
+    path = f"{topic}/subscriptions/s"
+    made = http.put(path, json={"start": "earliest", "ack_deadline_s": DEADLINE_S})
+    assert made.status_code == 201
+    return path
+
+
+def pull(http: httpx.Client, sub: str, **options: Any) -> list[dict[str, Any]]:
+    answer = http.post(f"{sub}/pull", json=options)
+    assert answer.status_code == 200, answer.text
+    messages: list[dict[str, Any]] = answer.json()["messages"]
+    return messages
+
+
+def ack(http: httpx.Client, sub: str, *ids: str, **options: Any) -> dict[str, Any]:
+    answer = http.post(f"{sub}/ack", json={"ids": ids, **options})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def lag(http: httpx.Client, sub: str) -> dict[str, Any]:
+    (only,) = http.get(sub).json()["lag"]
+    found: dict[str, Any] = only
+    return found
+
+
+def ids(messages: list[dict[str, Any]]) -> list[str]:
+    return [message["id"] for message in messages]
+
+
+def test_defaults_and_comparison(http: httpx.Client, topic: str) -> None:
+    path = f"{topic}/subscriptions/plain"
+    made = http.put(path, json={})
+    assert made.status_code == 201
+    shown = made.json()
+    assert (shown["mode"], shown["start"], shown["ack_deadline_s"]) == ("ordered", "latest", 30)
+    assert (shown["max_attempts"], shown["dead_letter_topic"]) == (0, None)
+    for same in ({}, {"mode": "ordered"}, {"ack_deadline_s": 30}, {"start": "latest", "max_attempts": 0}):
+        assert http.put(path, json=same).status_code == 200
+    for field, other in (
+        ("start", "earliest"),
+        ("ack_deadline_s", 31),
+        ("start", {"timestamp": "2026-01-01T00:00:00Z"}),
+    ):
+        found = problem_of(http.put(path, json={field: other}), 409, "subscription-exists", "plain", field)
+        assert list(found["differences"]) == [field]
+    assert http.get(path).json()["ack_deadline_s"] == 30
+    assert http.get(f"{topic}/subscriptions").json()["subscriptions"] == [http.get(path).json()]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"mode": "shared"}, ["shared", "ordered"]),
+        ({"mode": "other"}, ["other", "ordered, shared"]),
+        ({"start": "middle"}, ["start", "middle", "latest"]),
+        ({"start": {"timestamp": "yesterday"}}, ["start.timestamp", "yesterday"]),
+        ({"start": {"timestamp": "2026-01-01T00:00:00"}}, ["start.timestamp", "timezone"]),
+        ({"start": {"timestamp": "0001-01-01T00:00:00+14:00"}}, ["start.timestamp", "0001"]),
+        ({"start": {"timestamp": "9999-12-31T23:59:59-14:00"}}, ["start.timestamp", "9999"]),
+        ({"start": {"offset": 1}}, ["start"]),
+        ({"ack_deadline_s": 0.5}, ["ack_deadline_s", "0.5", "1.0"]),
+        ({"ack_deadline_s": 43_201}, ["ack_deadline_s", "43201", "43200"]),
+        ({"max_attempts": 3}, ["max_attempts", 3]),
+        ({"max_attempts": -1}, ["max_attempts", -1]),
+        ({"dead_letter_topic": "dead"}, ["dead"]),
+        ({"unknown": 1}, ["unknown"]),
+    ],
+)
+def test_what_is_not_valid_makes_no_subscription(http: httpx.Client, topic: str, config: Any, says: list[Any]) -> None:
+    path = f"{topic}/subscriptions/invalid"
+    problem_of(http.put(path, json=config), 422, "invalid-request", *says)
+    problem_of(http.get(path), 404, "subscription-not-found", "invalid")
+
+
+def test_where_a_subscription_starts(http: httpx.Client, topic: str) -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    for hour in range(4):
+        send(http, topic, hour, timestamp=(start + timedelta(hours=hour)).isoformat())
+        if hour == 1:
+            http.post(f"{topic}/flush")
+    starts = {
+        "earliest": ("earliest", [0, 1, 2, 3, "new"]),
+        "latest": ("latest", ["new"]),
+        "second": ({"timestamp": "2026-01-01T01:00:00Z"}, [1, 2, 3, "new"]),
+        "zone": ({"timestamp": "2026-01-01T04:00:00+02:00"}, [2, 3, "new"]),
+        "future": ({"timestamp": "2100-01-01T00:00:00Z"}, ["new"]),
+    }
+    for name, (given, _) in starts.items():
+        assert http.put(f"{topic}/subscriptions/{name}", json={"start": given}).status_code == 201
+    send(http, topic, "new")
+    for name, (_, expected) in starts.items():
+        messages = pull(http, f"{topic}/subscriptions/{name}")
+        assert values({"messages": messages}) == expected, name
+        assert [m["attempt"] for m in messages] == [1] * len(expected)
+
+
+def test_pull_and_ack_go_through_all_segments(http: httpx.Client) -> None:
+    topic, sub = "/v1/topics/wide", "/v1/topics/wide/subscriptions/s"
+    http.put(topic, json={"initial_segments": 4})
+    http.put(sub, json={"start": "earliest"})
+    sent = send(http, topic, *range(300))
+    seen: list[str] = []
+    while messages := pull(http, sub, max_messages=70):
+        assert len(messages) <= 70
+        seen += ids(messages)
+        assert ack(http, sub, *ids(messages)) == {"acked": len(messages), "unknown": []}
+    assert sorted(seen) == sorted(sent)
+    assert all(one["messages"] == 0 for one in http.get(sub).json()["lag"])
+
+
+def test_one_consumer_at_a_time_has_a_segment(http: httpx.Client, topic: str, sub: str) -> None:
+    send(http, topic, *range(10))
+    mine = ids(pull(http, sub, consumer="a", max_messages=4))
+    assert pull(http, sub, consumer="b") == []
+    assert pull(http, sub) == []
+    more = ids(pull(http, sub, consumer="a", max_messages=4))
+    assert mine + more == [f"0-{n}" for n in range(8)]
+    assert ack(http, sub, *mine, consumer="b") == {"acked": 0, "unknown": mine}
+    assert ack(http, sub, *mine, *more, consumer="a")["acked"] == 8
+    assert ids(pull(http, sub, consumer="b")) == ["0-8", "0-9"]
+
+
+def test_what_is_not_acked_comes_again(http: httpx.Client, topic: str, sub: str) -> None:
+    send(http, topic, *range(5))
+    assert [m["attempt"] for m in pull(http, sub)] == [1] * 5
+    assert pull(http, sub) == []
+    for attempt in (2, 3):
+        again = pull(http, sub, wait_s=5 * DEADLINE_S, consumer=f"other-{attempt}")
+        assert [(m["offset"], m["attempt"]) for m in again] == [(n, attempt) for n in range(5)]
+    ack(http, sub, *ids(again))
+    assert pull(http, sub, wait_s=1.3 * DEADLINE_S) == []
+
+
+def test_acks_beyond_the_first_unacked_are_kept(http: httpx.Client, topic: str, sub: str) -> None:
+    send(http, topic, *range(6))
+    pull(http, sub)
+    assert ack(http, sub, "0-1", "0-3", "0-5") == {"acked": 3, "unknown": []}
+    assert (lag(http, sub)["messages"], lag(http, sub)["acked_to"]) == (3, 0)
+    again: list[dict[str, Any]] = []
+    end = time.monotonic() + 5 * DEADLINE_S
+    while len(again) < 3 and time.monotonic() < end:
+        again += pull(http, sub, wait_s=5 * DEADLINE_S)
+    assert [(m["offset"], m["attempt"]) for m in again] == [(0, 2), (2, 2), (4, 2)]
+    ack(http, sub, "0-0", "0-2", "0-4")
+    assert (lag(http, sub)["messages"], lag(http, sub)["acked_to"]) == (0, 6)
+
+
+def test_unknown_ids_are_named_as_they_came(http: httpx.Client, topic: str, sub: str) -> None:
+    send(http, topic, *range(4))
+    pull(http, sub, max_messages=2)
+    odd = [
+        "",
+        "0",
+        "0-",
+        "-1",
+        "0-1-2",
+        "00-1",
+        "0-01",
+        "٠-١",
+        "0--1",
+        "x-1",
+        "9-0",
+        "0-3",
+        "0-99",
+        f"0-{'9' * 40}",
+        "\0",
+    ]
+    found = ack(http, sub, "0-0", "0-0", *odd)
+    assert found["acked"] == 1
+    assert sorted(found["unknown"]) == sorted(odd)
+    assert ack(http, sub, "0-0", "0-1") == {"acked": 2, "unknown": []}
+    assert ack(http, sub) == {"acked": 0, "unknown": []}
+
+
+def test_an_ack_that_comes_too_late_is_unknown(http: httpx.Client, topic: str, sub: str) -> None:
+    send(http, topic, 1)
+    (message,) = pull(http, sub, consumer="slow")
+    pull(http, sub, consumer="next", wait_s=5 * DEADLINE_S)
+    assert ack(http, sub, message["id"], consumer="slow") == {"acked": 0, "unknown": [message["id"]]}
+    assert ack(http, sub, message["id"], consumer="next")["acked"] == 1
+
+
+def test_a_pull_waits_for_the_first_message(http: httpx.Client, topic: str, sub: str, broker: BrokerProcess) -> None:
+    asked = threading.Event()
+
+    def wait() -> tuple[list[Any], float]:
+        with httpx.Client(base_url=broker.url, trust_env=False, timeout=40) as client:
+            client.get("/healthz")
+            asked.set()
+            return values({"messages": pull(client, sub, wait_s=30)}), time.monotonic()
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(wait)
+        asked.wait(10)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
+        sent = time.monotonic()
+        send(http, topic, "now")
+        found, came = waiting.result(10)
+    assert found == ["now"]
+    assert came - sent < 2
+
+
+def test_a_consumer_that_went_away_is_given_nothing(http: httpx.Client, topic: str, broker: BrokerProcess) -> None:
+    sub = f"{topic}/subscriptions/patient"
+    http.put(sub, json={"start": "earliest", "ack_deadline_s": 600})
+    body = b'{"wait_s":30,"consumer":"gone"}'
+    with socket.create_connection(("127.0.0.1", broker.port)) as gone:
+        head = f"POST {sub}/pull HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        gone.sendall(head.encode() + body)
+        gone.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            gone.recv(1)
+    http.get("/healthz")
+    send(http, topic, 1)
+    assert values({"messages": pull(http, sub, consumer="here", wait_s=5)}) == [1]
+
+
+def test_lag_counts_messages_bytes_and_seconds(http: httpx.Client, topic: str, sub: str) -> None:
+    assert lag(http, sub) == {"segment": 0, "acked_to": 0, "end_offset": 0, "messages": 0, "bytes": 0, "seconds": 0}
+    hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    send(http, topic, "x" * 1000, timestamp=hour_ago)
+    send(http, topic, *["y" * 1000] * 9)
+    for flush in (False, True):
+        if flush:
+            http.post(f"{topic}/flush")
+        behind = lag(http, sub)
+        assert (behind["messages"], behind["end_offset"]) == (10, 10)
+        assert 3590 < behind["seconds"] < 3700
+        assert behind["bytes"] > (0 if flush else 9000)
+    pull(http, sub, max_messages=1)
+    ack(http, sub, "0-0")
+    assert lag(http, sub)["messages"] == 9
+    assert lag(http, sub)["seconds"] < 60
+
+
+def test_a_subscription_that_was_deleted_begins_anew(http: httpx.Client, topic: str, sub: str) -> None:
+    send(http, topic, 1, 2)
+    pull(http, sub)
+    ack(http, sub, "0-0")
+    gone = http.delete(sub)
+    assert (gone.status_code, gone.content) == (204, b"")
+    for answer in (
+        http.get(sub),
+        http.delete(sub),
+        http.post(f"{sub}/pull", json={}),
+        http.post(f"{sub}/ack", json={"ids": []}),
+    ):
+        problem_of(answer, 404, "subscription-not-found", "'s'")
+    assert http.get(f"{topic}/subscriptions").json() == {"subscriptions": []}
+    assert http.put(sub, json={"start": "earliest"}).status_code == 201
+    assert [(m["offset"], m["attempt"]) for m in pull(http, sub)] == [(0, 1), (1, 1)]
+
+
+def test_cursors_outlive_a_kill(broker_process: Callable[..., BrokerProcess]) -> None:
+    broker = broker_process()
+    with httpx.Client(base_url=broker.url, trust_env=False, timeout=30) as http:
+        topic, sub = "/v1/topics/t", "/v1/topics/t/subscriptions/s"
+        http.put(topic)
+        http.put(sub, json={"start": "earliest"})
+        send(http, topic, *range(10))
+        pull(http, sub, max_messages=8)
+        ack(http, sub, "0-0", "0-1", "0-5")
+    broker.kill()
+    broker.start()
+    with httpx.Client(base_url=broker.url, trust_env=False, timeout=30) as http:
+        seen: list[int] = []
+        while messages := pull(http, sub):
+            seen += [m["offset"] for m in messages]
+        assert seen == [2, 3, 4, 6, 7, 8, 9]

@@ -1,6 +1,0 @@
-"""Hypothesis without deadlines: how long an example takes says more of the machine than of the code."""
-
-from hypothesis import settings
-
-settings.register_profile("seaweedq", deadline=None)
-settings.load_profile("seaweedq")

@@ -1,0 +1,111 @@
+"""The leader: nothing that takes long, or hangs, keeps it from what must be done at once."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.coordination.records import TopicConfig
+from seaweedq.errors import Unavailable
+from tests.support.brokers.in_process import Gate, publish
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+
+
+def leader(together: InLoop) -> Broker:
+    (found,) = [broker for broker in together.brokers if broker.election.is_leader]
+    return found
+
+
+async def fails_over(together: InLoop) -> None:
+    """A broker that is not the leader dies, and its segment is another's soon."""
+    here = leader(together)
+    dead = next(broker for broker in together.brokers if broker is not here)
+    await here.admin.create("t", TopicConfig(initial_segments=len(together.brokers)))
+    topic = here.catalog.topic("t")
+    await together.crash(dead)
+    await until(lambda: not here.catalog.owned_by(dead.membership.broker), "its segments are still the dead one's")
+    await publish(here, topic, "1")
+
+
+@pytest.mark.parametrize("chore", ["ending deletions", "balancing", "sweep"])
+async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chore: str) -> None:
+    async with in_loop(tmp_path) as together:
+        held = leader(together).leader
+        assert held
+        (found,) = [one for one in held._chores if one._name == chore]
+        hangs = Gate()
+        found._work = hangs
+        found._due_s = 0
+        held.wake()
+        await hangs.reached.wait()
+        await fails_over(together)
+
+
+async def test_a_chore_that_fails_in_any_way_is_done_again(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together:
+        held = leader(together).leader
+        assert held
+        chore = held._chores[0]
+        errors = [Unavailable("first"), KeyError("second")]
+        done = asyncio.Event()
+
+        async def work() -> None:
+            if errors:
+                raise errors.pop(0)
+            done.set()
+
+        chore._work, chore._every_s, chore._due_s = work, 0, 0
+        for _ in range(3):
+            held.wake()
+            await asyncio.sleep(0.05)
+        assert done.is_set()
+
+
+async def test_recoveries_are_broken_off_when_the_broker_stops(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 3) as together:
+        here = leader(together)
+        hangs = Gate()
+        here.recovery._replay_all = hangs  # type: ignore[method-assign]
+        dead = next(broker for broker in together.brokers if broker is not here)
+        await together.crash(dead)
+        await hangs.reached.wait()
+        async with asyncio.timeout(5):
+            await here.stop()
+        assert here.leader
+        assert not here.leader._recovering
+
+
+async def test_a_round_looks_at_no_segment_of_the_living(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together:
+        here = leader(together)
+        await here.admin.create("t", TopicConfig(initial_segments=100))
+        assert here.leader
+        looked: list[str | None] = []
+        owned_by = here.leader._owned_by
+        here.leader._owned_by = lambda owner: (looked.append(owner), owned_by(owner))[1]  # type: ignore[method-assign]
+        await here.leader.round()
+        assert looked == []
+
+
+async def test_a_broker_that_is_still_starting_is_given_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_loop(tmp_path) as together:
+        here = leader(together)
+        gate = Gate()
+
+        monkeypatch.setattr(JournalRecovery, "recover_own", gate)
+        starting = asyncio.create_task(together.begin())
+        await gate.reached.wait()
+        await until(lambda: len(here.roster.brokers) == 3)
+        late = together.brokers[2]
+        await here.admin.create("t", TopicConfig(initial_segments=6))
+        await together.crash(next(broker for broker in together.brokers[:2] if broker is not here))
+        await until(lambda: len(here.catalog.owners()) == 1)
+        assert not here.catalog.owned_by(late.membership.broker)
+        gate.open.set()
+        await starting
+        await until(lambda: bool(here.catalog.owned_by(late.membership.broker)), "it gets its share once it serves")
+        await late.stop()

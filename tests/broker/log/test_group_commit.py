@@ -1,0 +1,220 @@
+"""The group commit: all or nothing, dense offsets after failures, and no answer that is not durable."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from seaweedq.broker.log.append import Append
+from seaweedq.broker.log.open_segment import InFlight
+from seaweedq.errors import Fenced, JournalUnavailable, NotReady
+from seaweedq.invariants import InvariantViolated
+from seaweedq.journal.memory_journal import MemoryJournal
+from seaweedq.segments.frames import Frame, FrameKind
+from seaweedq.segments.producers import Duplicate, New, Sequences
+from tests.support.brokers.commit_parts import append, give, running, segment, single, values
+
+
+class Fate:
+    """What becomes of each append: `errors` are raised in turn, None lets one pass; `gate` holds them up."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self.errors = list(errors)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.entered = asyncio.Event()
+
+    async def __call__(self, frames: Sequence[Frame]) -> None:
+        self.entered.set()
+        await self.gate.wait()
+        error = self.errors.pop(0) if self.errors else None
+        if error:
+            raise error
+
+
+FULL = JournalUnavailable("the disk is full")
+
+
+async def test_what_waits_becomes_one_commit_in_the_order_of_the_requests() -> None:
+    fate = Fate()
+    fate.gate.clear()
+    journal, one, two = MemoryJournal(fate), segment(1), segment(2)
+    async with running(journal) as commit:
+        first = give(commit, append(one, b"first"))
+        await fate.entered.wait()
+        waiting = [give(commit, append(one, b"%d" % n), append(two, b"%d" % n)) for n in range(5)]
+        fate.gate.set()
+        await asyncio.gather(first, *waiting)
+    assert [len(c.frames) for c in journal.commits] == [1, 10]
+    assert values(one) == [b"first", *(b"%d" % n for n in range(5))]
+    assert values(two) == [b"%d" % n for n in range(5)]
+    assert [f.first_offset for f in journal.commits[1].frames if f.segment == 1] == [1, 2, 3, 4, 5]
+
+
+async def test_a_failed_commit_takes_nothing_and_leaves_no_hole() -> None:
+    journal, one, two = MemoryJournal(Fate(None, FULL, FULL, None)), segment(1), segment(2)
+    async with running(journal) as commit:
+        await give(commit, append(one, b"a"))
+        for _ in range(2):
+            with pytest.raises(JournalUnavailable):
+                await give(commit, append(one, b"lost"), append(two, b"lost"))
+        assert (one.end, two.end) == (1, 0)
+        assert await give(commit, append(one, b"b"), append(two, b"c")) == [1, 0]
+    assert (values(one), values(two)) == ([b"a", b"b"], [b"c"])
+    assert commit.committed == journal.commits[-1].number == 1
+
+
+async def test_singles_fail_and_succeed_together_each_with_its_own_offset() -> None:
+    journal, one = MemoryJournal(Fate(FULL, None)), segment()
+    async with running(journal) as commit:
+        lost = [commit.append_single(one, 0, single(b"%d" % n), None) for n in range(3)]
+        assert [type(e) for e in await asyncio.gather(*lost, return_exceptions=True)] == [JournalUnavailable] * 3
+        kept = [commit.append_single(one, 0, single(b"%d" % n), None) for n in range(3)]
+        assert await asyncio.gather(*kept) == [0, 1, 2]
+    assert values(one) == [b"0", b"1", b"2"]
+
+
+async def test_a_failed_sequence_is_new_again_and_a_durable_one_a_duplicate() -> None:
+    one, sequences = segment(), Sequences("p", 0, 0)
+    async with running(MemoryJournal(Fate(FULL, None))) as commit:
+        for expected in (JournalUnavailable, int):
+            assert one.judge(0, sequences, 1) == New()
+            done = commit.append_single(one, 0, single(b"x"), sequences)
+            assert one.judge(0, sequences, 1) == InFlight(done)
+            [outcome] = await asyncio.gather(done, return_exceptions=True)
+            assert isinstance(outcome, expected)
+    assert one.judge(0, sequences, 1) == Duplicate(0, 0)
+
+
+async def test_a_lease_that_ends_before_the_answer_is_no_yes() -> None:
+    fate, valid = Fate(), [True]
+    fate.gate.clear()
+    one, told = segment(), []
+    acks = Frame(FrameKind.ACKS, "t", 0, 0, 0, 0, 0, (), 0, b"")
+    async with running(MemoryJournal(fate), valid) as commit:
+        batch, alone = give(commit, append(one, b"a")), commit.append_single(one, 0, single(b"b"), None)
+        other = commit.append_frame(acks)
+        other.add_done_callback(lambda number: told.append(number.result()))
+        await fate.entered.wait()
+        valid[0] = False
+        fate.gate.set()
+        outcomes = await asyncio.gather(batch, alone, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [NotReady] * 2
+        assert await other == 0
+        with pytest.raises(NotReady, match="lease"):
+            commit.check_lease()
+    assert one.end == 2, "what is durable keeps its offsets"
+    assert told == [0], "and its commit"
+
+
+async def test_who_waits_when_it_ends_is_told_and_nothing_more_is_taken() -> None:
+    fate, one = Fate(), segment()
+    fate.gate.clear()
+    async with running(MemoryJournal(fate)) as commit:
+        under_way = give(commit, append(one, b"a"))
+        await fate.entered.wait()
+        waiting = give(commit, append(one, b"b"))
+    outcomes = await asyncio.gather(under_way, waiting, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [NotReady] * 2
+    with pytest.raises(NotReady):
+        give(commit, append(one, b"c"))
+    assert one.end == 0
+
+
+async def test_a_fence_ends_it_for_good() -> None:
+    one = segment()
+    async with running(MemoryJournal(Fate(None, Fenced("taken over")))) as commit:
+        await give(commit, append(one, b"a"))
+        with pytest.raises(Fenced):
+            await give(commit, append(one, b"b"))
+        with pytest.raises(NotReady):
+            give(commit, append(one, b"c"))
+    assert values(one) == [b"a"]
+
+
+async def test_whoever_goes_away_loses_only_the_answer() -> None:
+    fate, one = Fate(), segment()
+    fate.gate.clear()
+    async with running(MemoryJournal(fate)) as commit:
+        gone, stays = give(commit, append(one, b"a")), give(commit, append(one, b"b"))
+        await fate.entered.wait()
+        gone.cancel()
+        fate.gate.set()
+        await stays
+        await commit.quiet()
+    assert values(one) == [b"a", b"b"]
+
+
+async def test_quiet_waits_for_what_was_added_before_and_not_for_what_comes_after() -> None:
+    fate, one = Fate(FULL, None), segment()
+    fate.gate.clear()
+    async with running(MemoryJournal(fate)) as commit:
+        await asyncio.wait_for(commit.quiet(), 1)
+        give(commit, append(one, b"a"))
+        await fate.entered.wait()
+        quiet = asyncio.create_task(commit.quiet())
+        await asyncio.sleep(0)
+        assert not quiet.done()
+        fate.gate.set()
+        await asyncio.wait_for(quiet, 1)
+    assert one.end == 0
+
+
+async def test_a_large_backlog_is_cut_into_commits_and_none_is_forgotten() -> None:
+    fate, one = Fate(), segment()
+    fate.gate.clear()
+    journal = MemoryJournal(fate)
+    async with running(journal) as commit:
+        first = give(commit, append(one, b"x"))
+        await fate.entered.wait()
+        waiting = [give(commit, append(one, bytes(9 * 1024 * 1024))) for _ in range(8)]
+        fate.gate.set()
+        await asyncio.gather(first, *waiting)
+    assert [len(c.frames) for c in journal.commits] == [1, 3, 3, 2]
+    assert one.end == 9
+
+
+@pytest.mark.parametrize("window", [1, 3])
+async def test_a_commit_can_be_released_only_behind_those_who_wait_for_its_frames(window: int) -> None:
+    """An ack pins its commit when it is told the commit's number; the upkeep may look at any step of the loop."""
+    journal, told, looks = MemoryJournal(), [], []
+    journal.window = window
+    acks = Frame(FrameKind.ACKS, "t", 0, 0, 0, 0, 0, (), 0, b"")
+
+    async def look_at_each_step() -> None:
+        while True:
+            looks.append((commit.committed, list(told)))
+            await asyncio.sleep(0)
+
+    async with running(journal) as commit:
+        looking = asyncio.create_task(look_at_each_step())
+        for n in range(20):
+            commit.append_frame(acks).add_done_callback(lambda number: told.append(number.result()))
+            for _ in range(n % 4):
+                await asyncio.sleep(0)
+        await commit.quiet()
+        assert len(told) == 20, "who is quiet has been told"
+        looking.cancel()
+    numbers = [c.number for c in journal.commits]
+    assert {committed for committed, _ in looks} >= set(numbers)
+    for committed, known in looks:
+        assert {number for number in numbers if number <= committed} <= set(known)
+
+
+async def test_an_append_that_breaks_an_invariant_is_refused_and_the_next_one_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal, one, two = MemoryJournal(), segment(1), segment(2)
+    async with running(journal) as commit:
+        await give(commit, append(one, b"a"))
+        torn = Append(two, append(two, b"b", b"c").encoded, append(two, b"b").waiters)
+        with pytest.raises(InvariantViolated, match="segment 2 of 't' has 2 rows, and its waiters wait for 1"):
+            await give(commit, append(one, b"lost"), torn)
+        one.next = 0
+        with pytest.raises(InvariantViolated, match="gives out offset 0, and its tail ends at 1"):
+            await give(commit, append(one, b"lost"))
+        one.next = 1
+        assert await give(commit, append(one, b"d"), append(two, b"e")) == [1, 0]
+    assert (values(one), values(two)) == ([b"a", b"d"], [b"e"])
+    assert [len(c.frames) for c in journal.commits] == [1, 2]
+    assert caplog.text.count("invariant violated: ") == 2

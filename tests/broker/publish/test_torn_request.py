@@ -1,0 +1,73 @@
+"""A request to two segments, of which one slice fails and the other meets a segment that was merged meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq.errors import JournalUnavailable, NotOwner
+from seaweedq.segments.keyhash import hash_key
+from seaweedq.segments.keyrange import KEY_SPACE
+from tests.support.brokers.in_process import Gate
+from tests.support.brokers.in_process_cluster import until
+from tests.support.reshape.scene import Scene, scene
+
+# Who is killed between two steps leaves coroutines behind that never began.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+PATH = "/v1/topics/t/messages"
+LEFT = [key for n in range(40) if hash_key(key := f"k{n}") < KEY_SPACE // 2][:3]
+RIGHT = [key for n in range(40) if hash_key(key := f"k{n}") >= KEY_SPACE // 2][:3]
+BODY = {"messages": [{"key": key, "value": key} for pair in zip(LEFT, RIGHT, strict=True) for key in pair]}
+HEADERS = {"Producer-Id": "p", "Producer-Sequence": "0"}
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Scene]:
+    async with scene(tmp_path, 2, count=2) as made:
+        yield made
+
+
+async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: Scene) -> None:
+    """Both parts know no producer and have grown together: one half must not pass for the request."""
+    one, two = await here.owner(0), await here.owner(1)
+    assert one is not two
+    gate, tries = Gate(), one.publisher._elsewhere._owners.append
+
+    async def held(*arguments: Any) -> Any:
+        if gate.open.is_set():
+            return await tries(*arguments)
+        await gate()
+        raise NotOwner("the answer of one who has it no more")
+
+    one.publisher._elsewhere._owners.append = held  # type: ignore[method-assign]
+    written = one.journal.append
+
+    async def fails(frames: Any) -> int:
+        one.journal.append = written  # type: ignore[method-assign]
+        raise JournalUnavailable("for once")
+
+    one.journal.append = fails  # type: ignore[method-assign]
+    async with here.cluster.client(one) as http:
+        asking = asyncio.create_task(http.post(PATH, json=BODY, headers=HEADERS))
+        async with asyncio.timeout(10):
+            await gate.reached.wait()
+        assert await one.mover.move(here.known(one), 0, two.membership.broker)
+        await until(lambda: two.catalog.segments(here.known(two))[0].owner == two.membership.broker)
+        await two.planner.plan(here.known(two), [0, 1])
+        await here.until_sealed(0, 1)
+        await until(lambda: 2 in one.catalog.segments(here.known(one)))
+        gate.open.set()
+        answer = await asking
+        assert answer.status_code == 503, answer.text
+        answer = await http.post(PATH, json=BODY, headers=HEADERS)
+        assert answer.status_code == 200, answer.text
+        ids = answer.json()["ids"]
+        assert sorted(ids) == [f"2-{n}" for n in range(6)]
+        await two.planner.plan(here.known(two), [2])
+        await here.until_sealed(2)
+        again = await http.post(PATH, json=BODY, headers=HEADERS)
+        assert (again.json()["ids"], again.json()["duplicate"]) == (ids, True)

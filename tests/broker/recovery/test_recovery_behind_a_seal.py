@@ -1,0 +1,41 @@
+"""A commit that failed just before the seal may still be on the disk: recovery does not bring it behind the seal."""
+
+from pathlib import Path
+
+from seaweedq.broker.recovery.replay import Replay
+from seaweedq.broker.reshape.replacer import Replacer
+from seaweedq.coordination.records import TopicConfig
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.frames import Frame, FrameKind
+from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import Single, rows_of_singles
+from tests.support.brokers.commit_parts import committed
+from tests.support.brokers.in_process_cluster import in_loop, until
+
+
+async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) -> None:
+    async def never(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(Replacer, "_replace", never)  # the seal is in the chain, and the owner dies before the records
+    async with in_loop(tmp_path, 1) as together:
+        (broker,) = together.brokers
+        await broker.admin.create("t", TopicConfig())
+        topic = broker.catalog.topic("t")
+        message = Single("k", b"1", None, broker.clock.now_us(), None)
+        await broker.publisher.single(topic, message, None)
+        await broker.planner.plan(topic, [0], [1 << 30])
+        chain = Chain(together.store, "t", 0)
+        await until(lambda: (opened := topic.opened.get(0)) is not None and opened.sealed)
+        rows = rows_of_singles([message], topic.layout)
+        frames = [
+            Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), message.timestamp_us, rows.serialize())
+            for first in (0, 1)
+        ]
+        recovery = Replay(broker.catalog, together.coordination, together.store, broker.entries)
+        done = await recovery.replay(broker.membership.broker, committed(frames))
+        assert done.rows == 0
+        await chain.open()
+        assert chain.end == 1
+        assert chain.last is not None
+        assert chain.last.seal is not None

@@ -1,0 +1,220 @@
+"""Plans that a move was first to undo, and transactions whose answers are lost: nothing comes back that was undone, and
+nothing stays locked that is done."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig
+from seaweedq.errors import CoordinationUnavailable
+from tests.support.brokers.in_process import Gate, publish
+from tests.support.brokers.in_process_cluster import until
+from tests.support.reshape.lives import Lives, lives
+
+# Who is killed between two steps leaves coroutines behind that never began.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+HALF = 2**30
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Lives]:
+    async with lives(tmp_path, 2, publish_timeout_s=5) as made:
+        yield made
+
+
+async def make(cluster: Lives, segments: int = 1) -> tuple[Broker, Broker, Topic]:
+    """The topic, all of whose segments are at the first broker that is given back, and both know it."""
+    one, two = cluster.brokers
+    await one.admin.create("t", TopicConfig(initial_segments=segments))
+    topic, there = one.catalog.topic("t"), await two.catalog.known("t")
+    for number, record in two.catalog.segments(there).items():
+        if record.owner == two.membership.broker:
+            assert await two.mover.move(there, number, one.membership.broker)
+    await until(lambda: all(r.owner == one.membership.broker for r in one.catalog.segments(topic).values()))
+    return one, two, topic
+
+
+async def truth(cluster: Lives) -> dict[int, SegmentRecord]:
+    """The records as coordination has them."""
+    page = await cluster.coordination.range("segments/t/", limit=100)
+    return {keys.SEGMENTS.parse(e.key)[2]: keys.SEGMENTS.decode(e.value) for e in page.entries}
+
+
+def lose(cluster: Lives, about: Callable[[SegmentRecord], bool], happens: bool, times: int = 1) -> None:
+    """The answers to the next transactions that write such a record are lost."""
+    left = times
+
+    async def lost(writes: Any) -> None:
+        nonlocal left
+        put = [keys.SEGMENTS.decode(w.value) for w in writes if w.key.startswith("segments/t/")]
+        if left and any(map(about, put)):
+            left -= 1
+            raise CoordinationUnavailable("lost")
+
+    if happens:
+        cluster.coordination.after = lost
+    else:
+        cluster.coordination.before = lost
+
+
+def is_planned(record: SegmentRecord) -> bool:
+    return record.intent is not None and record.intent.state == "planned"
+
+
+def is_committed(record: SegmentRecord) -> bool:
+    return record.intent is not None and record.intent.state == "committed"
+
+
+def is_sealed(record: SegmentRecord) -> bool:
+    return record.state == "sealed"
+
+
+async def done(cluster: Lives, sealed: int) -> None:
+    """That many segments are sealed, and nothing is under way."""
+    for _ in range(400):
+        records = await truth(cluster)
+        if sum(map(is_sealed, records.values())) == sealed and not any(r.intent for r in records.values()):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(await truth(cluster))
+
+
+async def read(cluster: Lives, broker: Broker, segment: int) -> Any:
+    async with cluster.client(broker) as http:
+        answer = await http.get(f"/v1/topics/t/segments/{segment}/messages?offset=0")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def planned_and_held(owner: Broker, topic: Topic) -> Gate:
+    """The owner has a plan for both segments, and waits before it commits it until the gate is open."""
+    replacer, gate = owner.reshaper._replacer, Gate()
+    opens = replacer._open
+
+    async def slow(*arguments: Any) -> Any:
+        found = await opens(*arguments)
+        await gate()
+        return found
+
+    replacer._open = slow  # type: ignore[method-assign]
+    await owner.planner.plan(topic, [0, 1])
+    async with asyncio.timeout(10):
+        await gate.reached.wait()
+    return gate
+
+
+@pytest.mark.parametrize("moved", [0, 1])
+async def test_a_plan_that_a_move_has_undone_is_not_committed(cluster: Lives, moved: int) -> None:
+    """The owner is still flushing ahead when a move of one of the segments goes through."""
+    one, two, topic = await make(cluster, 2)
+    await publish(one, topic, "1", "2", "3", "4", "5")
+    gate = await planned_and_held(one, topic)
+    assert await one.mover.move(topic, moved, two.membership.broker)
+    records = await truth(cluster)
+    assert not any(record.intent for record in records.values())
+    gate.open.set()
+    await asyncio.sleep(0.3)
+    assert await truth(cluster) == records, "what was undone has come back"
+    assert not one.ownership.locks.held()
+    await publish(one, topic, "6", "7", "8", "9", "10")
+
+
+@pytest.mark.parametrize("happens", [True, False])
+@pytest.mark.parametrize("about", [is_committed, is_sealed])
+async def test_an_answer_that_is_lost(cluster: Lives, about: Callable[[SegmentRecord], bool], happens: bool) -> None:
+    one, two, topic = await make(cluster)
+    await publish(one, topic, "1", "2", "3")
+    lose(cluster, about, happens)
+    await one.planner.plan(topic, [0], [HALF])
+    await done(cluster, sealed=1)
+    await publish(one, topic, "4", "5")
+    await asyncio.sleep(1.2)  # it looks once a second
+    for broker in (one, two):
+        page = await read(cluster, broker, 0)
+        assert [message["value"] for message in page["messages"]] == [1, 2, 3]
+        assert (page["sealed"], page["successors"]) == (True, [1, 2])
+    assert not one.ownership.locks.held()
+    await one.planner.plan(topic, [1])
+    await done(cluster, sealed=2)
+
+
+async def test_a_plan_whose_answer_is_lost_stands(cluster: Lives) -> None:
+    one, _, topic = await make(cluster)
+    lose(cluster, is_planned, happens=True)
+    with pytest.raises(CoordinationUnavailable):
+        await one.planner.plan(topic, [0], [HALF])
+    await done(cluster, sealed=1)
+    assert sorted(await truth(cluster)) == [0, 1, 2]
+
+
+async def test_a_plan_that_was_not_written_uses_up_no_ids(cluster: Lives) -> None:
+    one, _, topic = await make(cluster)
+    lose(cluster, is_planned, happens=False)
+    with pytest.raises(CoordinationUnavailable):
+        await one.planner.plan(topic, [0], [HALF])
+    await one.planner.plan(topic, [0])
+    await done(cluster, sealed=1)
+    assert sorted(await truth(cluster)) == [0, 1]
+
+
+@pytest.mark.parametrize("happens", [True, False])
+async def test_the_answer_to_a_move_that_undoes_a_plan_is_lost(cluster: Lives, happens: bool) -> None:
+    """Whichever comes to pass, the move or the plan, the other one does not."""
+    one, two, topic = await make(cluster, 2)
+    await publish(one, topic, "1", "2", "3")
+    gate = await planned_and_held(one, topic)
+    theirs = two.membership.broker
+    lose(cluster, lambda record: record.owner == theirs, happens)
+    assert await one.mover.move(topic, 0, theirs) == happens
+    gate.open.set()
+    if happens:
+        await asyncio.sleep(0.3)
+        records = await truth(cluster)
+        assert [(r.owner, r.intent) for r in records.values()] == [(theirs, None), (one.membership.broker, None)]
+    else:
+        await done(cluster, sealed=2)
+    await publish(one, topic, "4", "5", "6", "7")
+    assert not one.ownership.locks.held()
+
+
+@pytest.mark.parametrize("happens", [True, False])
+async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster: Lives, happens: bool) -> None:
+    """Recovery has handed the two segments to different brokers: the second one is given to the owner of the first."""
+    one, two, topic = await make(cluster, 2)
+    mine, theirs = one.membership.broker, two.membership.broker
+    await publish(one, topic, "1", "2", "3", "4")
+    assert await one.mover.move(topic, 1, theirs)
+    records = one.catalog.records(topic)
+    first = 2
+    half, whole = records[0][0].high, records[1][0].high
+    intent = Intent(first, "committed", (0, 1), (Successor(2, 0, half + 9), Successor(3, half + 9, whole)))
+    lose(cluster, lambda record: is_committed(record) and record.owner == mine, happens)
+    writes = [
+        Put(keys.SEGMENTS.key("t", topic.record.incarnation, n), keys.SEGMENTS.encode(replace(r, intent=intent)))
+        for n, (r, _) in records.items()
+    ]
+    cluster.coordination.after, after = nothing, cluster.coordination.after
+    cluster.coordination.before, before = nothing, cluster.coordination.before
+    assert await cluster.coordination.commit([], writes)
+    cluster.coordination.after, cluster.coordination.before = after, before
+    await done(cluster, sealed=2)
+    found = [message["value"] for n in (0, 1) for message in (await read(cluster, one, n))["messages"]]
+    assert sorted(found) == [1, 2, 3, 4]
+    await asyncio.sleep(1.2)
+    for broker in (one, two):
+        assert not broker.ownership.locks.held()
+    await publish(two, two.catalog.topic("t"), "5", "6", "7")
+
+
+async def nothing(writes: Any) -> None:
+    pass

@@ -1,0 +1,102 @@
+"""An owner that is believed dead seals nothing but what another sealed already, and commits no plan that is not its."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.log.entry_writer import Source
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.recovery import replay as recover
+from seaweedq.broker.recovery.replay import Replay
+from seaweedq.broker.reshape.sealer import Sealer
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.coordination.records import Intent, TopicConfig
+from seaweedq.errors import Fenced
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.frames import Frame, FrameKind
+from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import Single, rows_of_singles
+from tests.support.brokers.commit_parts import committed
+from tests.support.brokers.in_process_cluster import in_loop, until
+
+
+def message(broker: Broker) -> Single:
+    return Single("k", b"1", None, broker.clock.now_us(), None)
+
+
+async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_so_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(recover, "BATCH_BYTES", 1)
+    monkeypatch.setattr(Sealer, "flush_ahead", nothing)
+    fenced: list[Fenced] = []
+    seal_one = Sealer._seal_one
+    async with in_loop(tmp_path, 1) as together:
+        (broker,) = together.brokers
+        await broker.admin.create("t", TopicConfig())
+        topic = broker.catalog.topic("t")
+        one = message(broker)
+        for offset in (0, 1):
+            assert await broker.publisher.single(topic, one, None) == (0, offset, False)
+        rows = rows_of_singles([one], topic.layout)
+        frames = [
+            Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), one.timestamp_us, rows.serialize())
+            for first in (0, 1)
+        ]
+        recovery = Replay(broker.catalog, together.coordination, together.store, broker.entries)
+
+        async def behind_a_first_entry(self: Sealer, topic: Topic, intent: Intent, segment: OpenSegment, *now: int):
+            chain = Chain(together.store, "t", 0)
+            await chain.open()
+            if not fenced and chain.end == 0:  # a recovery has put its first entry; a second one is to follow
+                record, _ = broker.catalog.segment(topic, 0)
+                await recovery._append_entry(Source.of("t", 0, record, topic.layout), chain, frames[:1])
+            try:
+                await seal_one(self, topic, intent, segment, *now)
+            except Fenced as error:
+                fenced.append(error)
+                raise
+
+        monkeypatch.setattr(Sealer, "_seal_one", behind_a_first_entry)
+        await broker.planner.plan(topic, [0], [1 << 30])
+        await until(lambda: len(fenced) >= 1)
+        await recovery.replay(broker.membership.broker, committed(frames))
+        chain = Chain(together.store, "t", 0)
+        await chain.open()
+        assert chain.end == 2
+        assert chain.last is not None
+        assert chain.last.seal is None
+        monkeypatch.undo()
+
+
+async def test_a_plan_that_a_move_has_undone_meanwhile_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush_ahead = Sealer.flush_ahead
+    moved = asyncio.Event()
+    async with in_loop(tmp_path, 2) as together:
+        one, two = together.brokers
+        await one.admin.create("t", TopicConfig())
+        mine = one.catalog.topic("t")
+        assert one.catalog.segment(mine, 0)[0].owner == one.membership.broker
+        await one.publisher.single(mine, message(one), None)
+
+        async def beside_a_move(self: Sealer, segment: OpenSegment) -> None:
+            await flush_ahead(self, segment)
+            if self is one.reshaper._sealer and not moved.is_set():
+                assert await one.mover.move(mine, 0, two.membership.broker)
+                moved.set()
+
+        monkeypatch.setattr(Sealer, "flush_ahead", beside_a_move)
+        await one.planner.plan(mine, [0], [1 << 30])
+        await moved.wait()
+        await until(lambda: not one.reshaper.under_way)
+        await two.catalog.load()
+        records = two.catalog.segments(two.catalog.topic("t"))
+        assert list(records) == [0]
+        assert (records[0].owner, records[0].intent) == (two.membership.broker, None)

@@ -1,0 +1,180 @@
+"""Subscriptions go on over splits, merges and rolls: each message once, a key's in order, behind its predecessors."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.brokers.in_process_cluster import in_loop
+from tests.support.brokers.reshaped import (
+    TOPIC,
+    beside,
+    change_all,
+    check_all_once_in_order,
+    make,
+    opened,
+    publishing,
+    records,
+    replace,
+)
+from tests.support.brokers.subscribing import SUBSCRIPTION, ack, consume, create, everywhere, lag, publish, pull
+
+
+@pytest.mark.parametrize("arrow", [False, True], ids=["json", "arrow"])
+async def test_each_message_comes_once_and_in_order_and_nothing_is_left(tmp_path: Path, arrow: bool) -> None:
+    async with in_loop(tmp_path) as together, everywhere(together) as clients:
+        await make(together.brokers[0], 2)
+        await create(clients[0])
+        changed = asyncio.Event()
+        async with beside(consume(clients, changed.is_set)) as tasks, publishing(together, arrow) as published:
+            await change_all(together)
+            await asyncio.sleep(0.1)
+            published.ending = True
+            await asyncio.sleep(0.1)
+            changed.set()
+        check_all_once_in_order(tasks[0].result(), published.taken)
+        left = await lag(clients[1])
+        assert {one["segment"] for one in left} == set(opened(together.brokers[0]))
+        assert sum(one["messages"] for one in left) == 0
+        await create_late(clients, published.taken)
+
+
+async def create_late(clients: list[httpx.AsyncClient], taken: dict[str, int]) -> None:
+    """A subscription that is made when all is over reads the same from the first segments on."""
+    assert (await clients[0].delete(SUBSCRIPTION)).status_code == 204
+    await create(clients[1])
+    assert sum(one["messages"] for one in await lag(clients[0])) == sum(taken.values())
+    check_all_once_in_order(await consume(clients, lambda: True), taken)
+
+
+async def test_a_successor_waits_until_all_its_predecessors_are_acked(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together, everywhere(together) as (http, other):
+        await make(together.brokers[0], 2)
+        await create(http)
+        before = await publish(http, 0)
+        merged = (await replace(together, opened(together.brokers[0])))[0]
+        behind = await publish(other, 1)
+        assert {id.split("-")[0] for id in behind} == {str(merged)}
+        first = await pull(http)
+        assert sorted(message["id"] for message in first) == sorted(before)
+        assert await pull(other, consumer="another") == []
+        by_segment = [[m["id"] for m in first if m["segment"] == segment] for segment in (0, 1)]
+        await ack(other, by_segment[0])
+        await ack(http, by_segment[1][1:])
+        assert await pull(http) == await pull(other, consumer="another") == []
+        left = {one["segment"]: one for one in await lag(other)}
+        assert {n: one["messages"] for n, one in left.items()} == {1: 1, merged: len(behind)}
+        assert left[merged]["acked_to"] == 0
+        assert left[merged]["bytes"] > 0
+        waiting = asyncio.create_task(pull(other, wait_s=20))
+        await asyncio.wait([waiting], timeout=0.1)
+        await ack(http, by_segment[1][:1])
+        assert sorted(m["id"] for m in await asyncio.wait_for(waiting, 5)) == sorted(behind)
+
+
+async def test_a_pull_waits_for_a_segment_that_is_being_replaced_and_never_says_that_there_is_nothing(
+    tmp_path: Path,
+) -> None:
+    async with in_loop(tmp_path) as together, everywhere(together) as clients:
+        one = together.brokers[0]
+        topic = await make(one)
+        await create(clients[0])
+        await publish(clients[1], 0)
+        held, go_on = asyncio.Event(), asyncio.Event()
+        quiet = one.commit.quiet
+
+        async def slow() -> None:
+            held.set()
+            await go_on.wait()
+            await quiet()
+
+        one.commit.quiet = slow  # type: ignore[method-assign]
+        await one.planner.plan(topic, [0], [1_000_000_000])
+        await held.wait()
+        pulls = [asyncio.create_task(pull(http, consumer=str(n))) for n, http in enumerate(clients)]
+        fetch = asyncio.create_task(clients[1].get(f"{TOPIC}/segments/0/messages"))
+        shown = asyncio.create_task(clients[1].get(TOPIC))
+        done, _ = await asyncio.wait([*pulls, fetch, shown], timeout=0.5)
+        assert not done
+        go_on.set()
+        one.commit.quiet = quiet  # type: ignore[method-assign]
+        async with asyncio.timeout(5):
+            assert len((await asyncio.gather(*pulls))[0]) in (0, 40)
+            assert len([m for found in await asyncio.gather(*pulls) for m in found]) == 40
+            assert len((await fetch).json()["messages"]) == 40
+            assert (await shown).json()["messages"] == 40
+
+
+async def test_what_has_expired_holds_nothing_up(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together, everywhere(together) as clients:
+        await make(together.brokers[0])
+        await create(clients[0])
+        for number in (0, 1):
+            messages = [{"value": n, "expires_in_s": 0.01} for n in range(3)]
+            assert (await clients[0].post(f"{TOPIC}/messages", json={"messages": messages})).status_code == 200
+            await replace(together, [number])
+        ids = await publish(clients[1], 0)
+        await asyncio.sleep(0.05)
+        assert [message["id"] for message in await pull(clients[0])] == ids
+
+
+async def test_what_was_acked_of_a_segment_that_is_done_stays_acked(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together, everywhere(together) as (http, other):
+        await make(together.brokers[0])
+        await create(http)
+        ids = await publish(http, 0)
+        await ack(http, [message["id"] for message in await pull(http)])
+        await replace(together, [0], 2)
+        assert await pull(http) == []
+        for broker in together.brokers:
+            await broker.dispatcher.checkpoint()
+        await ack(other, ids)
+        answer = await http.post(f"{SUBSCRIPTION}/ack", json={"ids": ["0-0", "0-40", "0-40", "1-0", "77-0"]})
+        assert answer.json() == {"acked": 1, "unknown": ["0-40", "1-0", "77-0"]}
+
+
+async def test_a_subscription_is_handed_on_amid_its_way(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together, everywhere(together) as clients:
+        one, two = together.brokers
+        await make(one)
+        await create(clients[0])
+        await publish(clients[0], 0)
+        await replace(together, await replace(together, [0], 2), 3, [one, two, one])
+        await publish(clients[1], 1)
+        await ack(clients[0], [message["id"] for message in await pull(clients[0])])
+        first = await pull(clients[0], 10)
+        holder = next(b for b in together.brokers if b.dispatcher.names())
+        await holder.dispatcher.hand_on(holder.catalog.topic("t"), "s")
+        await ack(clients[1], [message["id"] for message in first])
+        rest = await consume(clients, lambda: True)
+        assert len({(m["key"], m["value"]) for m in first} | {(key, n) for _, _, key, n in rest}) == 40
+        assert sum(one["messages"] for one in await lag(clients[1])) == 0
+        holder = next(b for b in together.brokers if b.dispatcher.names())
+        subscription = await holder.dispatcher.open(holder.catalog.topic("t"), "s")
+        assert set(subscription.frontier.open) == set(opened(one))
+        assert subscription.frontier.done == {n for n, r in records(one).items() if r.state == "sealed"}
+
+
+async def test_what_is_done_is_not_looked_at_again(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together, everywhere(together) as clients:
+        one, two = together.brokers
+        await make(one)
+        await create(clients[0])
+        number = 0
+        for n in range(5):
+            await publish(clients[0], n)
+            (number,) = await replace(together, [number], 1, [one])
+        await consume(clients, lambda: True)
+        holder = next(b for b in together.brokers if b.dispatcher.names())
+        await holder.dispatcher.checkpoint()
+        other = two if holder is one else one
+        await holder.dispatcher.hand_on(holder.catalog.topic("t"), "s")
+        topic = other.catalog.topic("t")
+        for sealed in [n for n in topic.opened if records(other)[n].state == "sealed"]:
+            del topic.opened[sealed]
+        subscription = await other.dispatcher.open(topic, "s")
+        assert await other.dispatcher.pull(topic, "s", None, 10, 0) == []
+        await other.dispatcher.checkpoint()
+        assert set(topic.opened) <= {number}
+        assert set(subscription.cursors) <= {number}

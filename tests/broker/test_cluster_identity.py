@@ -1,0 +1,107 @@
+"""A store, a coordination and a secret that are not of each other are found out before any harm is done."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from seaweedq.api.app import Application
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.cluster_identity import cluster_of
+from seaweedq.broker.leader.rebalancer import Evening
+from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.cli.server.journals import journal_setup
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.memory import MemoryCoordination
+from seaweedq.coordination.records import TopicConfig
+from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
+from seaweedq.settings import Settings
+from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
+
+
+async def claim(coordination: Coordination, store: MemoryStore) -> str:
+    return await cluster_of(coordination, store, SystemIds(), SystemClock(), "these")
+
+
+async def test_all_that_begin_at_once_are_of_one_cluster_and_so_ever_after() -> None:
+    coordination, store = MemoryCoordination(SystemClock()), MemoryStore()
+    found = await asyncio.gather(*(claim(coordination, store) for _ in range(8)))
+    assert set(found) == {await claim(coordination, store)}
+
+
+async def test_a_fresh_store_under_a_coordination_that_has_one_is_refused_and_left_empty() -> None:
+    coordination, store = MemoryCoordination(SystemClock()), MemoryStore()
+    await claim(coordination, store)
+    other = MemoryStore()
+    with pytest.raises(UnfitStore, match=r"these: .*not its store"):
+        await claim(coordination, other)
+    assert await other.list("") == []
+    await claim(coordination, store)
+
+
+async def test_a_fresh_coordination_under_a_store_that_has_one_is_refused() -> None:
+    store = MemoryStore()
+    await claim(MemoryCoordination(SystemClock()), store)
+    with pytest.raises(UnfitStore, match="the store belongs to cluster"):
+        await claim(MemoryCoordination(SystemClock()), store)
+
+
+async def test_of_two_fresh_stores_that_begin_at_once_one_is_the_clusters_for_ever() -> None:
+    coordination, stores = MemoryCoordination(SystemClock()), [MemoryStore(), MemoryStore()]
+    for _ in range(2):
+        found = await asyncio.gather(*(claim(coordination, one) for one in stores), return_exceptions=True)
+        assert sorted(type(one).__name__ for one in found) == ["UnfitStore", "str"]
+    wrong = stores[[isinstance(one, str) for one in found].index(False)]
+    with pytest.raises(UnfitStore, match="another store"):
+        await claim(coordination, wrong)
+
+
+async def test_a_start_that_is_cut_off_behind_the_stores_identity_is_gone_on_with() -> None:
+    def reset(moment: str, name: str) -> None:
+        if moment == "after create":
+            raise StoreUnavailable("reset")
+
+    coordination, store = MemoryCoordination(SystemClock()), MemoryStore(reset)
+    with pytest.raises(StoreUnavailable):
+        await claim(coordination, store)
+    assert await claim(coordination, store) == await claim(coordination, store)
+
+
+async def stranger(together: InLoop, folder: Path, secret: str) -> Broker:
+    """A broker with a secret of its own, not started."""
+    settings, clock, ids = Settings(data_dir=folder), SystemClock(), SystemIds()
+    journals = journal_setup(settings, clock, ids)
+    broker = Broker(settings, together.store, together.coordination, clock, ids, "http://x", secret, journals=journals)
+    broker.peers = DirectPeers(secret, together.apps)
+    broker.lock()
+    return broker
+
+
+async def test_a_broker_with_another_secret_does_not_join(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together:
+        broker = await stranger(together, tmp_path / "x", "sesame-sesame-sesame")
+        with pytest.raises(InvalidRequest, match="another cluster_secret") as caught:
+            await broker.start()
+        assert "sesame" not in str(caught.value)
+        assert len((await together.coordination.range("brokers/")).entries) == 2
+        await broker.stop()
+
+
+async def test_a_broker_that_answers_nobody_is_given_nothing_for_balance(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together:
+        leads = next(one for one in together.brokers if one.election.is_leader)
+        await leads.admin.create("t", TopicConfig(initial_segments=12))
+        mute = await stranger(together, tmp_path / "x", "secret")
+        await mute.start()
+        await until(lambda: mute.membership.broker in leads.roster.brokers)
+        reports = Reports(leads.catalog, leads.roster, leads.peers, leads.membership.broker, leads.loads)
+        await reports.ask()
+        await Evening(leads.catalog, leads.roster, reports, leads.peers, leads.clock).even()
+        assert not leads.catalog.owned_by(mute.membership.broker)
+        together.apps[mute.url] = Application(mute)
+        await reports.ask()
+        await Evening(leads.catalog, leads.roster, reports, leads.peers, leads.clock).even()
+        await until(lambda: len(leads.catalog.owned_by(mute.membership.broker)) >= 3)
+        await mute.stop()

@@ -1,0 +1,200 @@
+"""The two ends of a broker's life where coordination fails: a stop leaves in order, a start without a lease ends."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.journal_registration import JournalRegistration
+from seaweedq.broker.leader.leader import Leader
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.cli.server.serve import _started
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.election import Election
+from seaweedq.coordination.interface import Delete, Put
+from seaweedq.coordination.membership import Membership
+from seaweedq.errors import CoordinationUnavailable, Damaged
+from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.in_process import Gate, Held, held, make_topic, publish, starting, subscribe
+from tests.support.brokers.in_process_cluster import in_loop, until
+
+
+def refuse_writes_of(broker: Broker, kind: str) -> None:
+    async def refuse(writes: Sequence[Put | Delete]) -> None:
+        if writes[0].key.startswith(kind):
+            raise CoordinationUnavailable("the disk is full")
+
+    held(broker).before = refuse
+
+
+@pytest.mark.parametrize("kind", ["cursors/", "journals/"])
+async def test_a_stop_leaves_in_order_where_coordination_refuses(tmp_path: Path, kind: str) -> None:
+    async with starting(tmp_path) as broker:
+        await broker.start()
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await subscribe(broker, topic)
+        await broker.dispatcher.pull(topic, "s", None, 2, 0)
+        await broker.dispatcher.ack(topic, "s", {0: [0]}, None)
+        refuse_writes_of(broker, kind)
+        await broker.stop()
+        assert not [task for task in broker._tasks if not task.done()]
+        assert (tmp_path / "journals" / broker.membership.broker).exists()
+        assert await held(broker).get(f"brokers/{broker.membership.broker}") is None
+        broker.lock()  # it was given back
+
+
+async def test_a_stop_leaves_an_object_journal_in_order(tmp_path: Path) -> None:
+    store = MemoryStore()
+    async with starting(tmp_path, store, journal="object") as broker:
+        await broker.start()
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await broker.stop()
+        assert await held(broker).get(f"journals/{broker.membership.broker}") is None
+        assert await store.list("_journals/") == []
+        broker.lock()
+
+
+async def test_a_stop_waits_for_no_deletions_and_the_next_broker_ends_them(tmp_path: Path) -> None:
+    class Slow(MemoryStore):
+        slow = True
+
+        async def delete(self, name: str) -> None:
+            if self.slow and name.startswith("_journals/"):
+                await asyncio.Event().wait()
+            await super().delete(name)
+
+    async with in_loop(tmp_path, 2, store := Slow(), journal="object") as together:
+        one, two = together.brokers
+        topic = await make_topic(two)
+        await publish(two, topic, "1", "2")
+        async with asyncio.timeout(5):
+            await two.stop()
+        store.slow = False
+        await until(lambda: two.membership.broker not in one.roster.journals)
+        assert len(await store.list(f"_journals/{two.membership.broker}/")) == 1, "the fence"
+        assert not [task for task in two._tasks if not task.done()]
+
+
+async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None:
+    gate = Gate()
+
+    async def before(writes: Sequence[Put | Delete]) -> None:
+        if any(write.key == "leader" for write in writes):
+            await gate()
+
+    async with starting(tmp_path) as broker:
+        coordination = held(broker)
+        coordination.before = before
+        started = asyncio.create_task(_started(broker, asyncio.Event()))
+        await gate.reached.wait()
+        await coordination.leases.revoke(broker.membership.lease)
+        await broker.membership.renew()
+        broker._lose()
+        assert await asyncio.wait_for(started, 5) is False
+        assert broker.lost.is_set()
+
+
+@pytest.mark.parametrize("step", ["register", "recover_own", "_open", "campaign", "round"])
+@pytest.mark.parametrize("how", ["fails", "is told to stop"])
+async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, how: str
+) -> None:
+    reached, told = asyncio.Event(), asyncio.Event()
+
+    async def end(self: object) -> None:
+        reached.set()
+        if how == "fails":
+            raise Damaged("what is there can not be read")
+        await asyncio.Event().wait()
+
+    kind = {
+        "register": JournalRegistration,
+        "recover_own": JournalRecovery,
+        "_open": Broker,
+        "campaign": Election,
+        "round": Leader,
+    }[step]
+    monkeypatch.setattr(kind, step, end)
+    before = asyncio.all_tasks()
+    if step == "round":
+        monkeypatch.setattr(Election, "is_leader", True)
+    async with starting(tmp_path, journal="object") as broker:
+        started = asyncio.create_task(_started(broker, told))
+        await reached.wait()
+        assert await held(broker).get(f"brokers/{broker.membership.broker}")
+        if how == "fails":
+            with pytest.raises(Damaged):
+                await started
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert await asyncio.wait_for(started, 5) is False
+        await broker.stop()
+        assert await held(broker).get(f"brokers/{broker.membership.broker}") is None
+        assert asyncio.all_tasks() == before
+        broker.lock()  # it was given back
+
+
+async def test_a_membership_that_could_not_start_can_be_stopped() -> None:
+    coordination = Held()
+
+    async def refuse(writes: Sequence[Put | Delete]) -> None:
+        raise CoordinationUnavailable("not now")
+
+    coordination.before = refuse
+    member = Membership(coordination, SystemClock(), SystemIds(), "m", "http://x", 5)
+    with pytest.raises(CoordinationUnavailable):
+        await member.start()
+    await member.stop()
+    assert not await coordination.renew(member.lease)
+    await coordination.close()
+
+
+@pytest.mark.parametrize("part", ["election", "leader"])
+async def test_a_broker_whose_election_or_leader_ends_unforeseen_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    async def end(self: object) -> None:
+        raise RuntimeError("a defect")
+
+    async with starting(tmp_path) as broker:
+        await broker.start()
+        monkeypatch.setattr(*(Election, "campaign", end) if part == "election" else (Leader, "round", end))
+        await broker._coordination.commit([], [Delete("leader")])  # each looks again
+        broker.leader.wake()
+        await asyncio.wait_for(broker.lost.wait(), 5)
+
+
+async def test_a_start_that_finds_itself_without_the_lead_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with starting(tmp_path) as broker:
+
+        async def end_the_lease(self: Broker) -> None:
+            self.membership._end()
+            self.election.leader_compare()
+
+        monkeypatch.setattr(Broker, "_look", end_the_lease)
+        assert await asyncio.wait_for(_started(broker, asyncio.Event()), 5) is False
+        assert broker.lost.is_set()
+
+
+async def test_a_renewal_that_meets_damage_ends_the_membership() -> None:
+    lost = asyncio.Event()
+    coordination = Held()
+
+    async def damaged(lease: int) -> bool:
+        raise Damaged("the file is no database")
+
+    coordination.renew = damaged  # type: ignore[method-assign]
+    member = Membership(coordination, SystemClock(), SystemIds(), "m", "http://x", 0.3, lost.set)
+    await member.start()
+    await asyncio.wait_for(lost.wait(), 5)
+    assert not member.valid()
+    await member.stop()
+    await coordination.close()

@@ -1,0 +1,91 @@
+"""The options of `topic create` that say when segments split and merge; and what `topic show` says of loads."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from seaweedq import AsyncClient, Client
+from seaweedq.cli.main import app
+from seaweedq.errors import InvalidRequest, TopicConflict
+from seaweedq.segments.keyhash import hash_key
+from tests.support.processes.broker_process import BrokerProcess
+
+OPTIONS = {
+    "--target-messages-per-s": ("target_messages_per_s", 1000),
+    "--target-bytes-per-s": ("target_bytes_per_s", 4096),
+    "--min-segments": ("min_segments", 2),
+    "--max-segments": ("max_segments", 9),
+    "--cool-down-s": ("cool_down_s", 7.5),
+}
+
+
+def run(broker: BrokerProcess, *arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["topic", *arguments, "--url", broker.url], env={"COLUMNS": "200"})
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_every_field_has_an_option(real_broker: BrokerProcess, real_client: Client) -> None:
+    every = [text for option, (_, value) in OPTIONS.items() for text in (option, str(value))]
+    run(real_broker, "create", "optioned", *every, "--no-scaling")
+    assert real_client.topic("optioned")["scaling"] == {**dict(OPTIONS.values()), "enabled": False}
+    run(real_broker, "create", "optioned", "--max-segments", "9", "--no-scaling")
+    for other in (["--max-segments", "8"], ["--scaling"]):
+        with pytest.raises(TopicConflict, match="scaling"):
+            CliRunner().invoke(
+                app, ["topic", "create", "optioned", *other, "--url", real_broker.url], catch_exceptions=False
+            )
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_sets_its_field_alone(real_broker: BrokerProcess, real_client: Client, option: str) -> None:
+    field, value = OPTIONS[option]
+    run(real_broker, "create", "plain-policy")
+    run(real_broker, "create", f"only-{field}", option, str(value))
+    defaults, set_one = (real_client.topic(name)["scaling"] for name in ("plain-policy", f"only-{field}"))
+    assert set_one == defaults | {field: value}
+    run(real_broker, "create", f"only-{field}", "--scaling")
+
+
+def test_a_value_that_is_not_valid_is_told_with_its_bound(real_broker: BrokerProcess) -> None:
+    with pytest.raises(InvalidRequest, match=r"scaling\.min_segments is 9: at most max_segments, which is 8"):
+        CliRunner().invoke(
+            app,
+            ["topic", "create", "crossed", "--min-segments", "9", "--max-segments", "8", "--url", real_broker.url],
+            catch_exceptions=False,
+        )
+    assert "--cool-down-s" in run(real_broker, "create", "worded", "--cool-down-s", "soon", code=2)
+
+
+def test_show_says_what_segments_take_and_which_key_is_too_hot(real_broker: BrokerProcess, real_client: Client) -> None:
+    real_client.create_topic("shown", scaling={"target_messages_per_s": 10, "cool_down_s": 1}, initial_segments=2)
+    end = time.monotonic() + 30
+    while not real_client.topic("shown")["hot_segments"]:
+        real_client.publish("shown", [{"key": "same", "value": n} for n in range(100)])
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    shown = run(real_broker, "show", "shown")
+    cool, hot = (line for line in shown.splitlines() if line.startswith("segment "))
+    if hash_key("same") < 2**30:
+        cool, hot = hot, cool
+    assert f"messages/s, too much and not split: one key, of hash {hash_key('same')}, has 100% of it" in hot
+    assert cool.endswith(", 0.0 messages/s")
+    facts: dict[str, Any] = json.loads(run(real_broker, "show", "shown", "--json"))
+    assert facts["hot_segments"] == [s["id"] for s in facts["segments"] if s["hot_key"]]
+    assert ["hot_segments", str(facts["hot_segments"][0])] in [line.split() for line in shown.splitlines()]
+
+
+async def test_the_python_client_takes_and_changes_a_policy(real_broker: BrokerProcess, real_client: Client) -> None:
+    made = real_client.create_topic("by-client", scaling={"max_segments": 8, "enabled": False})["scaling"]
+    assert (made["max_segments"], made["enabled"], made["cool_down_s"]) == (8, False, 600)
+    async with AsyncClient(real_broker.url) as client:
+        changed = await client.update_topic("by-client", scaling={"max_segments": None})
+        assert changed["scaling"] == made | {"max_segments": 256}
+        assert (await client.create_topic("by-client", scaling={"enabled": False}))["scaling"] == changed["scaling"]
+        with pytest.raises(InvalidRequest, match=r"scaling\.cool_down_s is 0: "):
+            await client.update_topic("by-client", scaling={"cool_down_s": 0})
+    (segment,) = real_client.segments("by-client")
+    assert segment["rates"] == {"messages_per_s": [0.0] * 4, "bytes_per_s": [0.0] * 4}

@@ -1,0 +1,259 @@
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from seaweedq.codec.bodies import decode_arrow
+from seaweedq.errors import InvalidMessages, InvalidRequest, MessageTooLarge, RequestTooLarge
+from seaweedq.segments.layout import HEADERS, TIMESTAMP, mask_of
+from tests.support.codec.body_samples import LIMIT, NOW_US, TYPES, intake, reasons, stream, values
+
+TEXTS = ['{"a":1}', "2", '{"a long text, longer than what fits a view": [1, 2]}']
+INDEXES = pa.array([0, 1, 2], pa.int8())
+
+
+def text_columns() -> dict[str, pa.Array]:
+    kinds = {"string": pa.string(), "large": pa.large_string(), "view": pa.string_view()}
+    plain = {name: pa.array(TEXTS, kind) for name, kind in kinds.items()}
+    return plain | {
+        f"dictionary of {name}": pa.DictionaryArray.from_arrays(INDEXES, column) for name, column in plain.items()
+    }
+
+
+@pytest.mark.parametrize("kind", text_columns())
+@pytest.mark.parametrize("format", ["json", "bytes"])
+def test_text_of_any_layout_is_taken(kind: str, format: str) -> None:
+    rows = decode_arrow(stream({"value": text_columns()[kind], "_key": text_columns()[kind]}), intake(format))
+    assert rows.schema.equals(intake(format).layout.rows(mask_of(rows)))
+    assert values(rows) == (TEXTS if format == "json" else [text.encode() for text in TEXTS])
+    assert rows.column("_key").to_pylist() == TEXTS
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.binary_view()])
+def test_bytes_of_any_layout_are_taken(kind: pa.DataType) -> None:
+    column = pa.array([b"\xff\x00", b"", b"0123456789abcdef"], kind)
+    assert values(decode_arrow(stream({"value": column}), intake("bytes"))) == column.to_pylist()
+    with pytest.raises(InvalidRequest, match=r"'value' is .*binary"):
+        decode_arrow(stream({"value": column}), intake())
+
+
+def test_the_queues_own_columns() -> None:
+    table = {
+        "_expires": pa.array([None, 1_795_000_000], pa.timestamp("s", "UTC")),
+        "_headers": pa.array([[("a", "b")], None], pa.map_(pa.string(), pa.large_string())),
+        "_timestamp": pa.array([1_700_000_000_000_000_999, None], pa.timestamp("ns", "America/New_York")),
+        "value": ["1", "2"],
+        "_key": ["k", None],
+    }
+    rows = decode_arrow(stream(table), intake())
+    assert rows.schema.equals(intake().layout.rows(0b0111))
+    assert rows.column("_timestamp").cast(pa.int64()).to_pylist() == [1_700_000_000_000_000, NOW_US]
+    assert rows.column("_expires").cast(pa.int64()).to_pylist() == [None, 1_795_000_000_000_000]
+    assert rows.column("_headers").to_pylist() == [[("a", "b")], None]
+
+
+def test_columns_of_nulls_are_left_out_and_batches_are_joined() -> None:
+    batches = [pa.record_batch({"value": [str(n)], "_key": pa.nulls(1, pa.string())}) for n in range(5)]
+    rows = decode_arrow(stream(pa.Table.from_batches(batches)), intake())
+    assert mask_of(rows) == 0
+    assert values(rows) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_compressed_streams_are_taken(compression: str) -> None:
+    texts = ['"' + "x" * 1000 + '"'] * 50
+    assert values(decode_arrow(stream({"value": texts}, compression), intake())) == texts
+
+
+def test_what_polars_writes_is_taken() -> None:
+    import io
+
+    sink = io.BytesIO()
+    frame = pl.DataFrame({"value": TEXTS, "_key": pl.Series(["a", "b", "a"], dtype=pl.Categorical)})
+    frame.write_ipc_stream(sink)
+    rows = decode_arrow(sink.getvalue(), intake())
+    assert values(rows) == TEXTS
+    assert rows.column("_key").to_pylist() == ["a", "b", "a"]
+
+
+ONE = ["1"]
+MOMENT = pa.timestamp("us", "UTC")
+MISFITS: list[tuple[dict[str, Any], str]] = [
+    ({"value": [1]}, "'value' is int64"),
+    ({"value": [{"a": 1}]}, "'value' is struct"),
+    ({"value": pa.nulls(1)}, "'value' is null"),
+    ({"value": pa.RunEndEncodedArray.from_arrays(pa.array([1], pa.int32()), ONE)}, "'value' is run_end"),
+    ({"value": pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array(ONE)])}, "'value' is sparse_union"),
+    ({"value": pa.array(ONE).cast(pa.json_())}, "'value' is extension"),
+    ({"_key": ONE}, "'value' is missing"),
+    ({"value": ONE, "x": ONE}, "'x' is not one of"),
+    ({"value": ONE, "_offset": [1]}, "'_offset' is not one of"),
+    ({"value": ONE, "_reference": ONE}, "publish references as JSON or NDJSON"),
+    ({"value": ONE, "_key": [1]}, "'_key' is int64"),
+    ({"value": ONE, "_timestamp": pa.array([1], pa.timestamp("us"))}, "'_timestamp' is timestamp"),
+    (
+        {"value": ONE, "_timestamp": pa.array([2**62], pa.timestamp("s", "UTC"))},
+        "'_timestamp' holds a value that does not fit",
+    ),
+    ({"value": ONE, "_headers": ONE}, "'_headers' is string"),
+    ({"value": ONE, "_headers": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int8()))}, "'_headers' is map"),
+    ({"value": ONE, "_headers": pa.array([[("a", "b")]], pa.map_(pa.string(), pa.string_view()))}, "'_headers' is map"),
+    ({"value": pa.array([], pa.string())}, "has no messages"),
+]
+
+
+@pytest.mark.parametrize(("table", "why"), MISFITS, ids=[why for _, why in MISFITS])
+def test_a_column_that_does_not_fit_is_named(table: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why):
+        decode_arrow(stream(table), intake())
+
+
+def test_a_column_that_is_there_twice() -> None:
+    table = pa.Table.from_arrays([pa.array(ONE), pa.array(ONE)], names=["value", "value"])
+    with pytest.raises(InvalidRequest, match="twice"):
+        decode_arrow(stream(table), intake())
+
+
+BAD_TEXTS = ["1,2", "[3", "4]", "", " ", "NaN", '"\\ud800"', '"\n"', "{}{}", "1\n2", "1e999", "[" * 129 + "]" * 129]
+
+
+def test_texts_that_are_not_json_are_named() -> None:
+    texts: list[str | None] = ["1", *BAD_TEXTS, ' {"a":\n1} ']
+    with pytest.raises(InvalidMessages) as caught:
+        decode_arrow(stream({"value": texts}), intake())
+    assert list(reasons(caught.value)) == list(range(1, len(BAD_TEXTS) + 1))
+    assert values(decode_arrow(stream({"value": ["1", ' {"a":\n1} ']}), intake())) == ["1", ' {"a":\n1} ']
+
+
+def test_rows_that_are_not_valid_are_named() -> None:
+    table = {
+        "value": pa.array(["1", None, "3", "4", "5", "6"]),
+        "_timestamp": pa.array([NOW_US, 0, NOW_US + 3600_000_001, -(2**62), 0, 0], TIMESTAMP),
+        "_expires": pa.array([0, None, None, None, 2**62, 0], MOMENT),
+        "_headers": pa.array([None, None, None, None, None, [("a", None)]], HEADERS),
+    }
+    with pytest.raises(InvalidMessages) as caught:
+        decode_arrow(stream(table), intake())
+    whys = reasons(caught.value)
+    assert list(whys) == [1, 2, 3, 4, 5]
+    assert [why.split(":")[0] for why in whys.values()] == ["value", "_timestamp", "_timestamp", "_expires", "_headers"]
+
+
+def test_rows_that_are_not_valid_for_several_reasons_are_all_named() -> None:
+    texts = [None, "{bad", '{"k":{}}', '{"k":"a"}', '{"k":"a"}', '{"k":"b"}', "7", '{"k":[]}']
+    table = {
+        "value": texts,
+        "_key": ["a", "a", None, "b", "a", "b", None, None],
+        "_timestamp": pa.array([0, 0, 0, 0, 0, 2**62, 0, 0], TIMESTAMP),
+    }
+    with pytest.raises(InvalidMessages) as caught:
+        decode_arrow(stream(table), intake(key_field="k"))
+    whys = [
+        "value: is null",
+        "JSON is malformed",
+        "k: the key field",
+        "_key differs",
+        "_timestamp: is more",
+        "k: the key field",
+    ]
+    assert list(reasons(caught.value)) == [0, 1, 2, 3, 5, 7]
+    for why, found in zip(whys, reasons(caught.value).values(), strict=True):
+        assert found.startswith(why)
+
+
+def test_typed_rows_that_are_not_valid_for_several_reasons_are_all_named() -> None:
+    table = {"small": pa.array([None, 2, 3, 4], pa.int32()), "_key": ["1", "2", "9", None]}
+    with pytest.raises(InvalidMessages) as caught:
+        decode_arrow(stream(table), intake("typed", "small"))
+    assert list(reasons(caught.value).items()) == [(0, "small: is null"), (2, "_key differs from the field 'small'")]
+
+
+def test_a_null_value_of_a_bytes_topic_is_named() -> None:
+    with pytest.raises(InvalidMessages, match="null"):
+        decode_arrow(stream({"value": [b"", None]}), intake("bytes"))
+
+
+def test_keys_of_the_value() -> None:
+    texts = ['{"k":"a"}', '{"k":5}', "{}", " 7 "]
+    rows = decode_arrow(stream({"value": texts, "_key": [None, "5", "x", "y"]}), intake(key_field="k"))
+    assert rows.column("_key").to_pylist() == ["a", "5", "x", "y"]
+    with pytest.raises(InvalidMessages) as caught:
+        decode_arrow(
+            stream({"value": [*texts, '{"k":[]}'], "_key": ["b", "5", None, None, None]}), intake(key_field="k")
+        )
+    assert list(reasons(caught.value)) == [0, 4]
+
+
+def test_sizes_are_bounded() -> None:
+    large = '"' + "x" * (LIMIT - 1) + '"'
+    assert decode_arrow(stream({"value": ["1", large[1:-1] + "x"]}), intake("bytes")).num_rows == 2
+    with pytest.raises(MessageTooLarge) as caught:
+        decode_arrow(stream({"value": ["1", large, large]}), intake())
+    assert caught.value.fields == {"limit_bytes": LIMIT, "index": 1}
+    headers = pa.array([None, [("a", "x" * (LIMIT // 2))]], HEADERS)
+    with pytest.raises(MessageTooLarge, match="key and headers"):
+        decode_arrow(stream({"value": ["1", "2"], "_headers": headers, "_key": [None, "x" * (LIMIT // 2)]}), intake())
+    with pytest.raises(InvalidRequest, match="1000000"):
+        decode_arrow(stream({"value": pa.array(["1"] * 1_000_001)}), intake())
+    with pytest.raises(RequestTooLarge, match="larger record batches"):
+        decode_arrow(stream(pa.Table.from_batches([pa.record_batch({"value": ONE})] * 2001)), intake())
+
+
+def test_typed_columns_widen() -> None:
+    table = {
+        "small": pa.array([1, 2], pa.uint16()),
+        "big": pa.array([None, 2], pa.int8()),
+        "wide": pa.array([1.5, None], pa.float32()),
+        "price": pa.array([Decimal("1.50"), None], pa.decimal128(10, 2)),
+        "clock": pa.array([dt.time(1), None], pa.time32("s")),
+        "local": pa.array([1_999, None], pa.timestamp("ns")),
+        "token": ["6ba7b810-9dad-11d1-80b4-00c04fd430c8", None],
+        "name": pa.array(["a", None], pa.string_view()),
+    }
+    rows = decode_arrow(stream(table), intake("typed", "small"))
+    assert rows.schema.equals(intake("typed").layout.rows(0b0001))
+    assert rows.column("_key").to_pylist() == ["1", "2"]
+    assert rows.column("clock").to_pylist() == ["01:00:00.000000", None]
+    assert rows.column("local").cast(pa.int64()).to_pylist() == [1, None]
+    assert rows.column("flag").null_count == 2
+
+
+@pytest.mark.parametrize("name", [name for name in TYPES if name not in ("small", "wide", "single")])
+def test_typed_columns_of_another_type_are_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_arrow(stream({"small": pa.array([1], pa.int32()), name: pa.array([0.5])}), intake("typed"))
+    assert caught.value.fields["field"] == name
+
+
+def test_typed_rows_that_are_not_valid_are_named() -> None:
+    table = {
+        "small": pa.array([1, None, 3, 4, 5, 6], pa.int32()),
+        "token": ["6ba7b810-9dad-11d1-80b4-00c04fd430c8", None, "6ba7b810", None, None, None],
+        "day": pa.array([0, 0, 0, 10**8, 0, None], pa.date32()),
+        "local": pa.array([0, 0, 0, 0, 2**62, None], pa.timestamp("us")),
+    }
+    with pytest.raises(InvalidMessages) as caught:
+        decode_arrow(stream(table), intake("typed"))
+    assert [why.split(":")[0] for why in reasons(caught.value).values()] == ["small", "token", "day", "local"]
+
+
+def test_times_and_uuids_have_one_spelling_whatever_they_come_as() -> None:
+    small = pa.array([1, 2], pa.int32())
+    clocks: list[Any] = [pa.array([1, None], pa.time32("s")), ["00:00:01.000000", None]]
+    token = "6BA7B810-9dad-11d1-80b4-00c04fd430c8"
+    for clock in clocks:
+        body = stream({"small": small, "clock": clock, "token": [token, None]})
+        rows = decode_arrow(body, intake("typed", "token"))
+        assert rows.column("clock").to_pylist() == ["00:00:01.000000", None]
+        assert rows.column("token").to_pylist() == rows.column("_key").to_pylist() == [token.lower(), None]
+    for bad in ("00:00:01", "24:00:00.000000", "00:60:00.000000", "00:00:60.000000", "00:00:01.000000\n", ""):
+        with pytest.raises(InvalidMessages, match="clock"):
+            decode_arrow(stream({"small": small, "clock": ["00:00:01.000000", bad]}), intake("typed"))
+
+
+def test_a_required_column_may_not_be_missing() -> None:
+    with pytest.raises(InvalidRequest, match="'small' is missing"):
+        decode_arrow(stream({"name": ["a"]}), intake("typed"))

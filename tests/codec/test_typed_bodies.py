@@ -1,0 +1,137 @@
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from seaweedq.codec.bodies import decode_ndjson
+from seaweedq.errors import InvalidMessages
+from tests.support.codec.body_samples import FIELDS, TYPES, intake, reasons
+
+VALUE = {
+    "flag": True,
+    "small": -(2**31),
+    "big": 2**63 - 1,
+    "single": 1,
+    "wide": 1e300,
+    "price": "12345678.90",
+    "day": "0001-01-01",
+    "clock": "23:59:59.999999",
+    "local": "9999-12-31T23:59:59",
+    "moment": "2024-01-01T01:00:00+01:00",
+    "name": "é\x00",
+    "token": "6BA7B810-9DAD-11D1-80B4-00C04FD430C8",
+    "code": "QUJD",
+    "blob": "",
+}
+
+
+def lines(*values: Any) -> bytes:
+    return "\n".join(json.dumps({"value": value}) for value in values).encode()
+
+
+def test_each_type_is_read() -> None:
+    rows = decode_ndjson(lines(VALUE, {"small": 1}), intake("typed"))
+    assert rows.schema.equals(intake("typed").layout.rows(0))
+    first, second = rows.select(list(TYPES)).to_pylist()
+    assert first == {
+        **VALUE,
+        "price": Decimal("12345678.90"),
+        "day": dt.date(1, 1, 1),
+        "local": dt.datetime(9999, 12, 31, 23, 59, 59),
+        "moment": dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
+        "token": "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+        "code": b"ABC",
+        "blob": b"",
+    }
+    assert second == dict.fromkeys(TYPES) | {"small": 1}
+
+
+@pytest.mark.parametrize("number", ['"1.5"', "1.5", "1.50", "150e-2", '"1.500"', '"15e-1"'])
+def test_decimals_are_exact(number: str) -> None:
+    rows = decode_ndjson(b'{"value":{"small":1,"price":%b}}' % number.encode(), intake("typed"))
+    assert rows.column("price").to_pylist() == [Decimal("1.50")]
+
+
+BAD: list[tuple[Any, str]] = [
+    ({"flag": 1}, "flag: Expected `bool"),
+    ({"small": 2**31}, "small: Expected `int` <= 2147483647"),
+    ({"small": -(2**31) - 1}, "small: Expected `int` >= -2147483648"),
+    ({"small": "1"}, "small: Expected `int`"),
+    ({"small": 1.5}, "small: Expected `int`"),
+    ({"small": None}, "small: Expected `int`"),
+    ({"big": 2**63}, "big: "),
+    ({"single": 3.5e38}, "single: Expected `float`"),
+    ({"single": "1"}, "single: Expected `float"),
+    ({"price": "1.001"}, "price: "),
+    ({"price": "123456789.00"}, "price: "),
+    ({"price": "NaN"}, "price: "),
+    ({"price": "-Infinity"}, "price: "),
+    ({"price": "1e999999999"}, "price: "),
+    ({"price": "1" * 60_000}, "price: "),
+    ({"price": "ten"}, "price: "),
+    ({"day": "2023-02-29"}, "day: Invalid RFC3339"),
+    ({"day": "2024-01-01T00:00:00Z"}, "day: "),
+    ({"clock": "24:00:00"}, "clock: Invalid RFC3339"),
+    ({"clock": "12:00:00Z"}, "clock: Expected `time` with no timezone"),
+    ({"local": "2024-01-01T00:00:00Z"}, "local: Expected `datetime` with no timezone"),
+    ({"moment": "2024-01-01T00:00:00"}, "moment: Expected `datetime` with a timezone"),
+    ({"moment": "0001-01-01T00:00:00+01:00"}, "moment: is outside the years"),
+    ({"moment": "9999-12-31T23:59:59-01:00"}, "moment: is outside the years"),
+    ({"name": 5}, "name: Expected `str"),
+    ({"name": {"a": 1}}, "name: Expected `str"),
+    ({"token": "not one"}, "token: Invalid UUID"),
+    ({"code": "QUJDRA=="}, "code: Expected `bytes` of length <= 3"),
+    ({"code": "QQ=="}, "code: Expected `bytes` of length >= 3"),
+    ({"blob": "Q"}, "blob: Invalid base64"),
+    ({"other": 1}, "other: unknown field"),
+]
+
+
+@pytest.mark.parametrize(("part", "why"), BAD, ids=[str(part)[:40] for part, _ in BAD])
+def test_a_field_that_does_not_fit_is_named(part: dict[str, Any], why: str) -> None:
+    body = lines(VALUE, {"small": 1, **part}, VALUE)
+    with pytest.raises(InvalidMessages) as caught:
+        decode_ndjson(body, intake("typed"))
+    (reason,) = reasons(caught.value).values()
+    assert list(reasons(caught.value)) == [1]
+    assert reason.startswith(why)
+
+
+@pytest.mark.parametrize("value", [None, 5, [], "a", {}])
+def test_values_that_are_no_object_of_the_fields(value: Any) -> None:
+    with pytest.raises(InvalidMessages) as caught:
+        decode_ndjson(lines(value), intake("typed"))
+    assert list(reasons(caught.value)) == [0]
+
+
+def test_bytes_that_are_not_utf8_and_depth_are_named() -> None:
+    body = b'{"value":{"small":1,"name":"\xff"}}\n{"value":{"small":' + b"[" * 5000 + b"]" * 5000 + b"}}"
+    with pytest.raises(InvalidMessages) as caught:
+        decode_ndjson(body, intake("typed"))
+    assert list(reasons(caught.value)) == [0, 1]
+
+
+@pytest.mark.parametrize(("field", "key"), [("small", "-2147483648"), ("flag", "true"), ("name", "é\x00")])
+def test_keys_of_fields(field: str, key: str) -> None:
+    rows = decode_ndjson(lines(VALUE), intake("typed", field))
+    assert rows.column("_key").to_pylist() == [key]
+
+
+def test_a_date_and_a_uuid_are_keys_in_their_one_spelling() -> None:
+    assert decode_ndjson(lines(VALUE), intake("typed", "day")).column("_key").to_pylist() == ["0001-01-01"]
+    keys = decode_ndjson(lines(VALUE), intake("typed", "token")).column("_key").to_pylist()
+    assert keys == ["6ba7b810-9dad-11d1-80b4-00c04fd430c8"]
+
+
+def test_an_explicit_key_has_to_agree() -> None:
+    body = b'{"key":"1","value":{"small":1}}\n{"key":"2","value":{"small":1}}'
+    with pytest.raises(InvalidMessages) as caught:
+        decode_ndjson(body, intake("typed", "small"))
+    assert list(reasons(caught.value)) == [1]
+
+
+def test_metadata_of_the_schema_reaches_the_rows() -> None:
+    rows = decode_ndjson(lines(VALUE), intake("typed"))
+    assert rows.schema.field("flag").metadata == FIELDS.field("flag").metadata

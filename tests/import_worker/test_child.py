@@ -1,0 +1,230 @@
+"""The child process that reads a file: the same rows from wherever it begins, bounds that hold, and lies of its own."""
+
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from seaweedq.broker.imports.pipe_protocol import Job
+from seaweedq.broker.imports.reader_process import Reader, ReaderDied
+from seaweedq.broker.imports.rules import BATCH_BYTES
+from seaweedq.import_worker import child as import_child
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import encode_fields
+from tests.support.http.uploading_files import arrow, numbered, parquet
+
+LAYOUT = Layout.of(Format.JSON)
+GIB = 1024**3
+
+
+class Given:
+    """A file in the hands of a reader."""
+
+    def __init__(self, data: bytes, format: str, **job) -> None:
+        self.data, self.format, self.job = data, format, job
+        self.command, self.layout = import_child.COMMAND, LAYOUT
+
+    async def __aenter__(self) -> Reader:
+        with tempfile.TemporaryFile() as file:
+            file.write(self.data)
+            file.flush()
+            stated = {
+                "bare": False,
+                "columns": None,
+                "topic_format": "json",
+                "key_field": None,
+                "now_us": 1000,
+                "max_message_bytes": 2**20,
+                "memory_bytes": 3 * GIB // 2,
+                "batch_rows": 1000,
+                "check": False,
+                "first_row": 0,
+                **self.job,
+            }
+            job = Job(format=self.format, file=file.fileno(), size=len(self.data), **stated)
+            self.reader = await Reader.start(self.command, job, self.layout)
+        return self.reader
+
+    async def __aexit__(self, *_) -> None:
+        await self.reader.close()
+
+
+async def batches(given: Given) -> list[pa.RecordBatch]:
+    found = []
+    async with given as reader:
+        while True:
+            told, rows = await reader.rows()
+            if rows is None:
+                assert told.kind == "ended", told
+                return found
+            found.append(rows)
+
+
+def lines(count: int) -> bytes:
+    return b"".join(b'{"key":"k%d","value":{"n":%d}}\n' % (n % 10, n) for n in range(count))
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow", "ndjson"])
+async def test_the_same_batches_from_wherever_it_begins(format):
+    count = 300_000 if format != "ndjson" else 20_000
+    data = {"parquet": lambda: parquet(numbered(count), row_group_size=70_001), "arrow": lambda: arrow(numbered(count))}
+    file = data[format]() if format in data else lines(count)
+    whole = await batches(Given(file, format, batch_rows=3000))
+    assert [rows.num_rows for rows in whole] == [3000] * (count // 3000) + ([count % 3000] if count % 3000 else [])
+    table = pa.Table.from_batches(whole)
+    assert table["_timestamp"].cast(pa.int64()).unique().to_pylist() == [1000]
+    assert table.select(["value", "_key"]).equals(numbered(count))
+    later = await batches(Given(file, format, batch_rows=3000, first_row=count // 6000 * 3000))
+    assert pa.Table.from_batches(later).equals(pa.Table.from_batches(whole[count // 6000 :]))
+
+
+async def test_rows_are_given_only_once_they_were_checked_and_asked_for():
+    async with Given(parquet(numbered(2500)), "parquet", check=True) as reader:
+        while (told := await reader.told()).kind == "seen":
+            assert 0 <= told.rows <= 2500
+        assert (told.kind, told.rows) == ("checked", 2500)
+        await reader.go()
+        told, rows = await reader.rows()
+        assert told.rows == rows.num_rows == 1000
+
+
+async def test_a_bound_on_memory_holds():
+    column = pa.array(['"' + "x" * (300 * 2**20) + '"'], pa.large_string())
+    file = parquet(pa.table({"value": column}), compression="zstd", write_statistics=False)
+    assert len(file) < 2**20
+    async with Given(file, "parquet", memory_bytes=300 * 2**20, check=True) as reader:
+        told = await reader.told()
+        assert told.kind == "refused"
+        assert "memory" in told.problem.detail or "malloc" in told.problem.detail
+
+
+async def test_what_stands_for_far_more_than_it_has_is_refused():
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), pa.array(['"' + "x" * 2**19 + '"']))
+    async with Given(parquet(pa.table({"value": column})), "parquet", check=True) as reader:
+        while (told := await reader.told()).kind == "seen":
+            pass
+        assert told.kind == "refused"
+        assert "expands to" in told.problem.detail
+
+
+async def test_rows_of_many_short_texts_come_in_batches_that_are_taken():
+    """What Arrow needs beside the texts counts, or nobody would take the batch."""
+    names = [f"c{n}" for n in range(60)]
+    schema = pa.schema([pa.field(name, pa.string()) for name in names])
+    given = Given(
+        parquet(pa.table([pa.array(["ab"] * 131_072)] * 60, schema=schema)),
+        "parquet",
+        topic_format="typed",
+        columns=encode_fields(schema),
+        batch_rows=131_072,
+    )
+    given.layout = Layout.of(Format.TYPED, tuple(schema))
+    found = await batches(given)
+    assert sum(rows.num_rows for rows in found) == 131_072
+    assert max(rows.nbytes for rows in found) <= 2 * BATCH_BYTES
+
+
+async def test_one_that_is_killed_is_dead():
+    async with Given(parquet(numbered(100_000)), "parquet") as reader:
+        os.kill(reader.pid, 9)
+        with pytest.raises(ReaderDied, match="signal 9"):
+            await _to_the_end(reader)
+
+
+async def _to_the_end(reader: Reader) -> None:
+    while True:
+        await reader.rows()
+
+
+LIES = {
+    "nothing": "pass",
+    "noise": "out(b'\\xff' * 100)",
+    "a head without end": "out((2**31).to_bytes(4, 'little'))",
+    "no JSON": "out((4).to_bytes(4, 'little') + b'{{{{')",
+    "far too many bytes": "tell(Told('rows', rows=10, size=2**40))",
+    "bytes that are no batch": "tell(Told('rows', rows=10, size=100)); out(b'x' * 100)",
+    "more rows than it said": "send(pa.record_batch({'value': ['1', '2']}), 1)",
+    "other columns": "send(pa.record_batch({'value': ['1']}), 1)",
+    "no batch": "stream([], 1)",
+    "far too many bytes once decompressed": "stream([pa.record_batch({'value': ['x' * 2**26]}, ROWS)], 1, 'zstd')",
+}
+LIAR = """
+import sys, pyarrow as pa
+from seaweedq.broker.imports.pipe_protocol import Told, head
+ROWS = pa.schema([('value', pa.string())])
+def out(data):
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+def tell(told): out(head(told))
+def send(batch, rows): stream([batch], rows)
+def stream(batches, rows, compression=None):
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, batches[0].schema if batches else ROWS, options=options) as writer:
+        for batch in batches: writer.write_batch(batch)
+    data = sink.getvalue().to_pybytes()
+    tell(Told('rows', rows=rows, size=len(data)))
+    out(data)
+"""
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_one_that_lies_is_dead(lie):
+    given = Given(b"", "parquet")
+    given.command = (sys.executable, "-c", LIAR + LIES[lie])
+    async with given as reader:
+        with pytest.raises(ReaderDied) as died:
+            await asyncio.wait_for(reader.rows(), 20)
+    assert "decompressed" in str(died.value) or "decompressed" not in lie
+
+
+async def test_it_has_no_files_sockets_or_secrets(monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    looks = """
+import os, socket, sys, threading
+from seaweedq.import_worker import child as import_child
+from seaweedq.broker.imports.pipe_protocol import ImportProblem, Told
+def looked(job, asked):
+    found = ["secret"] if "AWS_SECRET_ACCESS_KEY" in os.environ else []
+    try:
+        kept = [socket.socket() for _ in range(20)]
+        found.append("sockets")
+    except OSError: pass
+    import_child._tell(Told("refused", problem=ImportProblem("x", ",".join(found))))
+import_child._work = looked
+import_child.main()
+"""
+    given = Given(b"x", "parquet")
+    given.command = (sys.executable, "-c", looks)
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(30)]  # so that the file has a high number
+    try:
+        async with given as reader:
+            told = await reader.told()
+    finally:
+        for other in others:
+            os.close(other)
+    assert told.kind == "refused"
+    assert told.problem.detail == ""
+
+
+async def test_a_start_that_is_given_up_leaves_nothing():
+    given = Given(parquet(numbered(10)), "parquet")
+    given.command = ["sleep", "100"]
+    before = sorted(os.listdir("/proc/self/fd")), children()
+    starting = asyncio.create_task(given.__aenter__())
+    await asyncio.sleep(0)  # it has asked a thread for the process, and has none yet
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    async with asyncio.timeout(20):
+        while (sorted(os.listdir("/proc/self/fd")), children()) != before:
+            await asyncio.sleep(0.01)
+
+
+def children() -> list[str]:
+    """Of all threads; other tests may have some too."""
+    found = [pid for tasks in Path("/proc/self/task").glob("*/children") for pid in tasks.read_text().split()]
+    return sorted(found)

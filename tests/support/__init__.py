@@ -1,0 +1,1 @@
+"""What tests share: fakes, processes, histories and their checker, fixtures (`tests/support/fixtures`)."""

@@ -1,0 +1,117 @@
+"""Some brokers in the test's own loop, over one store and one coordination; they call one another without a network."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from seaweedq.api.app import Application
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.rpc.client import Headers, Peers, Relayed
+from seaweedq.cli.server.journals import journal_setup
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.errors import Unavailable
+from seaweedq.settings import Settings
+from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.in_process import Held
+
+STEPS = 2_000
+LEASE_S = 60.0  # nobody loses it because the machine is busy; who is to lose it has it revoked
+
+
+class DirectPeers(Peers):
+    """Calls the other brokers' applications, of those that are in `apps` by URL."""
+
+    def __init__(self, secret: str, apps: dict[str, Application]) -> None:
+        super().__init__(secret)
+        self._apps = apps
+        self._shown = {"Seaweedq-Secret": secret}
+
+    async def relay(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
+        """As Peers."""
+        base = "/".join(url.split("/")[:3])
+        if base not in self._apps:
+            raise Unavailable(f"{base} does not answer")
+        transport = httpx.ASGITransport(self._apps[base])
+        async with httpx.AsyncClient(transport=transport, timeout=None) as http:
+            found = await http.request(method, url, headers={**headers, **self._shown}, content=body)
+        if base not in self._apps:
+            raise Unavailable(f"{base} did not answer")
+        return Relayed(found.status_code, dict(found.headers), found.content)
+
+
+class InLoop:
+    """The brokers by number; `coordination` and `store` are what they share."""
+
+    def __init__(self, folder: Path, store: MemoryStore, settings: dict[str, Any]) -> None:
+        self.store = store
+        self.coordination = Held()
+        self.apps: dict[str, Application] = {}
+        self.brokers: list[Broker] = []
+        self._folder = folder
+        self._settings = settings
+
+    async def begin(self) -> Broker:
+        """One more, ready."""
+        number = len(self.brokers)
+        settings = Settings(
+            data_dir=self._folder / str(number), name=f"b{number}", **{"lease_s": LEASE_S, **self._settings}
+        )
+        return await self._begin(settings, f"http://b{number}")
+
+    async def begin_again(self, dead: Broker) -> Broker:
+        """The next life of one that has crashed, in its folder."""
+        return await self._begin(dead.settings, dead.url)
+
+    async def _begin(self, settings: Settings, url: str) -> Broker:
+        clock, ids = SystemClock(), SystemIds()
+        journals = journal_setup(settings, clock, ids)
+        broker = Broker(settings, self.store, self.coordination, clock, ids, url, "secret", journals=journals)
+        broker.peers = DirectPeers("secret", self.apps)
+        broker.lock()
+        self.apps[url] = Application(broker)
+        self.brokers.append(broker)
+        await broker.start()
+        return broker
+
+    async def see(self) -> None:
+        """Wait until every broker sees all brokers."""
+        await until(lambda: all(len(one.roster.brokers) == len(self.apps) for one in self.brokers))
+
+    async def crash(self, broker: Broker) -> None:
+        """End it as SIGKILL does, and its lease."""
+        del self.apps[broker.url]
+        tasks = [*broker._tasks, broker.membership._renewal, broker.election._task]
+        for task in filter(None, tasks):
+            task.cancel()
+        await asyncio.gather(*filter(None, tasks), broker.flusher.stop(), return_exceptions=True)
+        broker.ready = False
+        await broker.journal.close()
+        await self.coordination.leases.revoke(broker.membership.lease)
+        broker._home.release()
+
+
+@asynccontextmanager
+async def in_loop(
+    folder: Path, count: int = 2, store: MemoryStore | None = None, **settings: Any
+) -> AsyncIterator[InLoop]:
+    """`count` brokers that see one another; all are stopped at the end."""
+    together = InLoop(folder, store or MemoryStore(), settings)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(together.coordination.close)
+        for _ in range(count):
+            stack.push_async_callback((await together.begin()).stop)
+        await together.see()
+        yield together
+
+
+async def until(condition: Any, message: str = "it did not come about") -> None:
+    """Let the loop run until the condition holds."""
+    for _ in range(STEPS):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(message)

@@ -1,0 +1,137 @@
+"""One run of chaos: a cluster, a fleet, a nemesis, then everything heals, all is read, and the history is judged."""
+
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from tests.support.chaos.cluster import Cluster, waited
+from tests.support.chaos.fault import Fault
+from tests.support.chaos.faults import ALL
+from tests.support.chaos.figures import calls, failovers
+from tests.support.chaos.fleet import Fleet, Lister
+from tests.support.chaos.nemesis import Nemesis, plan
+from tests.support.history.checker import Run, Violation, check
+from tests.support.history.final_read import flush, over_http, segments
+from tests.support.history.history import Event, History
+from tests.support.history.load import create
+from tests.support.history.reading_rules import HEAL_S
+
+SETTLE_S = 2 * HEAL_S
+TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ |]* .*\n)*?[ |]*([\w.]+(?:: .*)?)\n")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of a run: its violations, the faults that were done, the history; `changes` of segments were answered
+    200."""
+
+    seed: int
+    seconds: float
+    violations: Sequence[Violation]
+    done: Sequence[str]
+    events: Sequence[Event]
+    waits: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    changes: int = 0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is: its seed, how long faults happen, how many brokers, which faults, over which store."""
+
+    seed: int
+    seconds: float
+    brokers: int = 3
+    lease_s: float = 3.0
+    faults: Sequence[Fault] = ALL
+    store: str = "moto"
+
+
+def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] = lambda at, nemesis: None) -> Report:
+    """Do it. `folder` gets the history (`history.jsonl`), and the brokers' logs and data."""
+    with (
+        History(folder / "history.jsonl") as history,
+        Cluster(folder, random.Random(options.seed), options.brokers, options.lease_s, options.store) as cluster,
+    ):
+        create(cluster.urls[0], segments=2 * options.brokers)
+        nemesis = Nemesis(cluster, history, plan(options.seed, options.seconds, options.lease_s, options.faults))
+        lister = Lister(cluster.reader())
+        fleet = Fleet(cluster.urls, history, options.seed)
+        lister.start()
+        with fleet:
+            nemesis.run(options.seconds, lambda at: watch(at, nemesis))
+            heal(cluster, fleet, history)
+            fleet.give_up()
+        lister.wait()
+        broken = [Violation("fault", text) for text in (*nemesis.broken, *cluster.strange)]
+        found = [*judge(cluster, history, lister), *fleet.strange, *broken, *complaints(cluster)]
+        changes = sum(each.answers for each in cluster.changes)
+    waits = failovers(history.events)
+    return Report(options.seed, options.seconds, found, nemesis.done, history.events, waits, changes)
+
+
+def heal(cluster: Cluster, fleet: Fleet, history: History) -> None:
+    """End all faults; publishers end after some more messages, and the subscription comes to its end."""
+    cluster.heal()
+    call = history.invoke("nemesis", "heal", [{}])
+    healed = time.monotonic()
+    names = {publisher.name for publisher in fleet.publishers}
+    waited(lambda: names <= _answered(history, healed), SETTLE_S)
+    for publisher in fleet.publishers:
+        publisher.stopped.set()
+    waited(lambda: not any(p.is_alive() for p in fleet.publishers), healed + SETTLE_S - time.monotonic())
+    fleet.give_up()
+    fleet.forget_lag()
+    if waited(lambda: fleet.lag() == 0, healed + SETTLE_S - time.monotonic()):
+        history.told("nemesis", "heal", "ok", call, [{}])
+
+
+def judge(cluster: Cluster, history: History, lister: Lister) -> list[Violation]:
+    """All that the checker finds, over the last reads; an end that can not be read is a violation too."""
+    if not waited(lambda: not cluster.locked(), SETTLE_S):
+        return [
+            Violation("change", f"segments {cluster.locked()} are still locked, {SETTLE_S:g} s after all was healed")
+        ]
+    try:
+        cluster.wait_healed()
+        flush(cluster.urls[0])
+        shown = segments(cluster.urls[0])
+        reads = {url: over_http(url) for url in cluster.urls}
+        files = cluster.reader().at_last()
+    except (httpx.HTTPError, AssertionError, OSError) as error:
+        return [Violation("last read", repr(error))]
+    first, *others = reads
+    at_others = {url: reads[url] for url in others}
+    return check(Run(history.events, reads[first], files, lister.listings, at_others, shown))
+
+
+def complaints(cluster: Cluster) -> list[Violation]:
+    """What the tracebacks end with that stand in the brokers' logs: none may."""
+    return [
+        Violation("log", f"{name}: {count} tracebacks of {ending[:200]}")
+        for name, log in cluster.logs().items()
+        for ending, count in Counter(TRACE.findall(log)).items()
+    ]
+
+
+def summary(report: Report) -> str:
+    """The figures, one a line."""
+    counted = calls(report.events)
+    lines = [f"{op:8} {outcome:5} {count:8,}" for (op, outcome), count in sorted(counted.items())]
+    return "\n".join([*lines, f"change   ok    {report.changes:8,}"])
+
+
+def _answered(history: History, since: float) -> set[str]:
+    """The producers that were answered since then; the history grows at its end."""
+    found = set()
+    for event in reversed(history.events[:]):
+        if event.t < since:
+            break
+        if event.op == "publish" and event.type == "ok":
+            found.add(event.proc)
+    return found

@@ -1,0 +1,65 @@
+"""What a history and the last reads say together: what the rules of `checker` look at. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from tests.support.history.history import Event, Op, Row, Type
+
+Id = tuple[int, int]  # segment, offset
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment as the map of segments showed it at last; `end` only of a sealed one."""
+
+    low: int
+    high: int
+    predecessors: tuple[int, ...] = ()
+    successors: tuple[int, ...] = ()
+    end: int | None = None
+
+
+@dataclass
+class Run:
+    """All that is known of a topic: the history, the last read over HTTP, `files` at last, `listings` before."""
+
+    events: Sequence[Event]
+    http: Sequence[Row]
+    files: Sequence[Row]
+    listings: Sequence[Sequence[Row]] = field(default_factory=list)
+    others: Mapping[str, Sequence[Row]] = field(default_factory=dict)  # the last read over HTTP at other brokers
+    segments: Mapping[int, Segment] = field(default_factory=dict)  # none where nobody asked
+
+    def lines(self, op: Op, *types: Type) -> Iterator[Event]:
+        """The lines of an operation, of some types."""
+        return (e for e in self.events if e.op == op and e.type in types)
+
+    @cached_property
+    def begun(self) -> dict[int, float]:
+        """When a call was begun."""
+        return {e.call: e.t for e in self.events if e.type == "invoke"}
+
+    @cached_property
+    def content(self) -> dict[Id, Row]:
+        """The last read by id."""
+        return {(r.segment, r.offset): r for r in self.http}
+
+    @cached_property
+    def pages(self) -> dict[int, list[Event]]:
+        """What each read brought, by call; one line without a hash for an empty page."""
+        found: dict[int, list[Event]] = defaultdict(list)
+        for event in self.lines("read", "ok"):
+            found[event.call].append(event)
+        return found
+
+    @cached_property
+    def outcomes(self) -> dict[str, set[str]]:
+        """What the calls of each value came to; one without an answer is info."""
+        told = {(e.call, e.hash): e.type for e in self.lines("publish", "ok", "fail", "info")}
+        found: dict[str, set[str]] = defaultdict(set)
+        for event in self.lines("publish", "invoke"):
+            assert event.hash
+            found[event.hash].add(told.get((event.call, event.hash), "info"))
+        return found

@@ -1,0 +1,183 @@
+"""Three brokers of one parent, as consumers of a subscription see them."""
+
+import os
+import signal
+import socket
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from seaweedq.coordination import keys
+from tests.support.history.load import until as until
+from tests.support.processes.broker_process import PORTS, BrokerProcess, free_port
+
+BROKERS = 3
+LEASE_S = 2
+TOPIC = "/v1/topics/t"
+NAME = f"{TOPIC}/subscriptions/s"
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody waited for counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def free_ports() -> int:
+    """The first of some ports that follow one another, and that nobody listens on."""
+    while True:
+        first = free_port()
+        probes = [socket.socket() for _ in range(BROKERS)]
+        try:
+            for number, probe in enumerate(probes):
+                probe.bind(("127.0.0.1", first + number))
+        except OSError:
+            continue
+        finally:
+            for probe in probes:
+                probe.close()
+        if first + BROKERS <= PORTS.stop:
+            return first
+
+
+class Together:
+    """The brokers, and what was published, delivered and acked through them. Brokers count from 0."""
+
+    def __init__(self, process: BrokerProcess) -> None:
+        self.process = process
+        self.urls = [f"http://127.0.0.1:{process.port + number}" for number in range(BROKERS)]
+        self.http = httpx.Client(timeout=40, trust_env=False)
+        self.sent = 0
+        self.delivered: Counter[int] = Counter()
+        self.acked: set[int] = set()
+
+    def wait_ready(self) -> None:
+        """Until every one takes work, and all see all."""
+        until(lambda: all(map(self.ready, self.urls)))
+        until(lambda: all(len(self.get(n, "/v1/cluster")["brokers"]) == BROKERS for n in range(BROKERS)))
+
+    def ready(self, url: str) -> bool:
+        """Whether this one can take work."""
+        try:
+            return self.http.get(f"{url}/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def ask(self, method: str, broker: int, path: str, **more: Any) -> httpx.Response:
+        """A request to one broker."""
+        return self.http.request(method, f"{self.urls[broker]}{path}", **more)
+
+    def get(self, broker: int, path: str) -> Any:
+        """What is there; fails unless it answers 200."""
+        answer = self.ask("GET", broker, path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def make(self, segments: int = 2 * BROKERS) -> None:
+        """The topic."""
+        assert self.ask("PUT", 0, TOPIC, json={"initial_segments": segments}).status_code == 201
+
+    def subscribe(self, broker: int, **more: Any) -> None:
+        """The subscription, from the start on."""
+        answer = self.ask("PUT", broker, NAME, json={"start": "earliest", **more})
+        assert answer.status_code == 201, answer.text
+
+    def publish(self, broker: int, count: int) -> None:
+        """Messages with values that go on counting, over all segments."""
+        values = range(self.sent, self.sent + count)
+        messages = [{"key": f"k{value}", "value": value} for value in values]
+        answer = self.ask("POST", broker, f"{TOPIC}/messages", json={"messages": messages})
+        assert answer.status_code == 200, answer.text
+        self.sent += count
+
+    def pull(self, broker: int, wait_s: float = 0, **more: Any) -> list[dict[str, Any]]:
+        """Messages; fails unless it answers 200."""
+        answer = self.ask("POST", broker, f"{NAME}/pull", json={"wait_s": wait_s, **more})
+        assert answer.status_code == 200, answer.text
+        found: list[dict[str, Any]] = answer.json()["messages"]
+        self.delivered.update(message["value"] for message in found)
+        return found
+
+    def ack(self, broker: int, messages: Sequence[dict[str, Any]]) -> list[str]:
+        """Ack messages: the ids that are unknown."""
+        answer = self.ask("POST", broker, f"{NAME}/ack", json={"ids": [message["id"] for message in messages]})
+        assert answer.status_code == 200, answer.text
+        unknown: list[str] = answer.json()["unknown"]
+        self.acked |= {message["value"] for message in messages if message["id"] not in unknown}
+        return unknown
+
+    def dispatcher(self) -> int | None:
+        """Who dispatches, as coordination says; None where it is nobody, or one that is gone."""
+        living = {keys.BROKERS.parse(key)[0]: keys.BROKERS.decode(value) for key, value in self._rows(keys.BROKERS)}
+        ((_, value),) = self._rows(keys.SUBSCRIPTIONS)
+        found = living.get(keys.SUBSCRIPTIONS.decode(value).dispatcher or "")
+        return self.urls.index(found.url) if found else None
+
+    def settled(self) -> int:
+        """The dispatcher, once it has been the same for longer than a hand-over for balance takes."""
+        seen: list[int | None] = []
+
+        def same() -> bool:
+            seen.append(self.dispatcher())
+            return len(seen) > 60 and seen[-1] is not None and len(set(seen[-60:])) == 1
+
+        until(same)
+        assert seen[-1] is not None
+        return seen[-1]
+
+    def pid(self, broker: int) -> int:
+        """A broker's process."""
+        return int((self.process.data_dir / "members" / str(broker + 1) / "lock").read_text())
+
+    def signal(self, broker: int, number: int = signal.SIGKILL) -> None:
+        """Send a broker a signal."""
+        os.kill(self.pid(broker), number)
+
+    @contextmanager
+    def stopped(self, broker: int) -> Iterator[None]:
+        """A broker that stands still meanwhile, and not with SQLite's write lock in its hand: all would wait for it."""
+        self.signal(broker, signal.SIGSTOP)
+        while self._locked():
+            self.signal(broker, signal.SIGCONT)
+            time.sleep(0.01)
+            self.signal(broker, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.signal(broker, signal.SIGCONT)
+
+    def _locked(self) -> bool:
+        """Whether nobody can write to coordination for longer than a transaction takes."""
+        with closing(sqlite3.connect(self.process.data_dir / "coordination.db", timeout=1)) as database:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            database.rollback()
+            return False
+
+    def _rows(self, kind: Any) -> list[tuple[str, bytes]]:
+        with closing(sqlite3.connect(self.process.data_dir / "coordination.db")) as database:
+            prefix = f"{kind.prefix()}%"
+            return database.execute("SELECT key, value FROM entries WHERE key LIKE ? ORDER BY key", [prefix]).fetchall()
+
+
+@contextmanager
+def started(broker_process: Callable[..., BrokerProcess], lease_s: float = LEASE_S) -> Iterator[Together]:
+    """Brokers on a fresh folder, ready; gone afterwards."""
+    process = broker_process("--brokers", str(BROKERS), "--lease-s", str(lease_s), port=free_ports())
+    brokers = Together(process)
+    brokers.wait_ready()
+    yield brokers
+    pids = [brokers.pid(n) for n in range(BROKERS)]
+    process.kill()
+    until(lambda: all(map(gone, pids)))
+    brokers.http.close()
