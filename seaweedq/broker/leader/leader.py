@@ -182,7 +182,7 @@ class Leader:
             compares = [
                 self._election.leader_compare(),
                 *released,
-                *(self._roster.compare(broker) for broker in {targets[one.segment] for one in page}),
+                *map(self._roster.compare, dict.fromkeys(targets[one.segment] for one in page)),
                 *(Compare(put.key, one.revision) for put, one in zip(writes, page, strict=True)),
             ]
             reach("leader.give")

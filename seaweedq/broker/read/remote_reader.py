@@ -42,7 +42,7 @@ class _Far:
 
     seen: int = -1  # of topic.moved, when `segments` was made
     segments: dict[int, "RemoteSegment"] = field(default_factory=dict)
-    owners: set[str | None] = field(default_factory=set)
+    owners: list[str | None] = field(default_factory=list)  # in the order of their segments
     silent: set[str | None] = field(default_factory=set)
     read_s: float = 0.0  # when somebody looked last, monotonic
     following: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
@@ -119,10 +119,11 @@ class Readables:
         """Those of these segments that can be read now, in their order, and the numbers of the others."""
         far = self._look(topic)
         far.read_s = self._clock.monotonic_s()
-        for owner in far.owners - far.following.keys():
-            self._spawn(far.following, owner, self._follow(topic, far, owner))
-        for owner in far.silent - far.probing.keys():
-            self._spawn(far.probing, owner, self._probe(topic, far, owner))
+        for owner in far.owners:
+            if owner not in far.following:
+                self._spawn(far.following, owner, self._follow(topic, far, owner))
+            if owner in far.silent and owner not in far.probing:
+                self._spawn(far.probing, owner, self._probe(topic, far, owner))
         near = [number for number in numbers if number not in far.segments]
         if cold := [number for number in near if number not in topic.opened]:
             await asyncio.gather(*(self._open(topic, number) for number in cold))
@@ -155,7 +156,7 @@ class Readables:
     async def refresh(self, topic: Topic, numbers: Iterable[int]) -> set[int]:
         """Ask those who own these segments for the ends of all theirs: the numbers of those whose end is known now."""
         far, wanted = self._look(topic), set(numbers)
-        owners = {segment.owner for n, segment in far.segments.items() if n in wanted}
+        owners = dict.fromkeys(segment.owner for n, segment in far.segments.items() if n in wanted)
         answers = await asyncio.gather(*(self._ends(topic, far, owner, 0) for owner in owners), return_exceptions=True)
         known: set[int] = set()
         for answer in answers:
@@ -214,8 +215,8 @@ class Readables:
             known = far.segments.get(number)
             if known is None or known.owner != owner:
                 far.segments[number] = RemoteSegment(self, topic, number, owner, known.end if known else 0)
-        far.owners = set(owners.values())
-        far.silent &= far.owners
+        far.owners = list(dict.fromkeys(owners.values()))
+        far.silent.intersection_update(far.owners)
         return far
 
     async def _ends(self, topic: Topic, far: _Far, owner: str | None, wait_s: float) -> tuple[set[int], set[int]]:

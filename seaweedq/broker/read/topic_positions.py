@@ -120,10 +120,10 @@ class Everywhere:
     async def close(self, topic: Topic, here: Callable[[], Awaitable[None]]) -> None:
         """Have all living owners close a topic that is being deleted; `here` does it on this broker."""
         await self._catalog.reread(topic)
-        owners = {record.owner for record in self._catalog.segments(topic).values()}
+        owners = dict.fromkeys(record.owner for record in self._catalog.segments(topic).values())
         call = TopicCall(topic.name, topic.record.incarnation)
-        for owner in owners - {self._membership.broker}:
-            if url := self._roster.url(owner):
+        for owner in owners:
+            if owner != self._membership.broker and (url := self._roster.url(owner)):
                 try:
                     await self._call(owner, url, "close", call, bool, self._timeout_s)
                 except Unavailable:

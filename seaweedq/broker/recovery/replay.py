@@ -178,20 +178,13 @@ class Replay:
         path = keys.CURSORS.key(topic.name, incarnation, name, segment)
         there = await self._coordination.get(path)
         cursor = keys.CURSORS.decode(there.value) if there else CursorRecord(epoch=epoch, acked_to=0)
-        attempts = {int(offset): count for offset, count in cursor.attempts.items()}
-        delivery = Delivery(cursor.acked_to, cursor.acked, attempts, cursor.delivered_to)
+        delivery = Delivery.of(cursor)
         for low, high in acked[epoch]:
             delivery.pass_over(low, high)
         reach("recover.acks")
-        record = CursorRecord(
-            epoch,
-            delivery.acked_to,
-            tuple(delivery.acked),
-            {str(o): n for o, n in delivery.attempts.items()},
-            delivery.delivered_to,
-        )
         compares = [Compare(subscription.key, subscription.revision), Compare(path, there.revision if there else 0)]
-        return await self._coordination.commit(compares, [Put(path, keys.CURSORS.encode(record))]) is not None
+        put = Put(path, keys.CURSORS.encode(delivery.record(epoch)))
+        return await self._coordination.commit(compares, [put]) is not None
 
 
 async def _batches(commits: AsyncIterator[Commit]) -> AsyncGenerator[list[Frame], None]:

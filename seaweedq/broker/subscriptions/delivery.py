@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from seaweedq.broker.log.intervals import Run, Runs, runs_of
+from seaweedq.coordination.records import CursorRecord
 
 WINDOW = 100_000
 MAX_RUNS = 1_000  # acked runs that a cursor carries before nothing new is delivered
@@ -54,6 +55,18 @@ class Delivery:
         self._leases = list(leases)
         self._consumer = consumer
         self.position = max(acked_to, self._leases[-1].high) if self._leases else acked_to
+
+    @staticmethod
+    def of(record: CursorRecord, leases: Iterable[Lease] = ()) -> "Delivery":
+        """Returns the state that a cursor's record holds, with the leases of its consumer."""
+        attempts = {int(offset): count for offset, count in record.attempts.items()}
+        consumer = record.consumer if leases else None
+        return Delivery(record.acked_to, record.acked, attempts, record.delivered_to, leases, consumer)
+
+    def record(self, epoch: int) -> CursorRecord:
+        """Returns the state as a cursor's record, without leases."""
+        attempts = {str(offset): count for offset, count in self.attempts.items()}
+        return CursorRecord(epoch, self.acked_to, tuple(self.acked), attempts, self.delivered_to)
 
     def expire(self, now_s: float) -> None:
         """End the leases whose time is over, and all that come behind the first such offset."""

@@ -35,10 +35,7 @@ class SegmentCursor:
     """One segment of a subscription: its delivery, and which commit holds its oldest ack since the last checkpoint."""
 
     def __init__(self, record: CursorRecord, revision: int = 0, leases: Iterable[Lease] = ()) -> None:
-        attempts = {int(offset): count for offset, count in record.attempts.items()}
-        self.delivery = Delivery(
-            record.acked_to, record.acked, attempts, record.delivered_to, leases, record.consumer if leases else None
-        )
+        self.delivery = Delivery.of(record, leases)
         self.pin: int | None = None
         self.revision = revision  # of the record in coordination, 0 for none
         self._newest = -1
@@ -50,21 +47,15 @@ class SegmentCursor:
         handed_on = record.leases if record.epoch == epoch - 1 else ()
         return SegmentCursor(record, revision, [Lease(low, high, now_s + left_s) for low, high, left_s in handed_on])
 
-    def record(self, epoch: int) -> CursorRecord:
-        """The cursor as a checkpoint."""
-        delivery = self.delivery
-        attempts = {str(offset): count for offset, count in delivery.attempts.items()}
-        return CursorRecord(epoch, delivery.acked_to, tuple(delivery.acked), attempts, delivery.delivered_to)
-
     def handed_on(self, epoch: int, now_s: float) -> CursorRecord:
         """The cursor as a checkpoint, with what is leased."""
         leases, consumer = self.delivery.leased()
         left = tuple((lease.low, lease.high, lease.deadline_s - now_s) for lease in leases)
-        return msgspec.structs.replace(self.record(epoch), leases=left, consumer=consumer if left else None)
+        return msgspec.structs.replace(self.delivery.record(epoch), leases=left, consumer=consumer if left else None)
 
     def changed(self, epoch: int, handing_on_s: float | None = None) -> CursorRecord | None:
         """The checkpoint to write, or None where the last one still says it all and no commit waits for one."""
-        record = self.record(epoch) if handing_on_s is None else self.handed_on(epoch, handing_on_s)
+        record = self.delivery.record(epoch) if handing_on_s is None else self.handed_on(epoch, handing_on_s)
         return record if record != self._saved or self.pin is not None else None
 
     def pin_at(self, commit: int) -> None:
