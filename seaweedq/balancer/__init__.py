@@ -1,1 +1,1 @@
-"""Decisions about load and placement: pure, the broker's leader applies them."""
+"""Decisions about load and placement: pure functions, whose results the leader carries out."""

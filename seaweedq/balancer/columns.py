@@ -25,9 +25,9 @@ _NO_POLICY = ScalingPolicy(enabled=False)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """An open segment, `age_s` seconds after it was made. Its load is None where its owner, if any, did not say.
+    """An open segment, `age_s` seconds after its creation. Its load is None if its owner, if any, did not report it.
 
-    What is locked is left alone; it `becomes` so many segments: a fraction for each that a merge takes.
+    A locked segment is left alone. It `becomes` this number of segments: a fraction for each segment of a merge.
     """
 
     id: SegmentId
@@ -40,10 +40,10 @@ class Segment:
 
 
 class Columns:
-    """One row a segment, by topic and then by range; and one a topic, which `topic` of a segment's row points into.
+    """One row per segment, ordered by topic and range; and one per topic, to which `topic` of a segment's row points.
 
-    `free` are those that may be changed: known, not locked, of a topic that scales, at a broker that takes segments.
-    `plain` and `rate` are by window, as multiples of the target, `rate` corrected. `amounts`, corrected too, are a
+    `free` segments may be changed: known, not locked, of a topic that scales, at a broker that accepts segments.
+    `plain` and `rate` are by window, as multiples of the target, `rate` corrected. `amounts`, also corrected, are per
     second: messages and bytes, by window.
     """
 
@@ -67,7 +67,7 @@ class Columns:
         self.free: Flags = np.fromiter(free, bool, len(segments)) & self.enabled[self.topic]
 
     def _count(self, topics: int) -> None:
-        """How many segments the topics have at the least and at the most once what is under way has ended."""
+        """Counts the least and the most segments that the topics can have once the current changes have ended."""
         becomes = _floats(segment.becomes for segment in self.segments)
         self.least = np.bincount(self.topic, np.minimum(becomes, 1.0), topics)
         self.most = np.bincount(self.topic, np.maximum(becomes, 1.0), topics)
@@ -89,18 +89,18 @@ class Columns:
         self.rate = self.relative(self.amounts, self.topic)
 
     def peaks(self, rows: Ints) -> Floats:
-        """A second, plain: messages and bytes, by window."""
+        """Returns plain peaks per second: messages and bytes, by window."""
         loads = [self.loads[row] for row in rows.tolist()]
         return _by_window((load.messages_peaks, load.bytes_peaks) for load in loads)
 
     def relative(self, amounts: Floats, topic: Ints) -> Floats:
-        """By window, the multiple of the topics' targets: of messages or bytes, whichever is more."""
+        """Returns, by window, the multiple of the topics' targets: of messages or bytes, whichever is more."""
         multiples: Floats = (amounts / self._targets[topic][:, :, None]).max(axis=1)
         return multiples
 
 
 def _numbered(keys: Iterable[TopicId]) -> tuple[list[TopicId], Ints]:
-    """The distinct keys in order, and the place of each key among them."""
+    """Returns the distinct keys in order, and the index of each key among them."""
     given = list(keys)
     distinct = sorted(set(given))
     places = {key: at for at, key in enumerate(distinct)}

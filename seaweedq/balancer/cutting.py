@@ -1,7 +1,7 @@
-"""Where to cut a key range so that the parts have equal load. Owns the arithmetic; knows neither rates nor policies.
+"""Cuts a key range so that the parts have equal load. Owns the arithmetic; knows neither rates nor policies.
 
-Load is taken as even within a bin of the histogram, but for the hottest hash, which is a step. Where that is more than
-a part's share, both sides of it are cut, as near as whole hashes allow.
+Load counts as even within a bin of the histogram, except for the hottest hash, which is a step. If the hottest hash has
+more than a part's share, the range is cut on both sides of it, as near as whole hashes allow.
 """
 
 from dataclasses import dataclass
@@ -16,17 +16,18 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where a range is cut, strictly rising within it, and the share of the load of each part, which add up to 1."""
+    """The cut points of a range, strictly rising within it, and each part's share of the load; the shares add up to
+    1."""
 
     points: tuple[int, ...]
     shares: tuple[float, ...]
 
 
 def cut(key_range: KeyRange, parts: int, bins: tuple[float, ...], hottest: int | None, hot_share: float) -> Cut:
-    """Cut a range of two hashes or more into `parts`, or fewer where hashes are too few or too hot, but at least two.
+    """Cuts a range of two or more hashes into `parts`, or fewer if hashes are too few or too hot, but at least two.
 
-    `bins` are the weights of equal parts of the range; without any weight the load is taken as even. `hot_share` of the
-    load has the hash `hottest`, or none.
+    `bins` are the weights of equal parts of the range; without any weight the load counts as even. The hash `hottest`,
+    if there is one, has `hot_share` of the load.
     """
     edges, load = _load_up_to(key_range, bins, hottest, hot_share)
     wanted = np.arange(1, parts) / parts
@@ -41,7 +42,7 @@ def cut(key_range: KeyRange, parts: int, bins: tuple[float, ...], hottest: int |
 def _load_up_to(
     key_range: KeyRange, bins: tuple[float, ...], hottest: int | None, hot_share: float
 ) -> tuple[_Floats, _Floats]:
-    """Rising places in the range, and the share of the load below each: straight lines in between."""
+    """Returns rising positions in the range, and the share of the load below each: straight lines in between."""
     weights = np.array(bins if any(bins) else (1.0,))
     weights /= weights.sum()
     firsts = -(-np.arange(len(weights) + 1) * len(key_range) // len(weights))  # hashes of the bins

@@ -1,7 +1,8 @@
-"""Where in its key range a segment's load falls: a histogram of key hashes, and the hottest hashes. Both forget.
+"""The distribution of a segment's load over its key range: a histogram of key hashes, and the hottest hashes. Both
+decay.
 
-Fed by samples: some hashes, and the weight that they stand for (messages, or bytes, whichever the caller counts). Both
-take the same memory whatever comes. They know no rate.
+Their input is samples: some hashes, and the weight that they represent (messages or bytes, as the caller counts). Both
+use constant memory. They know no rate.
 """
 
 from math import exp
@@ -15,7 +16,7 @@ from seaweedq.segments.keyrange import KeyRange
 BINS = 64
 COUNTERS = 16
 OVER_S = 60.0
-"""What was sampled that long ago counts as 1/e."""
+"""A sample of this age counts as 1/e."""
 
 
 class KeyHistogram:
@@ -29,23 +30,23 @@ class KeyHistogram:
         self._bins = np.zeros(BINS)
 
     def add(self, hashes: Hashes, weight: float) -> None:
-        """Hashes that stand for `weight` together; those outside the range do not count."""
+        """Adds hashes that represent `weight` together; those outside the range do not count."""
         at = (hashes.astype(np.int64) - self._low) * BINS // self._size
         at = at[(at >= 0) & (at < BINS)]
         if len(at):
             self._bins += np.bincount(at, minlength=BINS) * (weight / len(hashes))
 
     def add_keyless(self, weight: float) -> None:
-        """Rows without key: they fall anywhere."""
+        """Adds rows without a key: they are spread evenly."""
         self._bins += weight / BINS
 
     def forget(self, passed_s: float) -> None:
-        """Let seconds pass."""
+        """Decays the weights by the seconds passed."""
         self._bins *= exp(-passed_s / OVER_S)
 
     @property
     def bins(self) -> tuple[float, ...]:
-        """The weights; all zero before the first sample."""
+        """Returns the weights; all zero before the first sample."""
         return tuple(self._bins.tolist())
 
 
@@ -53,8 +54,8 @@ class HotKeys:
     """The hottest hashes, by `COUNTERS` counters (Misra and Gries, 1982), to which a sample is added as a whole
     (Agarwal et al., Mergeable Summaries, 2012).
 
-    A counter is never too high, and too low by at most 1 / (COUNTERS + 1) of the weight. So no hash looks hot that is
-    not.
+    A counter is never too high, and too low by at most 1 / (COUNTERS + 1) of the weight. So no hash looks hot unless it
+    is.
     """
 
     __slots__ = ("_counts", "_hashes", "_weight")
@@ -65,7 +66,7 @@ class HotKeys:
         self._weight = 0.0
 
     def add(self, hashes: Hashes, weight: float) -> None:
-        """Hashes that stand for `weight` together."""
+        """Adds hashes that represent `weight` together."""
         if not len(hashes):
             return
         self._weight += weight
@@ -77,17 +78,18 @@ class HotKeys:
         self._hashes, self._counts = found[counts > 0], counts[counts > 0]
 
     def add_keyless(self, weight: float) -> None:
-        """Rows without key: each has a hash of its own."""
+        """Adds rows without a key: each has a hash of its own."""
         self._weight += weight
 
     def forget(self, passed_s: float) -> None:
-        """Let seconds pass."""
+        """Decays the counters by the seconds passed."""
         kept = exp(-passed_s / OVER_S)
         self._counts *= kept
         self._weight *= kept
 
     def hottest(self) -> tuple[int | None, float]:
-        """The hottest hash and its share of the weight, at most 1; of equal ones the lowest. None and 0 without any."""
+        """Returns the hottest hash and its share of the weight, at most 1; of equal ones the lowest. None and 0 without
+        any."""
         if not len(self._hashes):
             return None, 0.0
         at = int(self._counts.argmax())

@@ -1,4 +1,4 @@
-"""The load of one segment: what its owner observes, and the report of it that goes to the leader. Knows no policy."""
+"""The load of one segment: the owner's meter, and the report of it to the leader. Knows no policy."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -13,9 +13,9 @@ from seaweedq.segments.keyhash import Hashes
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 
 MESSAGE_BYTES = 168
-"""A message costs a broker about as much as so many bytes: 200,000 a second as 32 MiB."""
+"""A message costs a broker about as much as this number of bytes: 200,000 messages per second as 32 MiB."""
 KNOWN_S = 10.0
-"""Of a segment that was observed for less, nothing is known yet."""
+"""A segment that was observed for a shorter time counts as unknown."""
 _COST_WINDOW = WINDOWS_S.index(600.0)  # calm, so that little moves
 
 _Amount = Annotated[float, Meta(ge=0, le=1e18)]
@@ -23,10 +23,10 @@ _Averages = Annotated[tuple[_Amount, ...], Meta(min_length=len(WINDOWS_S), max_l
 
 
 class SegmentLoad(msgspec.Struct, frozen=True, array_like=True):
-    """What a segment's owner has observed of it over `observed_s` seconds. Averages and their peaks are plain.
+    """The load of a segment that its owner has observed over `observed_s` seconds. Averages and their peaks are plain.
 
-    `bins` are the weights of equal parts of its key range, `hottest` the hash that has the largest share (0 to 1) of
-    that weight; both are left out where a segment is cool.
+    `bins` are the weights of equal parts of its key range, `hottest` is the hash with the largest share (0 to 1) of
+    that weight; both are left out for a cool segment.
     """
 
     messages_per_s: _Averages = IDLE
@@ -40,16 +40,16 @@ class SegmentLoad(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def corrected_messages_per_s(self) -> Averages:
-        """Messages a second over what was observed alone."""
+        """Returns messages per second over the observed time alone."""
         return corrected(self.messages_per_s, self.observed_s)
 
     @property
     def corrected_bytes_per_s(self) -> Averages:
-        """Bytes a second over what was observed alone."""
+        """Returns bytes per second over the observed time alone."""
         return corrected(self.bytes_per_s, self.observed_s)
 
     def following(self, earlier: "SegmentLoad", cool_down_s: float) -> "SegmentLoad":
-        """This load and what another owner had observed before: a move does not make a segment unknown."""
+        """Returns this load joined with that of an earlier owner: after a move the segment's load is still known."""
         told: dict[str, Averages] = {}
         for now, peaks in (("messages_per_s", "messages_peaks"), ("bytes_per_s", "bytes_peaks")):
             told[now] = joined(getattr(earlier, now), getattr(self, now), self.observed_s)
@@ -59,10 +59,11 @@ class SegmentLoad(msgspec.Struct, frozen=True, array_like=True):
 
 
 def costs(loads: Mapping[SegmentId, SegmentLoad]) -> dict[SegmentId, float]:
-    """What each segment counts as in placement: bytes a second over about ten minutes, with messages as bytes.
+    """Returns each segment's cost in placement: bytes per second over about ten minutes, with messages counted as
+    bytes.
 
-    One that is not known yet counts as the mean of its topic's others: else a broker that has just got some would look
-    as if it had room for more.
+    A segment whose load is not known yet costs the mean of its topic's others; otherwise a broker that has just
+    received some would seem to have room for more.
     """
     known, unknown = {}, []
     sums: dict[tuple[str, int], list[float]] = {}
@@ -77,8 +78,8 @@ def costs(loads: Mapping[SegmentId, SegmentLoad]) -> dict[SegmentId, float]:
 
 
 class LoadMeter:
-    """What the owner observes of one segment: counts, and samples of the key hashes, which take memory from the first
-    one on."""
+    """The owner's meter of one segment: counts, and samples of the key hashes, which use memory from the first one
+    on."""
 
     __slots__ = ("_bytes", "_keys", "_messages", "_observed_s", "_range")
 
@@ -90,17 +91,17 @@ class LoadMeter:
         self._keys: tuple[KeyHistogram, HotKeys] | None = None
 
     def sample(self, hashes: Hashes, weight: float) -> None:
-        """Hashes of some rows, which stand for `weight` rows or bytes."""
+        """Adds hashes of some rows, which represent `weight` rows or bytes."""
         for each in self._observed():
             each.add(hashes, weight)
 
     def sample_keyless(self, weight: float) -> None:
-        """Rows without key that stand for `weight`."""
+        """Adds rows without a key that represent `weight`."""
         for each in self._observed():
             each.add_keyless(weight)
 
     def tick(self, messages: int, size_bytes: int, passed_s: float, cool_down_s: float) -> None:
-        """So much came in the seconds since the last tick. The cool-down is that of the topic's policy."""
+        """Adds the counts since the last tick, `passed_s` seconds ago. The cool-down is that of the topic's policy."""
         self._messages.add(messages, passed_s, cool_down_s)
         self._bytes.add(size_bytes, passed_s, cool_down_s)
         self._observed_s += passed_s
@@ -108,7 +109,7 @@ class LoadMeter:
             each.forget(passed_s)
 
     def load(self, keys: bool = True) -> SegmentLoad:
-        """The report; `keys` says whether with where in the range the load falls."""
+        """Returns the report; `keys` tells whether to include the distribution over the key range."""
         bins: tuple[float, ...] = ()
         hottest, share = None, 0.0
         if keys and self._keys:

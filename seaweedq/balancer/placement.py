@@ -1,12 +1,12 @@
-"""Which broker owns which segment: pure decisions, no I/O, no clock, no randomness.
+"""Assigns segments to brokers: pure decisions, no I/O, no clock, no randomness.
 
-Loads become whole numbers first, so that sums do not depend on the order of the input and equal loads are equal: that
-is what makes decisions repeatable and keeps segments from going to and fro. A segment counts at least as `BASE`, so
-that idle ones are spread by count. One that is too heavy for any host is left as good as alone: it counts as a fair
-share, and neither it nor one host enters the mean of the others, which would otherwise look idle beside it.
+Loads become whole numbers first, so that sums do not depend on the order of the input and equal loads are equal: this
+makes decisions repeatable and prevents segments from moving back and forth. A segment weighs at least `BASE`, so that
+idle ones are spread by count. A segment too heavy for any host should be nearly alone there: it weighs a fair share,
+and neither it nor one host enters the mean of the others, which would otherwise look idle in comparison.
 
-It refuses: to say who is alive or which segments are homeless (the caller knows), and to touch segments of owners that
-are not among the hosts (their journals come first).
+The caller knows which brokers live and which segments are unassigned. Segments whose owners are not among the hosts are
+left alone, since their journals must be recovered first.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -24,20 +24,20 @@ SegmentId = tuple[str, int, int]
 """Topic, incarnation, segment."""
 
 MEAN = 10_000
-"""What the mean load of a segment counts as; so loads that differ by less than a ten-thousandth of it are equal."""
+"""The weight of a segment with the mean load; so loads that differ by less than a ten-thousandth of it are equal."""
 BASE = 500
-"""The least that a segment counts as: all idle segments together are at most a twentieth of the load."""
+"""The least weight of a segment: all idle segments together have at most a twentieth of the load."""
 TOLERANCE = 0.2
-"""How far from the mean a host may be, as a share of the mean."""
+"""How far a host may be from the mean, as a share of the mean."""
 LOOK = 8
-"""Of how many of the lightest hosts the one with the least of the topic is taken."""
+"""How many of the lightest hosts are compared by their number of the topic's segments."""
 
-_Piece = tuple[int, int, SegmentId]  # weight, hash (what is moved first of equal ones is not all of one topic), segment
+_Weighted = tuple[int, int, SegmentId]  # weight, hash (mixes the topics of equal weights), segment
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A living broker. Hosts without a zone are one zone. A draining one gives, and takes nothing."""
+    """A living broker. Hosts without a zone form one zone. A draining one gives segments away, and accepts none."""
 
     broker: str
     zone: str = ""
@@ -46,7 +46,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Hand a segment over from one living broker to another."""
+    """Hands a segment over from one living broker to another."""
 
     segment: SegmentId
     source: str
@@ -54,13 +54,14 @@ class Move:
 
 
 def assign(
-    homeless: Sequence[SegmentId],
+    unassigned: Sequence[SegmentId],
     owned: Mapping[SegmentId, str],
     loads: Mapping[SegmentId, float],
     hosts: Sequence[Host],
 ) -> dict[SegmentId, str]:
-    """An owner for each homeless segment: the heaviest first, each to the lightest host, and below the mean to where
-    the least of its topic is. Empty where no host takes any. The order of the arguments does not matter.
+    """Returns an owner for each unassigned segment: the heaviest first, each to the lightest host and, among hosts
+    below the mean, to the one with the fewest segments of its topic. Empty if no host accepts any. The order of the
+    arguments does not matter.
 
     `owned` are the segments of living brokers; `loads` are of any unit, finite, and may lack idle segments.
     """
@@ -68,31 +69,34 @@ def assign(
     if not board.order:
         return {}
     present = _present(owned, hosts)
-    weights, fair = _weigh(chain(homeless, present), loads, len(board.order), TOLERANCE)
+    weights, fair = _weigh(chain(unassigned, present), loads, len(board.order), TOLERANCE)
     board.fill(present, weights)
     return {
-        segment: board.take(segment, weights[segment], fair - weights[segment])
-        for segment in sorted(homeless, key=lambda each: (-weights[each], each))
+        segment: board.put(segment, weights[segment], fair - weights[segment])
+        for segment in sorted(unassigned, key=lambda each: (-weights[each], each))
     }
 
 
 def spread(
-    new: Mapping[SegmentId, float], kin: Mapping[SegmentId, str], totals: Mapping[str, float], hosts: Sequence[Host]
+    new: Mapping[SegmentId, float],
+    siblings: Mapping[SegmentId, str],
+    totals: Mapping[str, float],
+    hosts: Sequence[Host],
 ) -> dict[SegmentId, str]:
-    """An owner for each new segment, as in `assign`, where it is known what each host has in all: a few segments among
+    """Returns an owner for each new segment, as `assign` does, if each host's total is known: for a few segments among
     very many.
 
-    `new` and `totals` are loads of one unit, `kin` the owned segments of the same topics.
+    `new` and `totals` are loads of one unit, `siblings` the owned segments of the same topics.
     """
     board = _Board(hosts)
     if not board.order:
         return {}
     each = fsum(new.values()) / max(len(new), 1) or 1.0
     weights = {segment: max(BASE, round(load / each * MEAN)) for segment, load in new.items()}
-    board.begin({broker: round(totals.get(broker, 0.0) / each * MEAN) for broker in board.load}, kin)
+    board.begin({broker: round(totals.get(broker, 0.0) / each * MEAN) for broker in board.load}, siblings)
     level = _level(board.load.values(), sum(weights.values()))
     return {
-        segment: board.take(segment, weights[segment], level - weights[segment])
+        segment: board.put(segment, weights[segment], level - weights[segment])
         for segment in sorted(new, key=lambda each: (-weights[each], each))
     }
 
@@ -104,11 +108,11 @@ def moves(
     limit: int,
     tolerance: float = TOLERANCE,
 ) -> list[Move]:
-    """The moves that even the load, at most `limit`, the most useful first, at most one of a segment.
+    """Returns the moves that balance the load, at most `limit`, the most useful first, at most one per segment.
 
-    All segments of draining hosts go. Else nothing moves while all hosts are within `tolerance` (a share) of the mean;
-    a host below it counts too, so that one that joins gets its share. A move always lowers the maximum of its two
-    hosts, so that moves end; once all are applied, the same loads give none. Arguments as in `assign`.
+    All segments of draining hosts move. Otherwise nothing moves while all hosts are within `tolerance` (a share) of the
+    mean; a host below it counts too, so that a new one gets its share. A move always lowers the maximum of its two
+    hosts, so moves end; once all are applied, the same loads give none. Arguments as in `assign`.
     """
     board = _Board(hosts)
     if not board.order:
@@ -119,7 +123,7 @@ def moves(
     plan: dict[SegmentId, Move] = {}
     leaving = [segment for segment, broker in present.items() if broker not in board.load]
     for segment in sorted(leaving, key=lambda each: (-weights[each], each))[: max(limit, 0)]:
-        plan[segment] = Move(segment, present[segment], board.take(segment, weights[segment], fair - weights[segment]))
+        plan[segment] = Move(segment, present[segment], board.put(segment, weights[segment], fair - weights[segment]))
     bounds = (fair * (1 - tolerance), fair, fair * (1 + tolerance))
     if len(plan) < limit and not board.within(bounds):
         where = present | {segment: move.target for segment, move in plan.items()}
@@ -128,14 +132,15 @@ def moves(
 
 
 def successor_of(key: str, hosts: Sequence[Host]) -> str | None:
-    """The host of a key that is not draining, by rendezvous hashing (Thaler and Ravishankar, 1998): where a host goes,
-    only its own keys move; one that comes takes its share of the keys and no others move. None without a host."""
+    """Returns the host of a key that is not draining, by rendezvous hashing (Thaler and Ravishankar, 1998): when a host
+    leaves, only its own keys move; a new host gets its share of the keys and no others move. None without a host."""
     ranked = ((mmh3.hash64(f"{host.broker}/{key}"), host.broker) for host in hosts if not host.draining)
     return max(ranked, default=(None, None))[1]
 
 
 class _Board:
-    """The hosts that take segments, the lightest first, and how much of each topic they and their zones have."""
+    """The hosts that accept segments, the lightest first, and the number of each topic's segments on hosts and in
+    zones."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._zone = {host.broker: host.zone for host in hosts if not host.draining}
@@ -146,28 +151,28 @@ class _Board:
         self.order = sorted((0, rank, broker) for broker, rank in self._rank.items())
 
     def fill(self, present: Mapping[SegmentId, str], weights: Mapping[SegmentId, int]) -> None:
-        """Count what the hosts own."""
+        """Counts the segments that the hosts own."""
         for segment, broker in present.items():
             if broker in self.load:
                 self.load[broker] += weights[segment]
                 self._count(segment[0], broker, 1)
         self._sort()
 
-    def begin(self, load: Mapping[str, int], kin: Mapping[SegmentId, str]) -> None:
-        """Take over what the hosts have in all, and count some of their segments."""
+    def begin(self, load: Mapping[str, int], siblings: Mapping[SegmentId, str]) -> None:
+        """Sets the hosts' totals, and counts some of their segments."""
         self.load |= load
-        for segment, broker in kin.items():
+        for segment, broker in siblings.items():
             if broker in self.load:
                 self._count(segment[0], broker, 1)
         self._sort()
 
     def within(self, bounds: tuple[float, float, float]) -> bool:
-        """Whether no host is too light or too heavy."""
+        """Tells whether no host is too light or too heavy."""
         return bounds[0] <= self.order[0][0] and self.order[-1][0] <= bounds[2]
 
-    def take(self, segment: SegmentId, weight: int, most: float) -> str:
-        """Put a segment on the best of the lightest hosts: of those that have at most `most`, or as little as the
-        lightest, the one with the least of its topic, then the one whose zone has the least of it."""
+    def put(self, segment: SegmentId, weight: int, most: float) -> str:
+        """Puts a segment on the best of the lightest hosts: of those with at most `most`, or as little as the lightest,
+        the one with the fewest segments of its topic, then the one whose zone has the fewest."""
         on_host, in_zone, zone = self._on_host[segment[0]], self._in_zone[segment[0]], self._zone
         most = max(most, self.order[0][0])
         few = [
@@ -180,13 +185,13 @@ class _Board:
         self._change(at, segment[0], weight, 1)
         return broker
 
-    def give(self, segment: SegmentId, broker: str, weight: int) -> None:
-        """Take a segment off its host."""
+    def remove(self, segment: SegmentId, broker: str, weight: int) -> None:
+        """Removes a segment from its host."""
         at = bisect_left(self.order, (self.load[broker], self._rank[broker], broker))
         self._change(at, segment[0], -weight, -1)
 
     def entry(self, broker: str) -> tuple[int, int, str]:
-        """How the host sorts among those that give: the heaviest first."""
+        """Returns the sort key of a host among those that give segments away: the heaviest first."""
         return -self.load[broker], self._rank[broker], broker
 
     def _change(self, at: int, topic: str, weight: int, count: int) -> None:
@@ -215,13 +220,13 @@ def _even(
     plan: dict[SegmentId, Move],
     limit: int,
 ) -> None:
-    """Add moves from the heaviest host to the lightest until all are within bounds, or no move helps."""
+    """Adds moves from the heaviest host to the lightest until all are within bounds, or no move helps."""
     low, fair, high = bounds
-    held: defaultdict[str, list[_Piece]] = defaultdict(list)
+    per_host: defaultdict[str, list[_Weighted]] = defaultdict(list)
     for segment, broker in where.items():
-        held[broker].append((weights[segment], mmh3.hash(repr(segment)), segment))
-    for pieces in held.values():
-        pieces.sort()
+        per_host[broker].append((weights[segment], mmh3.hash(repr(segment)), segment))
+    for segments in per_host.values():
+        segments.sort()
     givers = [board.entry(broker) for broker in board.load]
     heapify(givers)
     while givers and len(plan) < limit:
@@ -230,13 +235,13 @@ def _even(
         if load <= high and lightest >= low:
             return
         room = min(load - (low + fair) / 2, fair - lightest)
-        at = _choose(held[source], load - lightest, room)
+        at = _choose(per_host[source], load - lightest, room)
         if at is None:
             continue  # no move from it helps, as the lightest host only gets heavier; until it gets a segment
-        weight, mark, segment = held[source].pop(at)
-        board.give(segment, source, weight)
-        target = board.take(segment, weight, lightest)
-        insort(held[target], (weight, mark, segment))
+        weight, mark, segment = per_host[source].pop(at)
+        board.remove(segment, source, weight)
+        target = board.put(segment, weight, lightest)
+        insort(per_host[target], (weight, mark, segment))
         origin = plan.pop(segment).source if segment in plan else source
         if origin != target:
             plan[segment] = Move(segment, origin, target)
@@ -244,17 +249,17 @@ def _even(
         heappush(givers, board.entry(target))
 
 
-def _choose(pieces: Sequence[_Piece], gap: int, room: float) -> int | None:
-    """Where the segment to move stands: the heaviest within the room, so that moves are few, else the lightest. None
-    where none is lighter than the gap between the hosts: only such a one lowers the heavier of the two."""
-    at = max(bisect_right(pieces, min(room, gap - 1), key=itemgetter(0)) - 1, 0)
-    return at if pieces and pieces[at][0] < gap else None
+def _choose(segments: Sequence[_Weighted], gap: int, room: float) -> int | None:
+    """Returns the index of the segment to move: the heaviest within the room, so that moves are few, else the lightest.
+    None if none is lighter than the gap between the hosts, since only such a move lowers the heavier of the two."""
+    at = max(bisect_right(segments, min(room, gap - 1), key=itemgetter(0)) - 1, 0)
+    return at if segments and segments[at][0] < gap else None
 
 
 def _weigh(
     segments: Iterable[SegmentId], loads: Mapping[SegmentId, float], hosts: int, tolerance: float
 ) -> tuple[dict[SegmentId, int], float]:
-    """What each segment counts as, and the fair share of a host."""
+    """Returns the weight of each segment, and the fair share of a host."""
     given = {segment: loads.get(segment, 0.0) for segment in segments}
     mean = fsum(given.values()) / max(len(given), 1) or 1.0
     weights = {segment: max(BASE, round(load / mean * MEAN)) for segment, load in given.items()}
@@ -269,7 +274,7 @@ def _weigh(
 
 
 def _level(loads: Collection[int], more: int) -> float:
-    """What the lighter ones all have once `more` has been shared out to them."""
+    """Returns the load of the lighter hosts once `more` has been shared out to them."""
     total, hosts = sum(loads) + more, len(loads)
     for load in sorted(loads, reverse=True):
         if load * hosts <= total:
@@ -279,13 +284,13 @@ def _level(loads: Collection[int], more: int) -> float:
 
 
 def _present(owned: Mapping[SegmentId, str], hosts: Sequence[Host]) -> dict[SegmentId, str]:
-    """The segments whose owners are hosts."""
+    """Returns the segments whose owners are hosts."""
     brokers = {host.broker for host in hosts}
     return {segment: broker for segment, broker in owned.items() if broker in brokers}
 
 
 def _alternating(zones: Mapping[str, str]) -> dict[str, int]:
-    """Ranks of the brokers that go round the zones, so that the first few of equally light hosts are of all zones."""
+    """Ranks the brokers in turn through the zones, so that the first few of equally light hosts are of all zones."""
     seen: defaultdict[str, int] = defaultdict(int)
     keys = []
     for broker, zone in sorted(zones.items()):

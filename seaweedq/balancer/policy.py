@@ -1,4 +1,4 @@
-"""The scaling policy of a topic: what its user set, checked, and what holds where nothing was set."""
+"""The scaling policy of a topic: the user's values, checked, and the defaults."""
 
 import re
 from typing import Annotated, Any
@@ -19,10 +19,10 @@ Seconds = Annotated[float, Meta(ge=1, le=86_400)]
 
 
 class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one segment should take at most for long, how many segments there may be, and how long a merge waits.
+    """The load that one segment should have at most for long, the bounds on the number of segments, and a merge's wait.
 
-    A topic has at least `min_segments` unless it has fewer from the start: they only hold merges back. `enabled` says
-    whether it splits and merges by itself.
+    A topic has at least `min_segments` unless it began with fewer: the bound only prevents merges. `enabled` tells
+    whether the topic splits and merges by itself.
     """
 
     target_messages_per_s: Target = 200_000
@@ -34,8 +34,8 @@ class ScalingPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def scaling_policy(config: dict[str, Any], initial_segments: int) -> ScalingPolicy:
-    """The policy of a topic whose `scaling` is `config`. Without bounds of their own topics keep at least as many
-    segments as they began with, and have at most `DEFAULT_MAX_SEGMENTS`, or as many as the other bound asks for.
+    """Returns the policy of a topic whose `scaling` is `config`. Without bounds, a topic keeps at least as many
+    segments as it began with, and has at most `DEFAULT_MAX_SEGMENTS`, or as many as the other bound requires.
 
     Raises InvalidRequest; fields: field, value, bound.
     """
@@ -53,7 +53,7 @@ def scaling_policy(config: dict[str, Any], initial_segments: int) -> ScalingPoli
 
 
 def _invalid(reason: str, config: dict[str, Any]) -> InvalidRequest:
-    """msgspec says what it expected and where; the value there is added."""
+    """Adds the value to msgspec's error, which has the expectation and the field."""
     if found := _UNKNOWN.match(reason):
         field, bound = found["field"], f"the field does not exist; use {', '.join(ScalingPolicy.__struct_fields__)}"
     elif found := _AT.match(reason):

@@ -1,10 +1,12 @@
-"""What to split and what to merge: pure decisions over the open segments of all topics, no I/O, clock or randomness.
+"""Decides which segments to split and to merge: pure, over the open segments of all topics, without I/O, clock or
+randomness.
 
-The rules are Pravega's (its auto-scaling by the rates of a segment), with splits where the load is halved instead of
-the range. They do not go to and fro, since a split asks for at least twice what a merge leaves, and by plain rates,
-which begin anew at every successor.
+The rules are Pravega's (its auto-scaling by the rates of a segment), but a split halves the load instead of the range.
+Splits and merges do not alternate, since a split requires at least twice the load that a merge leaves, and by plain
+rates, which start anew at every successor.
 
-It refuses: to touch what is locked, unknown, or at a broker that drains or is gone; and to carry anything out.
+Segments that are locked, of unknown load, or at a broker that drains or is dead are left alone. The caller carries the
+decisions out.
 """
 
 from collections import defaultdict
@@ -21,23 +23,23 @@ from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.balancer.rates import WINDOWS_S
 
 SPLIT_OVER = np.array([5.0, 2.0, 1.0, np.inf])
-"""Of the target, by window: a flood is answered at once, what is a little too much only if it lasts."""
+"""Multiples of the target, by window: a flood splits at once, a slight excess only if it lasts."""
 MERGE_BELOW = 0.5
-"""Of the target, for two segments together; and as a share of what would be split again, for their peaks."""
+"""A multiple of the target, for two segments together; and for their peaks, of the load that would split again."""
 HOT = 0.5
-"""Which share of its load makes a hash hot: a split halves the load of any segment without such a one."""
+"""The share of a segment's load that makes a hash hot: a split halves the load of a segment without a hot hash."""
 UNEVEN = 2.0
-"""How much more than its share of the fewest segments a merged one may have."""
+"""How many times its share of the load, at the fewest segments, a merged segment may have."""
 IDLE = 0.05
-"""Of the target: what is below it is idle, and its share does not matter."""
+"""A multiple of the target: a segment below it is idle, and its share does not matter."""
 MAX_PARTS = 32
 YOUNG_S = 10.0
-"""A segment younger than that, or than the cool-down, is not split: of its rates too little is known."""
+"""A segment younger than this, or than the cool-down, is not split: too little is known of its rates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Seal a segment; its successors begin at its own low end and at the points. `owners` has a broker for each."""
+    """Seals a segment; its successors begin at its own low end and at the points. `owners` has a broker for each."""
 
     segment: SegmentId
     points: tuple[int, ...]
@@ -46,7 +48,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Seal two neighbours that one broker owns; their successor has the range of both."""
+    """Seals two neighbours that one broker owns; their successor has the range of both."""
 
     left: SegmentId
     right: SegmentId
@@ -54,7 +56,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Hand a segment over to the owner of the neighbour with which it is to be merged later."""
+    """Hands a segment over to the owner of the neighbour with which it is to be merged later."""
 
     segment: SegmentId
     neighbour: SegmentId
@@ -64,7 +66,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class HotKey:
-    """A segment has too much, and a split would not help: one hash has so large a share of it."""
+    """A segment has too much load, and a split would not help: one hash has so large a share of it."""
 
     segment: SegmentId
     hash: int
@@ -81,8 +83,8 @@ def decide(
     hosts: Sequence[Host],
     limit: int,
 ) -> list[Plan]:
-    """What to do now: at most `limit` splits, merges and gatherings, splits first, and the most urgent of each first;
-    at most one of a segment. And all hot keys, at the end. The order of the arguments does not matter.
+    """Returns the next changes: at most `limit` splits, merges and gatherings, splits first, the most urgent of each
+    first, at most one per segment. And all hot keys, at the end. The order of the arguments does not matter.
 
     Topics without a policy are left alone. Segments of one topic do not overlap. `costs` are those of `load.costs`.
     """
@@ -98,7 +100,7 @@ def decide(
 def hot_keys(
     segments: Sequence[Segment], policies: Mapping[TopicId, ScalingPolicy], hosts: Sequence[Host]
 ) -> list[HotKey]:
-    """The hot keys of `decide` alone."""
+    """Returns the hot keys of `decide` alone."""
     if not segments:
         return []
     columns = Columns(segments, policies, hosts)
@@ -107,21 +109,21 @@ def hot_keys(
 
 
 def _wanting(columns: Columns) -> tuple[Flags, Flags]:
-    """The segments that get too much, and those that a split would help."""
+    """Returns the segments with too much load, and those that a split would help."""
     rest = _too_hot(columns, columns.plain * (1 - columns.hot_share[:, None]))
     divisible: Flags = (columns.high - columns.low > 1) & (rest | (columns.hot_share < HOT))
     return _too_hot(columns, columns.plain), divisible
 
 
 def _too_hot(columns: Columns, rates: Floats) -> Flags:
-    """The free segments whose rates ask for a split, and that are old enough."""
+    """Returns the free segments whose rates require a split, and that are old enough."""
     old = columns.age_s >= np.minimum(columns.cool_down_s, YOUNG_S)[columns.topic]
     hot: Flags = columns.free & old & (rates > SPLIT_OVER).any(axis=1)
     return hot
 
 
 def _cuts(columns: Columns, wanted: Flags, limit: int) -> dict[int, Cut]:
-    """How to cut the most urgent rows, as long as their topics have room."""
+    """Cuts the most urgent rows, as long as their topics have room."""
     room = (columns.max_segments - columns.most).tolist()
     over = columns.plain / SPLIT_OVER
     parts = np.ceil(np.where(over > 1, columns.rate, 0.0).max(axis=1)).tolist()
@@ -143,34 +145,34 @@ def _cuts(columns: Columns, wanted: Flags, limit: int) -> dict[int, Cut]:
 def _splits(
     columns: Columns, cuts: Mapping[int, Cut], costs: Mapping[SegmentId, float], hosts: Sequence[Host]
 ) -> Iterator[Split]:
-    """The splits, with owners for the successors, as if their segments were not there any more."""
+    """Yields the splits, with owners for the successors, as if their segments no longer existed."""
     if not cuts:
         return
     totals: defaultdict[str, float] = defaultdict(float)
-    kin, topics = {}, {columns.segments[row].id[:2] for row in cuts}
+    siblings, topics = {}, {columns.segments[row].id[:2] for row in cuts}
     for row, segment in enumerate(columns.segments):
         if row not in cuts:
             totals[segment.owner] += costs.get(segment.id, 0.0)
             if segment.id[:2] in topics:
-                kin[segment.id] = segment.owner
+                siblings[segment.id] = segment.owner
     new: dict[SegmentId, float] = {}
     for row, made in cuts.items():
         cost = (columns.amounts[row, 0] * MESSAGE_BYTES + columns.amounts[row, 1]).max()
         new |= {_part(columns, row, at): cost * share for at, share in enumerate(made.shares)}
-    owners = spread(new, kin, totals, hosts)
+    owners = spread(new, siblings, totals, hosts)
     for row, made in cuts.items():
         parts = [owners[_part(columns, row, at)] for at in range(len(made.shares))]
         yield Split(columns.segments[row].id, made.points, tuple(parts))
 
 
 def _part(columns: Columns, row: int, at: int) -> SegmentId:
-    """What stands for a successor: an id that no segment has."""
+    """Returns a placeholder for a successor: an id that no segment has."""
     topic, incarnation, number = columns.segments[row].id
     return topic, incarnation, ~(number * MAX_PARTS + at)
 
 
 def _joined(columns: Columns, wanting: Flags, limit: int) -> Iterator[Merge | Gather]:
-    """Merges of cool neighbours, the coolest first; those that are as cool from left to right, which pairs them."""
+    """Yields merges of cool neighbours, the coolest first; equally cool ones from left to right, which pairs them."""
     level = _pair_levels(columns, wanting)
     spare = (columns.least - columns.min_segments + 1e-9).tolist()
     rows = np.flatnonzero((level < np.inf) & (np.array(spare) >= 1)[columns.topic[:-1]])
@@ -186,8 +188,8 @@ def _joined(columns: Columns, wanting: Flags, limit: int) -> Iterator[Merge | Ga
 
 
 def _pair_levels(columns: Columns, wanting: Flags) -> Floats:
-    """What each row and the next one take together, as a multiple of the target: the highest over the merge window,
-    the shortest of at least two cool-downs, and all shorter ones. Infinite where they cannot be merged."""
+    """Returns the load of each row together with the next one, as a multiple of the target: the highest over the merge
+    window, the shortest of at least two cool-downs, and all shorter ones. Infinite if the two cannot be merged."""
     cool_down_s, topic = columns.cool_down_s[columns.topic], columns.topic[:-1]
     ripe = columns.free & ~wanting & (np.minimum(columns.age_s, columns.observed_s) >= cool_down_s)
     pairs = ripe[:-1] & ripe[1:] & (topic == columns.topic[1:]) & (columns.high[:-1] == columns.low[1:])
@@ -205,7 +207,8 @@ def _pair_levels(columns: Columns, wanting: Flags) -> Floats:
 
 
 def _merge(columns: Columns, row: int) -> Merge | Gather:
-    """Merge where one broker has both; else the cooler one goes first, of equal ones the smaller, then the right."""
+    """Merges two segments of one broker; otherwise moves the cooler one first, of equal ones the smaller, then the
+    right."""
     left, right = columns.segments[row : row + 2]
     if left.owner == right.owner:
         return Merge(left.id, right.id)

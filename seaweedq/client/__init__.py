@@ -1,4 +1,4 @@
-"""The Python client: what users import. One sans-I/O core, a sync and an async shell."""
+"""The Python client's public names. One sans-I/O core, a sync and an async shell."""
 
 from seaweedq.client.aio.client import AsyncClient
 from seaweedq.client.core.message import Message

@@ -1,1 +1,1 @@
-"""Spark: a data source and jobs, to come. Topics are read by spark.read.parquet as they are."""
+"""Spark: payloads of messages. Spark reads topics themselves with spark.read.parquet."""

@@ -1,8 +1,8 @@
 """Payloads of messages in Spark: read on the executors, from the store itself, with size and digest checked.
 
-Brokers have no part in it: a row's `_reference` says where the bytes are, how many, and what their SHA-256 is. Only
-what a broker names payloads is opened, whatever else a row may say. Executors need seaweedq, and s3fs for a store on
-S3, whose credentials and endpoint are those that boto's variables and files name, or `storage_options`.
+Brokers take no part in it: a row's `_reference` has the URI, size and SHA-256 of the bytes. Only objects with the name
+of a payload are opened, whatever a row's reference says. Executors need seaweedq, and s3fs for a store on S3, whose
+credentials and endpoint are those in boto's variables and files, or in `storage_options`.
 """
 
 import hashlib
@@ -37,11 +37,11 @@ def with_payloads(
     within: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> "DataFrame":
-    """The rows with the bytes of their payloads, null where there is no reference.
+    """Returns the rows with the bytes of their payloads, null for rows without a reference.
 
-    `column` is the references' struct, `into` the binary column to be added. A payload that is over `max_bytes`, is not
-    there, or is not the one that was published fails the job, or is null: as `wrong` says. `within` is a URI that all
-    payloads have to be below. A task holds some 64 MiB of payloads at a time, or one that is larger.
+    `column` is the references' struct, `into` the binary column to add. A payload that is over `max_bytes`, is missing,
+    or differs from the published one fails the job, or is null: as `wrong` says. `within` is a URI prefix that all
+    payloads must have. A task holds some 64 MiB of payloads at a time, or a larger one alone.
     """
     from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -49,13 +49,13 @@ def with_payloads(
         raise ValueError(f"wrong is {wrong!r}; it must be 'raise' or 'null'")
     if into in frame.columns:
         raise ValueError(f"the table has a column {into!r} already; choose another name with into")
-    reader = Reader(max_bytes, wrong, within and within.rstrip("/") + "/", dict(storage_options or {}))
+    reader = PayloadReader(max_bytes, wrong, within and within.rstrip("/") + "/", dict(storage_options or {}))
     schema = StructType([*frame.schema.fields, StructField(into, BinaryType())])
     return frame.mapInArrow(_batches(reader, column, into), schema)
 
 
 def _batches(
-    reader: "Reader", column: str, into: str
+    reader: "PayloadReader", column: str, into: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def batches(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with ThreadPoolExecutor(READERS) as pool:
@@ -69,7 +69,7 @@ def _batches(
 
 
 def windows(references: Sequence[Mapping[str, Any] | None], limit_bytes: int) -> Iterator[tuple[int, int]]:
-    """Half-open ranges of rows whose payloads take at most `limit_bytes` together, or are one alone."""
+    """Yields half-open ranges of rows whose payloads have at most `limit_bytes` together, or are one alone."""
     first = held = 0
     for at, reference in enumerate(references):
         size = (reference and reference["size"]) or 0
@@ -82,8 +82,8 @@ def windows(references: Sequence[Mapping[str, Any] | None], limit_bytes: int) ->
 
 
 @dataclass
-class Reader:
-    """Reads payloads; goes to the executors as it is."""
+class PayloadReader:
+    """Reads payloads; it is sent to the executors."""
 
     max_bytes: int
     wrong: Wrong
@@ -91,7 +91,7 @@ class Reader:
     options: dict[str, Any] = field(default_factory=dict)
 
     def read(self, reference: Mapping[str, Any] | None) -> bytes | None:
-        """The payload, None where there is no reference. Raises ClientError, unless what is wrong is null."""
+        """Returns the payload, None for a missing reference. Raises ClientError, unless `wrong` is "null"."""
         if reference is None:
             return None
         try:

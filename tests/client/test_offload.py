@@ -184,14 +184,14 @@ def test_a_place_is_in_the_stream_of_its_key():
     held = partition.hold(None, b'{"value":{"k":"%s"}}' % low.encode(), 0.0)
     partition.add_line(low, b"1", 0.0)
     partition.add_line(high, b"2", 0.0)
-    other, batch = partition.take(1.0)
+    other, batch = partition.next_batch(1.0)
     assert batch.lines == [b"2"]
     partition.finish(other, batch)
     assert partition.ready_in_s(2.0) is None
     assert not partition.idle
     held.release(Sent(b"3", "u0"), 50.0)
     for expected in (b"3", b"1"):
-        stream, batch = partition.take(51.0)
+        stream, batch = partition.next_batch(51.0)
         assert batch.lines == [expected]
         assert batch.opened_s == 50.0, "patience begins anew"
         partition.finish(stream, batch)

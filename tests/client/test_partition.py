@@ -7,7 +7,7 @@ import pytest
 
 from seaweedq.client.core.batching import Limits
 from seaweedq.client.core.key_extraction import Keys
-from seaweedq.client.core.map_refresh import Lookout
+from seaweedq.client.core.map_refresh import MapRefresh
 from seaweedq.client.core.segment_map import KeyRule, Segment, SegmentMap
 from seaweedq.client.core.streams import Partition
 from seaweedq.client.core.wire import envelope
@@ -40,7 +40,7 @@ def _leave(partition):
     """What may leave now: for each batch its stream, and where it goes first."""
     left = []
     while partition.ready_in_s(0.0) == 0:
-        stream, batch = partition.take(0.0)
+        stream, batch = partition.next_batch(0.0)
         left.append((stream, batch))
     return left
 
@@ -170,9 +170,9 @@ def test_small_tables_that_wait_go_together_and_share_a_delivery(cluster, partit
     partition.follow(_seen(cluster))
     keys = [key_in(cell) for cell in range(CELLS)]
     tables = [pa.table({"value": [str(n)] * CELLS, "_key": keys}) for n in range(4)]
-    first, second, third = (partition.add_pieces(partition.routing.cut(t, 1 << 20), 0.0) for t in tables[:3])
+    first, second, third = (partition.add_rows(partition.routing.cut(t, 1 << 20), 0.0) for t in tables[:3])
     other = tables[3].replace_schema_metadata({"other": "schema"})
-    partition.add_pieces(partition.routing.cut(other, 1 << 20), 0.0)
+    partition.add_rows(partition.routing.cut(other, 1 << 20), 0.0)
     assert first == second == third
     left = _leave(partition)
     assert [stream.batcher.ready_in_s(0.0) for stream, _ in left] == [None] * 3
@@ -189,7 +189,7 @@ def test_tables_are_joined_within_the_bounds_of_a_batch_and_not_with_dictionarie
     row = pa.table({"value": ["1"], "_key": [key_in(0)]})
     coded = pa.table({"value": pa.array(["1"]).dictionary_encode(), "_key": [key_in(0)]})
     for table in (row, row, row, coded, coded):
-        partition.add_pieces(partition.routing.cut(table, 1 << 20), 0.0)
+        partition.add_rows(partition.routing.cut(table, 1 << 20), 0.0)
     sizes = []
     while left := _leave(partition):
         sizes += [batch.count for _, batch in left]
@@ -253,15 +253,15 @@ def test_keys_of_typed_tables_and_explicit_ones_before_them():
     assert keys.of_rows(pa.RecordBatch.from_pydict({"n": [5]})).to_pylist() == [None]
 
 
-def test_the_map_is_looked_at_at_first_now_and_then_and_soon_when_it_is_doubted():
-    lookout = Lookout()
+def test_the_map_is_looked_at_at_first_now_and_then_and_soon_when_it_is_stale():
+    lookout = MapRefresh()
     assert lookout.due(0.0)
     lookout.begin()
     assert not lookout.due(100.0)
     lookout.end(100.0, seen=True)
     assert not lookout.due(129.0)
     assert lookout.due(130.0)
-    lookout.doubt()
+    lookout.invalidate()
     assert not lookout.due(100.5)
     assert lookout.due(101.0)
     lookout.begin()

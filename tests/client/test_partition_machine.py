@@ -85,7 +85,7 @@ class Machine(RuleBasedStateMachine):
     def send_table(self, keys):
         values = [next(self.values) for _ in keys]
         table = pa.table({"value": [str(value) for value in values], "_key": pa.array(keys, pa.string())})
-        self.partition.add_pieces(self.partition.routing.cut(table, 4096), self.now)
+        self.partition.add_rows(self.partition.routing.cut(table, 4096), self.now)
         self.sent += zip(keys, values, strict=True)
 
     @rule(key=st.sampled_from(KEYS))
@@ -104,7 +104,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def let_go(self):
         while self.partition.ready_in_s(self.now) == 0:
-            stream, batch = self.partition.take(self.now)
+            stream, batch = self.partition.next_batch(self.now)
             if batch.error:
                 self.partition.finish(stream, batch)
                 continue
@@ -161,7 +161,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def look(self):
         """The map is read now, and known later."""
-        steps = self.route.look(self.partition.needs_rule)
+        steps = self.route.fetch_map(self.partition.needs_rule)
         self.looks.append(Flight(steps, self.brokers))
         while not self.looks[-1].done:
             self.looks[-1].answer(self._reply(self.looks[-1].attempt, ""))

@@ -51,7 +51,7 @@ def test_batches_keep_order_count_every_message_once_and_stay_in_bounds(sizes, b
         batcher.add_line(b"%d " % number + b"x" * size, 0.0)
     seen, sequence = [], 0
     while batcher.ready_in_s(1.0) is not None:
-        batch = batcher.take()
+        batch = batcher.next_batch()
         assert batch.sequence == sequence
         assert batcher.ready_in_s(1.0) is None, "one in flight"
         sequence += batch.count
@@ -60,7 +60,7 @@ def test_batches_keep_order_count_every_message_once_and_stay_in_bounds(sizes, b
         seen += [int(line.split()[0]) for line in batch.lines]
         batcher.finish()
     assert seen == list(range(len(sizes)))
-    assert batcher.settled == batcher.accepted == len(sizes)
+    assert batcher.finished == batcher.accepted == len(sizes)
 
 
 def test_an_open_batch_waits_for_its_linger_and_a_stream_closes_it():
@@ -70,7 +70,11 @@ def test_an_open_batch_waits_for_its_linger_and_a_stream_closes_it():
     assert batcher.ready_in_s(5.1) == 0
     batcher.add_stream(b"arrow", 7, 5.0)
     assert batcher.ready_in_s(5.0) == 0
-    assert [batcher.take().content_type, batcher.finish(), batcher.take().sequence] == ["application/x-ndjson", None, 1]
+    assert [batcher.next_batch().content_type, batcher.finish(), batcher.next_batch().sequence] == [
+        "application/x-ndjson",
+        None,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(

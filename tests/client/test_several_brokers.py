@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.broker_choice import AVOID_MOST_S, AVOID_STRANGER_S, Brokers, parse_urls
+from seaweedq.client.core.broker_choice import AVOID_MOST_S, AVOID_UNKNOWN_S, Brokers, parse_urls
 from seaweedq.client.core.effects import Attempt, Reply, Request
 from seaweedq.errors import ConnectionFailed, Forbidden, PartlyTaken, Unavailable
 from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in
@@ -119,7 +119,7 @@ def test_learned_brokers_are_a_short_cut_and_strangers_are_left_out_for_long():
     assert brokers.order(owners) == ["http://given"]
     now[0] += 1
     assert brokers.order(owners) == ["http://a", "http://given"]
-    now[0] += AVOID_STRANGER_S
+    now[0] += AVOID_UNKNOWN_S
     assert brokers.order(owners) == ["http://a", "http://c", "http://given"]
 
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from seaweedq.errors import ClientError
-from seaweedq.spark.payloads import Reader, windows
+from seaweedq.spark.payloads import PayloadReader, windows
 from tests.support.http.referring import naming, publish, read, upload
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import KEY, SECRET, S3Service
@@ -103,17 +103,17 @@ def reference(path: Path, content: bytes, **other: Any) -> dict[str, Any]:
 def test_what_is_wrong(tmp_path: Path, other: dict[str, Any], says: str) -> None:
     path = tmp_path / "_payloads/t/20261121/20261121-0-ab"
     good = reference(path, b"content")
-    assert Reader(100, "raise").read(good) == b"content"
-    assert Reader(100, "raise", f"file://{tmp_path}/").read(good) == b"content"
+    assert PayloadReader(100, "raise").read(good) == b"content"
+    assert PayloadReader(100, "raise", f"file://{tmp_path}/").read(good) == b"content"
     with pytest.raises(ClientError, match=says):
-        Reader(100, "raise").read({**good, **other})
-    assert Reader(100, "null").read({**good, **other}) is None
+        PayloadReader(100, "raise").read({**good, **other})
+    assert PayloadReader(100, "null").read({**good, **other}) is None
 
 
 def test_only_within(tmp_path: Path) -> None:
     good = reference(tmp_path / "_payloads/t/20261121/20261121-0-ab", b"content")
     with pytest.raises(ClientError, match="no payload"):
-        Reader(100, "raise", "s3://bucket/").read(good)
+        PayloadReader(100, "raise", "s3://bucket/").read(good)
 
 
 def test_a_store_that_does_not_answer_is_no_null(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_store_that_does_not_answer_is_no_null(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(type(fsspec.filesystem("file")), "cat_file", refuse)
     with pytest.raises(TimeoutError):
-        Reader(100, "null").read(good)
+        PayloadReader(100, "null").read(good)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
@@ -133,10 +133,10 @@ def test_a_store_on_s3(moto_server: S3Service, scheme: str) -> None:
     path = f"{moto_server.bucket()}/q/_payloads/t/20261121/20261121-0-ab"
     fsspec.filesystem("s3", **options).pipe_file(path, b"content")
     found = {"uri": f"{scheme}://{path}", "size": 7, "sha256": hashlib.sha256(b"content").hexdigest()}
-    assert Reader(100, "raise", options=options).read(found) == b"content"
+    assert PayloadReader(100, "raise", options=options).read(found) == b"content"
     with pytest.raises(ClientError, match="not 6"):
-        Reader(100, "raise", options=options).read({**found, "size": 6})
-    assert Reader(100, "null", options=options).read({**found, "uri": f"{scheme}://{path}c"}) is None
+        PayloadReader(100, "raise", options=options).read({**found, "size": 6})
+    assert PayloadReader(100, "null", options=options).read({**found, "uri": f"{scheme}://{path}c"}) is None
 
 
 def test_windows_hold_so_many_bytes() -> None:

@@ -1,4 +1,4 @@
-"""The async producer: a task that lets go what `send` gathers, each batch in a task of its own."""
+"""The async producer: a task that releases the batches of `send`, each to be sent in a task of its own."""
 
 import asyncio
 import os
@@ -11,9 +11,9 @@ from seaweedq.client.aio.receipts import AsyncDelivery, AsyncReceipt
 from seaweedq.client.core.batching import Batch, Limits
 from seaweedq.client.core.delivery import Outcome, Route
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.map_refresh import Lookout
+from seaweedq.client.core.map_refresh import MapRefresh
 from seaweedq.client.core.offload import Sent, file_job
-from seaweedq.client.core.streams import Held, Partition, Stream
+from seaweedq.client.core.streams import Partition, Placeholder, Stream
 from seaweedq.client.core.wire import envelope
 from seaweedq.client.files.upload_source import Progress
 from seaweedq.client.sync.upload_threads import MOST_UPLOADS
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class AsyncProducer:
     """Gathers messages and publishes them in batches, each exactly once. For one event loop.
 
-    What failed is known to its receipts, and the error is also raised once: by the next `send`, `flush` or `close`.
-    The producer goes on after it.
+    Receipts report failed messages, and the error is also raised once: by the next `send`, `flush` or `close`. The
+    producer can be used after it.
     """
 
     def __init__(
@@ -40,16 +40,16 @@ class AsyncProducer:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
         self._now_s = route.patience.monotonic_s
         self._partition: Partition[AsyncDelivery] = Partition(limits, AsyncDelivery, route.new_id)
-        self._lookout = Lookout()
+        self._map_refresh = MapRefresh()
         self._wake = asyncio.Event()
         self._settled = asyncio.Condition()
         self._error: Exception | None = None
         self._closing = False
         self._acknowledged = 0
         self._task: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._flights: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(MOST_UPLOADS)
+        self._fetching: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._upload_slots = asyncio.Semaphore(MOST_UPLOADS)
 
     async def send(
         self,
@@ -59,10 +59,10 @@ class AsyncProducer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> AsyncReceipt:
-        """Take a message; it leaves within `linger_ms`. Waits while `max_buffer_bytes` wait.
+        """Accepts a message, which is sent within `linger_ms`. Waits while `max_buffer_bytes` are buffered.
 
-        `value` is anything that JSON has, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError
-        and ValueError for what is no message, and the error of an earlier batch: then this message is not taken.
+        `value` is any JSON value, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError and
+        ValueError for an invalid message, and the error of an earlier batch: then this message is not accepted.
         """
         line = envelope(value, key, headers, timestamp, expires_in_s)
         offload = self._route.offload
@@ -86,12 +86,12 @@ class AsyncProducer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> AsyncReceipt:
-        """Take a file as a message: it is uploaded in the background, and published by reference.
+        """Accepts a file as a message: it is uploaded in the background, and published by reference.
 
-        Messages that come after it wait for it, so that all stay in order; the file must not change until then.
-        `content_type` is by default what the name's suffix stands for; `progress(bytes, of these)` hears how much was
-        sent, from any thread. Raises OSError at once where the file cannot be read, else as `send` does. The receipt
-        raises UploadMismatch, UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
+        Later messages wait for it, so that all stay in order; the file must not change until then. `content_type`
+        defaults to that of the name's suffix; `progress(bytes, of these)` reports on the upload, from any thread.
+        Raises OSError at once if the file cannot be read, else as `send` does. The receipt raises UploadMismatch,
+        UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
         """
         arguments = (path, key, headers, content_type, progress, timestamp, expires_in_s)
         job = await asyncio.to_thread(file_job, *arguments)
@@ -102,15 +102,15 @@ class AsyncProducer:
         await self._wait_for_room(len(line))
         held = self._partition.hold(key, line, self._now_s())
         task = asyncio.create_task(self._upload(held, steps), name=f"upload-{self._route.topic}")
-        self._flights.add(task)
-        task.add_done_callback(self._flights.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         self._start()
         return AsyncReceipt(held.batch.delivery, 0)
 
-    async def _upload(self, held: Held[AsyncDelivery], steps: Steps[Sent]) -> None:
+    async def _upload(self, held: Placeholder[AsyncDelivery], steps: Steps[Sent]) -> None:
         sent: Sent | Exception = ClientError("the upload was cancelled")
         try:
-            async with self._slots:
+            async with self._upload_slots:
                 sent = await self._run(steps)
         except Exception as error:  # whoever sends learns of it
             sent = error
@@ -119,10 +119,10 @@ class AsyncProducer:
             self._wake.set()
 
     async def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[AsyncDelivery]:
-        """Publish a table's columns, in requests of at most half of `max_request_bytes`; a delivery for each.
+        """Publishes a table's columns, in requests of at most half of `max_request_bytes`. Returns a delivery for each.
 
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
-        Waits while `max_buffer_bytes` wait; raises as `send` does.
+        Waits while `max_buffer_bytes` are buffered; raises as `send` does.
         """
         from seaweedq.client.core.arrow_batches import slices
 
@@ -130,17 +130,17 @@ class AsyncProducer:
         limit_bytes = self._limits.max_request_bytes // 2
         for rows in slices(table, limit_bytes):
             await self._wait_for_room(rows.nbytes)
-            deliveries += self._partition.add_pieces(self._partition.routing.cut(rows, limit_bytes), self._now_s())
+            deliveries += self._partition.add_rows(self._partition.routing.cut(rows, limit_bytes), self._now_s())
             self._start()
         return deliveries
 
     @property
     def acknowledged(self) -> int:
-        """How many messages brokers have acknowledged so far."""
+        """Returns how many messages brokers have acknowledged so far."""
         return self._acknowledged
 
     async def flush(self) -> None:
-        """Return once all that was sent before is settled; raises the error of a batch that failed."""
+        """Returns once all messages sent before are acknowledged or failed; raises the error of a batch that failed."""
         settled = self._partition.close_open()
         self._wake.set()
         async with self._settled:
@@ -148,7 +148,7 @@ class AsyncProducer:
         self._raise_error()
 
     async def close(self) -> None:
-        """Flush and end. Raises as `flush` does; closing again is no error."""
+        """Flushes and ends. Raises as `flush` does; closing again is no error."""
         self._closing = True
         self._partition.close_open()
         self._wake.set()
@@ -194,25 +194,25 @@ class AsyncProducer:
             now_s = self._now_s()
             wait_s = self._partition.ready_in_s(now_s)
             if wait_s == 0:
-                self._look(now_s)
-                flight = asyncio.create_task(self._fly(*self._partition.take(now_s)))
-                self._flights.add(flight)
-                flight.add_done_callback(self._flights.discard)
+                self._refresh_map(now_s)
+                task = asyncio.create_task(self._send_batch(*self._partition.next_batch(now_s)))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
                 continue
             try:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
             except TimeoutError:
                 pass
-        if self._looking:
-            self._looking.cancel()
+        if self._fetching:
+            self._fetching.cancel()
 
-    async def _fly(self, stream: Stream[AsyncDelivery], batch: Batch[AsyncDelivery]) -> None:
+    async def _send_batch(self, stream: Stream[AsyncDelivery], batch: Batch[AsyncDelivery]) -> None:
         outcome = await self._deliver(stream, batch)
         batch.delivery.settle(outcome)
         self._partition.finish(stream, batch)
-        if outcome.strayed or outcome.error:
-            self._lookout.doubt()
+        if outcome.misrouted or outcome.error:
+            self._map_refresh.invalidate()
         self._acknowledged += outcome.published.count if outcome.published else 0
         self._error = self._error or outcome.error
         self._wake.set()
@@ -226,17 +226,17 @@ class AsyncProducer:
             return Outcome(error=error)
         return outcome
 
-    def _look(self, now_s: float) -> None:
-        if self._lookout.due(now_s):
-            self._lookout.begin()
-            self._looking = asyncio.create_task(self._follow(), name=f"segments-{self._route.topic}")
+    def _refresh_map(self, now_s: float) -> None:
+        if self._map_refresh.due(now_s):
+            self._map_refresh.begin()
+            self._fetching = asyncio.create_task(self._follow(), name=f"segments-{self._route.topic}")
 
     async def _follow(self) -> None:
         try:
-            found = await self._run(self._route.look(self._partition.needs_rule))
+            found = await self._run(self._route.fetch_map(self._partition.needs_rule))
         except Exception:  # a map only makes things faster
             found = None
-        self._lookout.end(self._now_s(), seen=found is not None)
+        self._map_refresh.end(self._now_s(), seen=found is not None)
         if found:
             seen, rule = found
             self._partition.follow(seen, rule, self._route.given)

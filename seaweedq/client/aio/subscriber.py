@@ -20,7 +20,7 @@ class AsyncAcker:
         self._error: Exception | None = None
 
     def ack(self, id: str) -> None:
-        """Take an ack. On the event loop only."""
+        """Adds an ack. On the event loop only."""
         self._pending.append(id)
         if len(self._pending) >= ACK_BATCH:
             self._hurry.set()
@@ -28,14 +28,14 @@ class AsyncAcker:
             self._task = asyncio.create_task(self._send_all(), name="acker")
 
     def hurry(self) -> None:
-        """Send what waits without waiting for more; raises the error of an earlier ack."""
+        """Sends the waiting acks at once; raises the error of an earlier ack."""
         self._hurry.set()
         error, self._error = self._error, None
         if error:
             raise error
 
     async def flush(self) -> None:
-        """Return once all acks so far are durable; raises the error of one that failed."""
+        """Returns once all acks so far are durable; raises the error of one that failed."""
         while self._task is not None:
             self._hurry.set()
             await asyncio.shield(self._task)
@@ -65,7 +65,7 @@ async def messages(
     acker: AsyncAcker,
     message: Make[AsyncMessage],
 ) -> AsyncIterator[AsyncMessage]:
-    """The messages of a subscription; ending it sends the acks and waits for them."""
+    """Yields the messages of a subscription; ending it sends the acks and waits for them."""
     try:
         await run(pulling.ensure(start, ack_deadline_s))
         while (wires := await run(pulling.pull())) is not None:

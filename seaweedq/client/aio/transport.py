@@ -9,14 +9,14 @@ import httpx
 from seaweedq.client.core.broker_choice import Brokers
 from seaweedq.client.core.effects import (
     Attempt,
+    Chunk,
     Effect,
     Pause,
-    Piece,
+    Read,
     Reply,
     Request,
     Signed,
     Steps,
-    Take,
     Together,
     Work,
 )
@@ -28,21 +28,21 @@ T = TypeVar("T")
 
 
 class _Stream:
-    """The body of an answer, as it comes."""
+    """The body of an answer, as it arrives."""
 
     def __init__(self, url: str, response: httpx.Response) -> None:
         self._url, self._response = url, response
         self._chunks = response.aiter_raw()
 
-    async def take(self) -> bytes:
-        """The next bytes, none at the end. Raises ConnectionFailed."""
+    async def read(self) -> bytes:
+        """Returns the next bytes, none at the end. Raises ConnectionFailed."""
         try:
             return await anext(self._chunks, b"")
         except httpx.RequestError as error:
             raise failed(self._url, error) from error
 
     async def close(self) -> None:
-        """Give the connection back, or close it where something is left."""
+        """Returns the connection, or closes it if bytes are left."""
         await self._response.aclose()
 
 
@@ -61,7 +61,7 @@ class AsyncTransport:
         self._store_http: httpx.AsyncClient | None = None
 
     async def run(self, steps: Steps[T]) -> T:
-        """What the steps return, or the error that they raise. A cancellation is thrown into them."""
+        """Runs the steps and returns their result, or raises their error. A cancellation is thrown into them."""
         answer: Any = None
         failure: BaseException | None = None
         while True:
@@ -76,8 +76,8 @@ class AsyncTransport:
             except BaseException as error:  # the steps may have something to tidy up
                 failure = error
 
-    async def pieces(self, steps: Steps[None]) -> AsyncIterator[bytes]:
-        """What the steps have for whoever reads. Ending it gives connections back."""
+    async def chunks(self, steps: Steps[None]) -> AsyncIterator[bytes]:
+        """Runs the steps of a payload and yields its bytes. Ending it returns connections."""
         answer: Any = None
         failure: ConnectionFailed | None = None
         stream: _Stream | None = None
@@ -88,7 +88,7 @@ class AsyncTransport:
                 except StopIteration:
                     return
                 answer, failure = None, None
-                if isinstance(effect, Piece):
+                if isinstance(effect, Chunk):
                     yield effect.data
                     continue
                 try:
@@ -96,9 +96,9 @@ class AsyncTransport:
                 except ConnectionFailed as error:
                     failure = error
                 if isinstance(answer, Reply) and answer.stream:
-                    stream = await _instead(stream, answer.stream)
+                    stream = await _replaced(stream, answer.stream)
         finally:
-            await _instead(stream, None)
+            await _replaced(stream, None)
 
     async def _perform(self, effect: Effect) -> Any:
         match effect:
@@ -106,8 +106,8 @@ class AsyncTransport:
                 return await self.run(self._brokers.send(effect))
             case Attempt() | Signed():
                 return await self._send(effect)
-            case Take():
-                return await effect.stream.take()
+            case Read():
+                return await effect.stream.read()
             case Work():
                 return await asyncio.to_thread(effect.run)
             case Pause():
@@ -136,7 +136,7 @@ class AsyncTransport:
         return reply_of(effect.url, response)
 
     def _http_for(self, effect: Attempt | Signed) -> httpx.AsyncClient:
-        """What the user's brokers get beside requests is nothing for stores."""
+        """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not."""
         if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
             return self._http
         self._store_http = self._store_http or httpx.AsyncClient(limits=LIMITS, transport=self._mock)
@@ -157,7 +157,7 @@ class AsyncTransport:
             raise errors.exceptions[0] from None
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         await self._http.aclose()
         if self._store_http is not None:
             await self._store_http.aclose()
@@ -169,7 +169,7 @@ async def _chunks(body: Slice) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def _instead(old: _Stream | None, new: _Stream | None) -> _Stream | None:
+async def _replaced(old: _Stream | None, new: _Stream | None) -> _Stream | None:
     if old is not None:
         await old.close()
     return new

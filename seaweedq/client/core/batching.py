@@ -1,6 +1,7 @@
-"""What one stream of a producer holds: messages in batches, under their sequences. Pure: the time is passed in.
+"""The batches of one stream of a producer, with their sequences. Pure: the time is passed in.
 
-Batches leave in order, one at a time. A batch takes its sequence as it leaves, and keeps it over all its attempts.
+Batches are sent in order, one at a time. A batch gets its sequence when it is first sent, and keeps it for all
+attempts.
 """
 
 from collections import deque
@@ -18,10 +19,10 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"  # of Arrow's IPC format
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a batch is full, how long it may wait, and how much a producer holds.
+    """When a batch is full, how long it may wait, and how much a producer buffers.
 
-    `linger_ms` trades latency for larger batches; `batch_bytes` must be below the broker's `max_request_bytes`, and
-    over `max_buffer_bytes` of messages not yet acknowledged `send` blocks.
+    `linger_ms` trades latency for larger batches. `batch_bytes` must be below the broker's `max_request_bytes`. `send`
+    blocks while messages of more than `max_buffer_bytes` are not acknowledged.
     """
 
     linger_ms: float = 5
@@ -42,10 +43,10 @@ class Limits:
 
 @dataclass(slots=True)
 class Batch(Generic[D]):
-    """Messages that go in one request. `delivery` is the shell's: what waits for the outcome.
+    """Messages of one request. `delivery` is the shell's object that waits for the outcome.
 
-    One that is `held` keeps a place: what it has to say comes later, and all behind it wait. By then it may have
-    failed, with `error`. `upload_id` is what it names.
+    A `held` batch reserves its position: its content comes later, and all later batches wait. By then it may have
+    failed, with `error`. `upload_id` is the upload that its content names.
     """
 
     content_type: str
@@ -61,7 +62,7 @@ class Batch(Generic[D]):
     error: Exception | None = None
 
     def content(self, lines: list[bytes]) -> bytes:
-        """The body of a request with these lines; of Arrow streams that were joined it is one stream."""
+        """Returns the body of a request with these lines; joined Arrow streams become one stream."""
         if not self.head:
             return b"\n".join(lines)
         return b"".join(
@@ -70,9 +71,9 @@ class Batch(Generic[D]):
 
 
 class Batcher(Generic[D]):
-    """Fills batches and lets them go. Not safe for threads by itself: the shell locks.
+    """Fills batches and releases them. Not thread-safe by itself: the shell locks.
 
-    `accepted` and `settled` count messages; what was accepted is settled in order.
+    `accepted` and `finished` count messages; accepted messages finish in order.
     """
 
     def __init__(self, limits: Limits, new_delivery: Callable[[], D]) -> None:
@@ -82,10 +83,10 @@ class Batcher(Generic[D]):
         self._in_flight: Batch[D] | None = None
         self._next_sequence = 0
         self._released_s = -inf
-        self.accepted = self.settled = 0
+        self.accepted = self.finished = 0
 
     def add_line(self, line: bytes, now_s: float) -> tuple[D, int]:
-        """Add a message as a line of JSON: the delivery of its batch, and its place in it."""
+        """Adds a message as a line of JSON. Returns the delivery of its batch, and its index in it."""
         size = len(line) + 1
         batch = self._open
         if batch is not None and batch.size + size > self._limits.batch_bytes:
@@ -102,10 +103,10 @@ class Batcher(Generic[D]):
         return batch.delivery, batch.count - 1
 
     def add_stream(self, stream: bytes, rows: int, now_s: float, head: bytes = b"") -> D:
-        """Add an Arrow stream behind what waits already.
+        """Adds an Arrow stream after the waiting batches.
 
-        It is a batch of its own; with a `head`, its beginning that says the schema, it joins the last one that waits,
-        if that has the same and room.
+        It becomes a batch of its own. With a `head`, the beginning that states its schema, it joins the last waiting
+        batch if that has the same head and room.
         """
         self.close_open()
         self.accepted += rows
@@ -124,7 +125,7 @@ class Batcher(Generic[D]):
         return batch.size + size <= limits.batch_bytes and batch.count + count <= limits.batch_messages
 
     def hold(self, size: int, now_s: float) -> Batch[D]:
-        """Keep a place for a message of which `size` bytes are here: a batch of its own, to be released."""
+        """Reserves the position of a message of which `size` bytes are buffered: a batch of its own, to be released."""
         self.close_open()
         self.accepted += 1
         batch = Batch(NDJSON, self._new_delivery(), now_s, [], size, 1, held=True)
@@ -132,18 +133,19 @@ class Batcher(Generic[D]):
         return batch
 
     def release(self, batch: Batch[D], now_s: float) -> None:
-        """A batch that was held may leave when it is its turn. Patience with it, and with what waited, begins now."""
+        """Lets a held batch be sent when it is its turn. The timeout of this batch, and of those that waited for it,
+        starts now."""
         batch.held = False
         self._released_s = now_s
 
     def close_open(self) -> None:
-        """Let the open batch go without waiting for more."""
+        """Closes the open batch, so that it does not wait for more messages."""
         if self._open is not None:
             self._closed.append(self._open)
             self._open = None
 
     def ready_in_s(self, now_s: float) -> float | None:
-        """Seconds until a batch may leave: 0 for now, None while there is none or one is in flight."""
+        """Returns the seconds until a batch may be sent: 0 for now, None while there is none or one is in flight."""
         if self._in_flight is not None:
             return None
         if self._closed:
@@ -152,8 +154,8 @@ class Batcher(Generic[D]):
             return None
         return max(0.0, self._open.opened_s + self._limits.linger_ms / 1000 - now_s)
 
-    def take(self) -> Batch[D]:
-        """The batch whose turn it is, with its sequence. Only when `ready_in_s` is 0."""
+    def next_batch(self) -> Batch[D]:
+        """Returns the batch whose turn it is, with its sequence. Call it only when `ready_in_s` is 0."""
         if not self._closed:
             self.close_open()
         batch = self._in_flight = self._closed.popleft()
@@ -163,7 +165,7 @@ class Batcher(Generic[D]):
         return batch
 
     def finish(self) -> None:
-        """The batch in flight is settled, one way or the other: the next may leave."""
+        """Records that the batch in flight succeeded or failed: the next may be sent."""
         assert self._in_flight is not None
-        self.settled += self._in_flight.count
+        self.finished += self._in_flight.count
         self._in_flight = None

@@ -1,8 +1,8 @@
-"""Which broker a request goes to, and who is next where one fails. Pure: the time is passed in.
+"""Chooses the broker of a request, and the next one when it fails. Pure: the time is passed in.
 
-A client is given some brokers, and learns of others from a topic's segment map. Given ones are always worth a try;
-those that failed a moment ago go last. Learned ones are only ever a short cut: one that failed is left out for a while,
-and for long if it never answered, since its address may be one that cannot be reached from here.
+The user names some brokers, and the client learns of others from a topic's segment map. Named brokers are always tried;
+those that failed recently come last. Learned brokers are only a shortcut: one that failed is left out for a while, and
+for longer if it never answered, since its address may be unreachable from here.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 from seaweedq.client.core.effects import Attempt, Reply, Request, Steps
 from seaweedq.errors import ConnectionFailed
 
-AVOID_S, AVOID_MOST_S, AVOID_STRANGER_S = 1.0, 30.0, 300.0
+AVOID_S, AVOID_MOST_S, AVOID_UNKNOWN_S = 1.0, 30.0, 300.0
 _ELSEWHERE = frozenset({502, 503, 504})
 _SAFE = frozenset({"GET", "PUT"})
 
 
 class Brokers:
-    """The brokers of a client. Threads may share it: who reads an old state makes a detour."""
+    """The brokers of a client. Thread-safe: a thread that reads an old state makes a detour."""
 
     def __init__(self, urls: Sequence[str], monotonic_s: Callable[[], float]) -> None:
         self.urls = tuple(urls)
@@ -27,15 +27,16 @@ class Brokers:
         self._failures: dict[str, tuple[int, float]] = {}  # how often in a row, and until when it is avoided
 
     def order(self, preferred: Sequence[str] = ()) -> list[str]:
-        """Where to try, in this order: `preferred`, then those given."""
+        """Returns the URLs to try, in order: `preferred`, then those that the user named."""
         now_s = self._monotonic_s()
         learned = [url for url in preferred if self._usable(url, now_s)]
         return sorted(dict.fromkeys([*learned, *self.urls]), key=lambda url: self._avoided_s(url, now_s))
 
     def send(self, request: Request) -> Steps[Reply]:
-        """One round: the first answer that is none of 502, 503 and 504, else the last one, or the last failure.
+        """Tries each broker once. Returns the first answer other than 502, 503 and 504, else the last one; or raises
+        the last failure.
 
-        What may not be repeated goes on to the next broker only if it cannot have reached the one before.
+        A request that may not be repeated goes to the next broker only if it cannot have reached the one before.
         """
         repeatable = request.repeatable or request.method in _SAFE
         reply: Reply
@@ -71,12 +72,12 @@ class Brokers:
 
     def _fail(self, url: str) -> None:
         times = self._failures.get(url, (0, 0.0))[0]
-        avoid_s = min(AVOID_MOST_S, AVOID_S * 2.0 ** min(times, 30)) if url in self._answered else AVOID_STRANGER_S
+        avoid_s = min(AVOID_MOST_S, AVOID_S * 2.0 ** min(times, 30)) if url in self._answered else AVOID_UNKNOWN_S
         self._failures[url] = (times + 1, self._monotonic_s() + avoid_s)
 
 
 def parse_urls(url: str | Sequence[str]) -> tuple[str, ...]:
-    """One URL, several separated by commas, or a sequence of such. Raises ValueError for what is none."""
+    """Parses one URL, several separated by commas, or a sequence of such. Raises ValueError for an invalid one."""
     given = [url] if isinstance(url, str) else list(url)
     urls = tuple(dict.fromkeys(_base(one.strip()) for text in given for one in text.split(",")))
     if len({urlsplit(one).scheme for one in urls}) > 1:

@@ -1,6 +1,6 @@
-"""The core's calls, one for each route: each says what to send and what its answer means. No I/O.
+"""The core's calls, one per route: each builds its request and decodes the answer. No I/O.
 
-A call here is one request, which `brokers` may offer to several; only what `Patience` sends is tried for longer.
+A call is one request, which `broker_choice` may offer to several brokers; only `Patience` repeats requests.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,31 +21,31 @@ _FLUSH_WAIT_S = 300.0
 
 
 def topic_path(topic: str) -> str:
-    """The path of a topic; its name is quoted, so that a bad one is the broker's to refuse."""
+    """Returns the path of a topic. The name is quoted, so that the broker refuses an invalid one."""
     return f"/v1/topics/{quote(topic, safe='')}"
 
 
 def subscription_path(topic: str, subscription: str) -> str:
-    """The path of a subscription."""
+    """Returns the path of a subscription."""
     return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}"
 
 
 def call(
     method: Method, path: str, body: Mapping[str, Any] | None = None, wait_s: float = 0, repeatable: bool = False
 ) -> Steps[Any]:
-    """Send JSON (or nothing), return the decoded answer: None if it is empty."""
+    """Sends JSON (or nothing), and returns the decoded answer: None if it is empty."""
     content, headers = (b"", {}) if body is None else (encode(body), {"Content-Type": JSON})
     reply = check((yield Request(method, path, {}, content, headers, wait_s, repeatable=repeatable)))
     return msgspec.json.decode(reply.body) if reply.body else None
 
 
 def flush(topic: str) -> Steps[Any]:
-    """Flush a topic; large tails take their time."""
+    """Flushes a topic, with a long timeout for large tails."""
     return (yield from call("POST", f"{topic_path(topic)}/flush", wait_s=_FLUSH_WAIT_S, repeatable=True))
 
 
 def pages(path: str, member: str) -> Steps[list[dict[str, Any]]]:
-    """A whole paged list: goes on while the answer has a `next_page_token`."""
+    """Returns a whole paged list: continues while the answer has a `next_page_token`."""
     found: list[dict[str, Any]] = []
     params: dict[str, str] = {}
     while True:
@@ -59,14 +59,14 @@ def pages(path: str, member: str) -> Steps[list[dict[str, Any]]]:
 
 
 def segments(topic: str) -> Steps[list[dict[str, Any]]]:
-    """A topic's segment map."""
+    """Returns a topic's segment map."""
     answer = yield from call("GET", f"{topic_path(topic)}/segments")
     found: list[dict[str, Any]] = answer["segments"]
     return found
 
 
 def publish(topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Steps[Published]:
-    """Publish a message, or several, in one request."""
+    """Publishes a message, or several, in one request."""
     if isinstance(messages, Mapping):
         request = publish_request(topic, JSON, _line(messages))
     else:
@@ -96,20 +96,20 @@ def _upload_id(reference: Any) -> str:
 
 
 def publish_request(topic: str, content_type: str, content: bytes, headers: Mapping[str, str] | None = None) -> Request:
-    """The request of a publish."""
+    """Builds the request of a publish."""
     return Request(
         "POST", f"{topic_path(topic)}/messages", {}, content, {"Content-Type": content_type, **(headers or {})}
     )
 
 
 def fetch_request(topic: str, segment: int, offset: int, limit: int, wait_s: float = 0, accept: str = JSON) -> Request:
-    """The request of a fetch."""
+    """Builds the request of a fetch."""
     params = {"offset": str(offset), "limit": str(limit), "wait_s": f"{wait_s:g}"}
     path = f"{topic_path(topic)}/segments/{segment}/messages"
     return Request("GET", path, params, headers={"Accept": accept}, wait_s=wait_s)
 
 
 def fetch(topic: str, segment: int, offset: int, limit: int, wait_s: float, message: Make[M]) -> Steps[Page[M]]:
-    """Messages of a segment from an offset on."""
+    """Returns messages of a segment from an offset on."""
     reply = check((yield fetch_request(topic, segment, offset, limit, wait_s)))
     return Page(decode_page(reply.body), message)

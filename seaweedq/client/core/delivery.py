@@ -1,4 +1,4 @@
-"""What all producers share: how a batch is sent, and what became of each of its messages. No I/O."""
+"""The delivery of a batch, common to all producers: how it is sent, and the outcome of each of its messages. No I/O."""
 
 from bisect import bisect_left
 from collections.abc import Callable
@@ -19,22 +19,22 @@ from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a batch: published, apart from the `rejected` indexes, or all failed with `error`.
+    """The outcome of a batch: published, apart from the `rejected` indexes, or failed as a whole with `error`.
 
-    `strayed`: something was not where the producer believed it to be, so that its segment map may be old.
+    `misrouted`: a broker or segment was not where the producer expected it, so its segment map may be stale.
     """
 
     published: Published | None = None
     error: Exception | None = None
     rejected: tuple[int, ...] = ()
-    strayed: bool = False
+    misrouted: bool = False
 
     def error_of(self, index: int) -> Exception | None:
-        """Why message number `index` was not published; None if it was."""
+        """Returns why message number `index` was not published; None if it was."""
         return self.error if self.published is None or index in self.rejected else None
 
     def id_of(self, index: int) -> str:
-        """The id of message number `index`; raises its error."""
+        """Returns the id of message number `index`; raises its error."""
         if error := self.error_of(index):
             raise error
         assert self.published is not None
@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a producer's batches go. `given` are the brokers that the user named."""
+    """How a producer's batches reach their topic. `given` are the brokers that the user named."""
 
     topic: str
     patience: Patience
@@ -56,16 +56,17 @@ class Route:
     given: tuple[str, ...] = ()
     offload: Offload | None = None
 
-    def look(self, needs_rule: Callable[[SegmentMap], bool]) -> Steps[tuple[SegmentMap, KeyRule | None]]:
-        """The segment map, and where it is needed the rule for keys."""
+    def fetch_map(self, needs_rule: Callable[[SegmentMap], bool]) -> Steps[tuple[SegmentMap, KeyRule | None]]:
+        """Fetches the segment map and, if it is needed, the rule for keys."""
         seen = yield from fetch_map(self.topic)
         return seen, (yield from fetch_rule(self.topic)) if needs_rule(seen) else None
 
     def deliver(self, stream: Stream[Any], batch: Batch[Any]) -> Steps[Outcome]:
-        """Publish a batch until it is taken: every attempt carries the same id and sequence, so that none doubles.
+        """Publishes a batch until a broker accepts it. Every attempt has the same id and sequence, so that none is
+        appended twice.
 
-        Where the broker names all messages that are not valid, it took none, and the others go again without them.
-        Where it names one that is too large, those that are go again by reference.
+        If the broker names all invalid messages, it appended none, and the others are sent again without them. If it
+        names one that is too large, all that are too large are sent again by reference.
         """
         if batch.error:
             raise batch.error
@@ -99,15 +100,15 @@ class Route:
         reply = yield from self.patience.send(request, batch.opened_s)
         published = decode_published(reply.body)
         detour = reply.url not in request.urls[:1] if request.urls else False
-        return Outcome(published, strayed=detour or _strayed(stream, published))
+        return Outcome(published, misrouted=detour or _misrouted(stream, published))
 
 
-def _strayed(stream: Stream[Any], published: Published) -> bool:
+def _misrouted(stream: Stream[Any], published: Published) -> bool:
     known = stream.segments
     return known is not None and any(rows.segment not in known for rows in published.segments)
 
 
 def _rejected(error: InvalidMessages) -> tuple[int, ...]:
-    """The indexes of all messages that are not valid; none where the broker could not name them all."""
+    """Returns the indexes of all invalid messages; none if the broker could not name them all."""
     rows = error.fields.get("errors", [])
     return tuple(sorted(row["index"] for row in rows)) if len(rows) == error.fields.get("invalid") else ()

@@ -1,6 +1,6 @@
-"""What the core asks of its shells: a request, a pause, work in a thread. The core itself does no I/O.
+"""The effects that the core asks of its shells: a request, a pause, work in a thread. The core itself does no I/O.
 
-A call is a generator: it yields an effect and is sent what came of it. `transport` drives it, for real or in a test.
+A call is a generator: it yields an effect and is sent the result. A transport, real or a test's, drives it.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -18,9 +18,9 @@ ARROW = "application/vnd.apache.arrow.stream"
 @dataclass(frozen=True, slots=True)
 class Request:
     """One HTTP request; answered with a Reply, or ConnectionFailed is thrown in. `wait_s`: how long the server was
-    asked to wait, on top of the client's own timeout. `urls` are the brokers that know best, the best first: any other
-    can do it too. Only what is `repeatable`, and GET and PUT, is sent again where its outcome is open. `streamed`: the
-    body of a success is not read yet, but taken from the reply's `stream`."""
+    asked to wait, in addition to the client's own timeout. `urls` are the preferred brokers, the best first; any other
+    broker can serve the request too. If the outcome is unknown, only requests that are `repeatable`, and GET and PUT,
+    are repeated. `streamed`: the body of a success is not read yet, but comes from the reply's `stream`."""
 
     method: str
     path: str
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of a request at one broker; answered as the request is."""
+    """One attempt of a request at one broker; answered as the request is."""
 
     url: str
     request: Request
@@ -43,9 +43,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A request to a URL that is its own permission, with exactly these headers; answered as a Request is.
+    """A request to a signed URL, with exactly these headers; answered as a Request is.
 
-    Nobody but who asked for it may see the URL's query: `signed.bare` is what an error may name.
+    Only the caller may see the URL's query: errors may contain `signed_urls.bare` of it.
     """
 
     url: str = field(repr=False)
@@ -57,22 +57,22 @@ class Signed:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """The next bytes of a reply's `stream`; answered with none at its end, or ConnectionFailed is thrown in."""
+class Read:
+    """Reads the next bytes of a reply's `stream`; answered with none at its end, or ConnectionFailed is thrown in."""
 
     stream: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Bytes for whoever reads; only the steps of a payload yield them. Answered with None."""
+class Chunk:
+    """Bytes for the reader; only the steps of a payload yield them. Answered with None."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Do all of these, `most` at a time; answered with None. The first error ends the others, and is thrown in."""
+    """Runs all of these, `most` at a time; answered with None. The first error ends the others, and is thrown in."""
 
     steps: "Iterable[Steps[None]]"
     most: int
@@ -80,22 +80,22 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Wait for this many seconds; answered with None."""
+    """Waits for this many seconds; answered with None."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Blocking work, such as reading files; answered with what it returns."""
+    """Blocking work, such as reading files; answered with its return value."""
 
     run: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An HTTP answer, read whole unless it has a `stream`. Header names are in lower case; `url` is the broker's who
-    gave it."""
+    """An HTTP answer, read whole unless it has a `stream`. Header names are in lower case; `url` is that of the broker
+    that answered."""
 
     status: int
     headers: Mapping[str, str]
@@ -104,5 +104,5 @@ class Reply:
     stream: Any = None
 
 
-Effect = Request | Attempt | Signed | Take | Piece | Together | Pause | Work
+Effect = Request | Attempt | Signed | Read | Chunk | Together | Pause | Work
 Steps = Generator[Effect, Any, T]

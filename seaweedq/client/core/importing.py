@@ -1,7 +1,7 @@
-"""Files whose rows become messages: asked for at a broker, and asked again until it is over. No I/O.
+"""Imports of files, whose rows become messages: requested from a broker, and requested again until they end. No I/O.
 
-A broker works on an import whether somebody waits or not, and the same request joins it: so what is cut off is asked
-again, and doubles nothing.
+A broker continues an import whether a client waits or not, and the same request joins it. So an interrupted request is
+repeated, and publishes nothing twice.
 """
 
 import os
@@ -35,7 +35,7 @@ _SUFFIXES: dict[str, Format] = {
 
 
 class ImportedRows(msgspec.Struct, frozen=True):
-    """Rows of a file in one segment; messages of others may lie between the first offset and the last."""
+    """The rows of a file in one segment; other messages may lie between the first offset and the last."""
 
     segment: int
     first_offset: int
@@ -44,7 +44,7 @@ class ImportedRows(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """An import that is done: all `count` rows are durable, where `segments` says."""
+    """A finished import: all `count` rows are durable, in `segments`."""
 
     upload_id: str
     count: int
@@ -60,7 +60,7 @@ class _Answer(msgspec.Struct):
 
 
 def format_of(name: str) -> Format:
-    """What a file is by its suffix. Raises ValueError."""
+    """Returns the format that a file's suffix stands for. Raises ValueError."""
     suffix = PurePath(name).suffix.lower()
     if suffix not in _SUFFIXES:
         what = f"the file {name!r}" if name else "a file without a name"
@@ -69,14 +69,14 @@ def format_of(name: str) -> Format:
 
 
 def format_given(what: object, format: Format | None, bare: bool) -> Format:
-    """The format that was said, else that of a path's suffix. Raises ValueError, before anything is uploaded."""
+    """Returns the given format, else that of a path's suffix. Raises ValueError, before anything is uploaded."""
     found = format or format_of(os.fspath(what) if isinstance(what, str | os.PathLike) else "")
     check_format(found, bare)
     return found
 
 
 def check_format(format: str, bare: bool) -> None:
-    """Raises ValueError."""
+    """Raises ValueError for an unknown format, and for `bare` with another format than NDJSON."""
     if format not in get_args(Format):
         raise ValueError(f"format is {format!r}; it must be one of {', '.join(get_args(Format))}")
     if bare and format != "ndjson":
@@ -86,10 +86,10 @@ def check_format(format: str, bare: bool) -> None:
 def imported(
     topic: str, upload_id: str, format: str, bare: bool, patience: Patience, rows: Rows | None = None
 ) -> Steps[Imported]:
-    """Have an upload's rows become messages, and wait until all are durable.
+    """Imports an upload's rows as messages, and waits until all are durable.
 
-    Raises InvalidMessages, InvalidImport, InvalidRequest (nothing was taken), UploadNotFound, UploadConflict and
-    others; all name the `upload_id`. After ConnectionFailed the import may go on: ask again.
+    Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadConflict and
+    others; all name the `upload_id`. After ConnectionFailed the import may continue: ask again.
     """
     check_format(format, bare)
     wait_s = _TOLD_EVERY_S if rows else _WAIT_S

@@ -1,6 +1,6 @@
-"""The key of a message, found as brokers find it: the explicit one, else that in the topic's key field.
+"""Finds the key of a message as brokers do: the explicit one, else that in the topic's key field.
 
-What has no key here, because it is none or cannot be read, goes as a message without one: the broker judges.
+A message whose key is missing or cannot be read is sent as one without a key: the broker decides.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Keys:
         self._line: Callable[[Any], Any] = msgspec.json.Decoder(line).decode
 
     def of_line(self, key: str | None, line: bytes) -> str | None:
-        """The key of an envelope whose explicit key is `key`."""
+        """Returns the key of an envelope whose explicit key is `key`."""
         if key is not None or self._rule.field is None:
             return key
         try:
@@ -36,12 +36,12 @@ class Keys:
             return None
 
     def hash_of_line(self, key: str | None, line: bytes) -> int | None:
-        """The hash of that key; None without one."""
+        """Returns the hash of that key; None without one."""
         found = self.of_line(key, line)
         return None if found is None else hash_key(found)
 
     def of_rows(self, rows: pa.RecordBatch) -> pa.Array | None:
-        """The keys of a table's rows, as strings; None where no row has one. Raises pa.ArrowException."""
+        """Returns the keys of a table's rows, as strings; None if no row has one. Raises pa.ArrowException."""
         keys = rows.column("_key").cast(pa.string()) if "_key" in rows.schema.names else None
         if self._rule.field is None or (keys is not None and not keys.null_count):
             return keys

@@ -1,31 +1,31 @@
-"""When a producer looks at the segment map: at first, every 30 s, and soon where it may be old. Pure."""
+"""When a producer fetches the segment map: at first, every 30 s, and soon after it may be stale. Pure."""
 
 from math import inf
 
-EVERY_S, DOUBTED_S = 30.0, 1.0
+EVERY_S, STALE_S = 30.0, 1.0
 
 
-class Lookout:
-    """Only who sends looks; one look at a time."""
+class MapRefresh:
+    """The times of fetches: only while the producer sends, and one at a time."""
 
     def __init__(self) -> None:
-        self._looked_s = -inf
-        self._looking = False
-        self._doubted = False
+        self._fetched_s = -inf
+        self._fetching = False
+        self._stale = False
 
     def due(self, now_s: float) -> bool:
-        """Whether it is time."""
-        return not self._looking and now_s >= self._looked_s + (DOUBTED_S if self._doubted else EVERY_S)
+        """Tells whether a fetch is due."""
+        return not self._fetching and now_s >= self._fetched_s + (STALE_S if self._stale else EVERY_S)
 
     def begin(self) -> None:
-        """A look begins."""
-        self._looking, self._doubted = True, False
+        """Records that a fetch begins."""
+        self._fetching, self._stale = True, False
 
     def end(self, now_s: float, seen: bool) -> None:
-        """It is over; `seen`: whether there was a map."""
-        self._looking, self._looked_s = False, now_s
-        self._doubted = self._doubted or not seen
+        """Records that the fetch has ended; `seen`: whether it returned a map."""
+        self._fetching, self._fetched_s = False, now_s
+        self._stale = self._stale or not seen
 
-    def doubt(self) -> None:
-        """What is believed may be old."""
-        self._doubted = True
+    def invalidate(self) -> None:
+        """Marks the map as possibly stale."""
+        self._stale = True

@@ -1,4 +1,4 @@
-"""A message as users see it. It decodes its value when asked, and knows where its ack goes."""
+"""A message as users see it. It decodes its value on request, and knows how to ack itself."""
 
 import asyncio
 import base64
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UnsetType
 
 from seaweedq.client.core.wire import PageAnswer, Reference, WireMessage, encode
-from seaweedq.client.files.atomic_file import Landing
+from seaweedq.client.files.atomic_file import AtomicFile
 from seaweedq.client.files.payload_file import AsyncPayload, reader
 from seaweedq.client.files.upload_source import CHUNK_BYTES, Progress
 from seaweedq.errors import ClientError
@@ -23,7 +23,7 @@ def _nothing_to_ack(id: str) -> None:
 
 
 class BaseMessage:
-    """One message, but for its payload. Read only, apart from `ack`."""
+    """One message without its payload. Read only, apart from `ack`."""
 
     __slots__ = ("_ack", "_wire")
 
@@ -32,19 +32,19 @@ class BaseMessage:
 
     @property
     def id(self) -> str:
-        """`{segment}-{offset}`, unique in the topic."""
+        """Returns `{segment}-{offset}`, unique in the topic."""
         return self._wire.id
 
     @property
     def key(self) -> str | None:
-        """The key, if it has one."""
+        """Returns the key, if it has one."""
         return self._wire.key
 
     @property
     def value(self) -> Any:
-        """The value: decoded JSON, the object of a typed topic's fields, or the bytes of a `bytes` topic.
+        """Returns the value: decoded JSON, the object of a typed topic's fields, or the bytes of a `bytes` topic.
 
-        None where there is a `reference`: nothing is fetched unless `open` or `download` asks for it.
+        None if there is a `reference`: only `open` and `download` fetch its payload.
         """
         value = self._wire.value
         if self._wire.reference:
@@ -53,7 +53,8 @@ class BaseMessage:
 
     @property
     def raw(self) -> bytes:
-        """The value as stored: its JSON text, or the bytes of a `bytes` topic. Empty where there is a `reference`."""
+        """Returns the value as stored: its JSON text, or the bytes of a `bytes` topic. Empty if there is a
+        `reference`."""
         wire = self._wire
         if wire.reference:
             return b""
@@ -63,42 +64,43 @@ class BaseMessage:
 
     @property
     def json(self) -> bytes:
-        """The whole message as a broker gives it, as one line of JSON."""
+        """Returns the whole message as the broker sent it, as one line of JSON."""
         return encode(self._wire)
 
     @property
     def headers(self) -> dict[str, str]:
-        """The publisher's headers, empty where there are none."""
+        """Returns the publisher's headers, empty if there are none."""
         return self._wire.headers or {}
 
     @property
     def timestamp(self) -> datetime:
-        """The publisher's time, else the broker's; UTC."""
+        """Returns the publisher's time, else the broker's; UTC."""
         return self._wire.timestamp
 
     @property
     def segment(self) -> int:
-        """The segment it is in."""
+        """Returns the id of its segment."""
         return self._wire.segment
 
     @property
     def offset(self) -> int:
-        """Its position there, from 0."""
+        """Returns its position in the segment, from 0."""
         return self._wire.offset
 
     @property
     def attempt(self) -> int:
-        """How often it was delivered to the subscription, this time included; 1 for a fetched one."""
+        """Returns how often it was delivered to the subscription, including this time; 1 for a fetched one."""
         attempt = self._wire.attempt
         return 1 if isinstance(attempt, UnsetType) else attempt
 
     @property
     def reference(self) -> Reference | None:
-        """Its payload, where it was published by reference: `uri`, `size`, `sha256`, `content_type`, `url`."""
+        """Returns its payload's `uri`, `size`, `sha256`, `content_type`, `url`, if it was published by reference."""
         return self._wire.reference or None
 
     def ack(self) -> None:
-        """Have it never delivered again. Sent in the background with others, so that it returns at once.
+        """Acks the message, so that it is never delivered again. Returns at once: acks are sent together in the
+        background.
 
         Raises ClientError for a message that was fetched.
         """
@@ -112,13 +114,13 @@ class BaseMessage:
 class Message(BaseMessage):
     """One message. Read only, apart from `ack`."""
 
-    __slots__ = ("_pieces",)
+    __slots__ = ("_chunks",)
 
     def __init__(
-        self, wire: WireMessage, pieces: Callable[[WireMessage], Iterator[bytes]], ack: Callable[[str], None]
+        self, wire: WireMessage, chunks: Callable[[WireMessage], Iterator[bytes]], ack: Callable[[str], None]
     ) -> None:
         super().__init__(wire, ack)
-        self._pieces = pieces
+        self._chunks = chunks
 
     def open(self) -> BinaryIO:
         """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
@@ -127,33 +129,33 @@ class Message(BaseMessage):
         come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in a
         `with`.
         """
-        return reader(self._pieces(self._wire)) if self._wire.reference else io.BytesIO(self.raw)
+        return reader(self._chunks(self._wire)) if self._wire.reference else io.BytesIO(self.raw)
 
     def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Writes the payload (or the value's own bytes) to a file, which appears once its digest was checked.
 
         Calls `progress(bytes, of these)` as it goes. Raises as reading does, and OSError; then there is no file.
         """
-        landing = Landing(path, self._wire.reference.size if self._wire.reference else len(self.raw), progress)
+        destination = AtomicFile(path, self._wire.reference.size if self._wire.reference else len(self.raw), progress)
         try:
             with self.open() as file:
                 while data := file.read(CHUNK_BYTES):
-                    landing.write(data)
-            landing.commit()
+                    destination.write(data)
+            destination.commit()
         finally:
-            landing.discard()
+            destination.discard()
 
 
 class AsyncMessage(BaseMessage):
     """One message, for an event loop. Read only, apart from `ack`."""
 
-    __slots__ = ("_pieces",)
+    __slots__ = ("_chunks",)
 
     def __init__(
-        self, wire: WireMessage, pieces: Callable[[WireMessage], AsyncIterator[bytes]], ack: Callable[[str], None]
+        self, wire: WireMessage, chunks: Callable[[WireMessage], AsyncIterator[bytes]], ack: Callable[[str], None]
     ) -> None:
         super().__init__(wire, ack)
-        self._pieces = pieces
+        self._chunks = chunks
 
     def open(self) -> AsyncPayload:
         """Opens the payload for reading once, from its beginning; without a `reference` the value's own bytes.
@@ -162,7 +164,7 @@ class AsyncMessage(BaseMessage):
         come only if all agree with the digest. Reading raises Damaged, PayloadNotFound, ConnectionFailed. Use it in an
         `async with`.
         """
-        return AsyncPayload(self._pieces(self._wire) if self._wire.reference else _alone(self.raw))
+        return AsyncPayload(self._chunks(self._wire) if self._wire.reference else _alone(self.raw))
 
     async def download(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Writes the payload (or the value's own bytes) to a file, which appears once its digest was checked.
@@ -170,14 +172,14 @@ class AsyncMessage(BaseMessage):
         Calls `progress(bytes, of these)` as it goes. Raises as reading does, and OSError; then there is no file.
         """
         size = self._wire.reference.size if self._wire.reference else len(self.raw)
-        landing = await asyncio.to_thread(Landing, path, size, progress)
+        destination = await asyncio.to_thread(AtomicFile, path, size, progress)
         try:
             async with self.open() as payload:
                 async for data in payload:
-                    await asyncio.to_thread(landing.write, data)
-            await asyncio.to_thread(landing.commit)
+                    await asyncio.to_thread(destination.write, data)
+            await asyncio.to_thread(destination.commit)
         finally:
-            landing.discard()
+            destination.discard()
 
 
 async def _alone(data: bytes) -> AsyncIterator[bytes]:
@@ -189,7 +191,7 @@ Make = Callable[[WireMessage, Callable[[str], None]], M]
 
 
 class Page(Generic[M]):
-    """The answer to a fetch: the messages, and where to go on."""
+    """The answer to a fetch: the messages, and the offset to continue from."""
 
     __slots__ = ("messages", "next_offset", "sealed", "successors")
 

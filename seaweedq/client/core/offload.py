@@ -1,7 +1,7 @@
-"""What a producer sends by reference: files, and values that are over the broker's limit for one message. No I/O.
+"""Messages that a producer sends by reference: files, and values over the broker's limit for one message. No I/O.
 
-The limit is the broker's setting `max_message_bytes`. A client cannot ask for it: it goes by what the user says (the
-default of the setting), and learns a smaller one from a refusal.
+The limit is the broker's setting `max_message_bytes`. A client cannot ask for it: it uses the user's value (by default
+the setting's default), and learns a smaller one from a refusal.
 """
 
 import os
@@ -26,7 +26,7 @@ from seaweedq.errors import MessageTooLarge, TopicNotFound
 
 
 class _Line(msgspec.Struct):
-    """A message's line, as it was encoded here."""
+    """A message's line, as encoded by this client."""
 
     value: msgspec.Raw | UnsetType = UNSET
     value_base64: bytes | UnsetType = UNSET
@@ -37,7 +37,7 @@ class _Line(msgspec.Struct):
 
     @property
     def content(self) -> bytes:
-        """The value's bytes, as the broker counts them."""
+        """Returns the value's bytes, as the broker counts them."""
         if isinstance(self.value, UnsetType):
             return b"" if isinstance(self.value_base64, UnsetType) else self.value_base64
         return bytes(self.value)
@@ -62,14 +62,14 @@ class FileJob:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The line that names an upload, and the upload; None where the value goes inline after all."""
+    """The line that names an upload, and the upload; None if the value is sent inline after all."""
 
     line: bytes
     upload_id: str | None
 
 
 def type_of(path: Path) -> str:
-    """The content type that a file's suffix stands for, on every machine the same."""
+    """Returns the content type that a file's suffix stands for, the same on every machine."""
     kind, encoding = _KINDS.guess_type(path.name)
     return kind if kind and not encoding else ANY_BYTES
 
@@ -83,7 +83,7 @@ def file_job(
     timestamp: datetime | str | None,
     expires_in_s: float | None,
 ) -> FileJob:
-    """What is to be done for a file. Raises OSError where it cannot be read, and as `envelope` does."""
+    """Describes the upload of a file. Raises OSError if it cannot be read, and the errors of `envelope`."""
     file = Path(path)
     with file.open("rb"):
         reference_envelope("", key, headers, timestamp, expires_in_s)
@@ -91,7 +91,8 @@ def file_job(
 
 
 class Offload:
-    """Uploads of a producer's topic. `limit_bytes` is the largest value that goes inline; it only becomes smaller."""
+    """Uploads of a producer's topic. `limit_bytes` is the largest value that is sent inline; it only becomes
+    smaller."""
 
     def __init__(self, topic: str, patience: Patience, brokers: tuple[str, ...], limit_bytes: int) -> None:
         self._topic, self._patience, self._brokers = topic, patience, brokers
@@ -99,19 +100,20 @@ class Offload:
         self._rule: KeyRule | None = None
 
     def is_large(self, line: bytes) -> bool:
-        """Whether the value of a message is over the limit."""
+        """Tells whether the value of a message is over the limit."""
         return len(line) > self.limit_bytes and len(_decode(line).content) > self.limit_bytes
 
     def file(self, job: FileJob) -> Steps[Sent]:
-        """Upload a file. Raises as `Uploading.run` does."""
+        """Uploads a file. Raises as `Uploading.run` does."""
         source: Source = yield Work(lambda: Source.of(job.path))
         upload_id = yield from self._upload(source, job.content_type, job.progress)
         more = (job.key, job.headers, job.timestamp, job.expires_in_s)
         return Sent(reference_envelope(upload_id, *more), upload_id)
 
     def line(self, line: bytes, make: bool = False) -> Steps[Sent]:
-        """Upload the value of a message. A typed topic takes no references: there the broker judges it as it is. So it
-        does where there is no topic, unless `make` says to make one: a broker that would have says so by a 413."""
+        """Uploads the value of a message, unless the topic is typed: such a topic takes no references, so the broker
+        decides about the line as it is. The same goes for a missing topic, unless `make` asks to create it: a 413 of a
+        broker that would have created the topic does."""
         if self._rule is None:
             try:
                 facts: Mapping[str, Any] = yield from call("GET", topic_path(self._topic))
@@ -133,7 +135,7 @@ class Offload:
         return Sent(reference_envelope(upload_id, key, found.headers, found.timestamp, found.expires_in_s), upload_id)
 
     def again(self, lines: list[bytes], error: MessageTooLarge) -> Steps[list[bytes]]:
-        """The same messages, with what is over the broker's limit uploaded; raises the error where nothing is."""
+        """Returns the same messages, with those over the broker's limit uploaded; raises `error` if there are none."""
         limit = error.fields.get("limit_bytes")
         if isinstance(limit, int):
             self.limit_bytes = min(self.limit_bytes, limit)

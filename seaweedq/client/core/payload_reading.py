@@ -1,7 +1,7 @@
-"""How a payload comes back: from the store by the message's URL, else through a broker; its digest is checked. No I/O.
+"""Reads a payload: from the store by the message's URL, else through a broker; checks its digest. No I/O.
 
-The URL is short-lived, and the store may be one that cannot be reached from here: then a broker gives the same bytes.
-What is cut off goes on where it ended. The last bytes are handed over only once all of them agree with the digest.
+The URL expires soon, and the store may be unreachable from here: then a broker sends the same bytes. An interrupted
+read resumes where it ended. The last bytes are handed over only once the digest of all bytes was checked.
 """
 
 import hashlib
@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from seaweedq.client.core.calls import topic_path
-from seaweedq.client.core.effects import Pause, Piece, Reply, Request, Signed, Steps, Take
+from seaweedq.client.core.effects import Chunk, Pause, Read, Reply, Request, Signed, Steps
 from seaweedq.client.core.problems import TRANSIENT, error_of
 from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.signed_urls import refusal
@@ -20,15 +20,15 @@ _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 def payload(topic: str, wire: WireMessage, patience: Patience) -> Steps[None]:
-    """The bytes of a message's payload, if it has one. Raises as `Reading.pieces` does."""
+    """Reads the bytes of a message's payload, if it has one. Raises as `Reading.chunks` does."""
     if wire.reference:
-        place = Place(topic, wire.id, wire.segment, wire.offset)
-        yield from Reading(wire.reference, place, patience).pieces()
+        location = Location(topic, wire.id, wire.segment, wire.offset)
+        yield from Reading(wire.reference, location, patience).chunks()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a message is."""
+class Location:
+    """The position of a message."""
 
     topic: str
     id: str
@@ -37,35 +37,36 @@ class Place:
 
     @property
     def path(self) -> str:
-        """Where a broker gives its payload."""
+        """Returns the path at which a broker sends its payload."""
         return f"{topic_path(self.topic)}/segments/{self.segment}/messages/{self.offset}/payload"
 
 
 class _Passing(Exception):
-    """What may be better a moment later, or elsewhere."""
+    """A failure that may not recur a moment later, or at another broker."""
 
     def __init__(self, error: SeaweedqError) -> None:
         self.error = error
 
 
 class Reading:
-    """One payload, once from its begin to its end."""
+    """One read of a payload, from its beginning to its end."""
 
-    def __init__(self, reference: Reference, place: Place, patience: Patience) -> None:
-        self._wanted, self._place, self._patience = reference, place, patience
+    def __init__(self, reference: Reference, location: Location, patience: Patience) -> None:
+        self._wanted, self._location, self._patience = reference, location, patience
         self._digest = hashlib.sha256()
         self._at = 0
         self._url = reference.url
 
-    def pieces(self) -> Steps[None]:
-        """Its bytes. Raises Damaged where they are not those that were published, PayloadNotFound, ConnectionFailed."""
+    def chunks(self) -> Steps[None]:
+        """Yields the payload's bytes. Raises Damaged if they differ from the published ones, PayloadNotFound,
+        ConnectionFailed."""
         began_s, attempt = self._patience.monotonic_s(), 0
         if not self._wanted.size:
             self._check_end()
         while self._at < self._wanted.size:
             before = self._at
             try:
-                yield from self._go_on((yield from self._ask()))
+                yield from self._read_body((yield from self._ask()))
             except (ConnectionFailed, _Passing) as failed:
                 error = failed.error if isinstance(failed, _Passing) else failed
             if self._at > before:
@@ -82,34 +83,35 @@ class Reading:
             yield Pause(wait_s)
 
     def _ask(self) -> Steps[Reply]:
-        """The answer with what is still wanted. Raises _Passing, ConnectionFailed, and the broker's final errors."""
+        """Requests the bytes that are still missing. Raises _Passing, ConnectionFailed, and the broker's final
+        errors."""
         headers = {"Range": f"bytes={self._at}-"} if self._at else {}
         reply: Reply
         if self._url:
             reply = yield Signed(self._url, headers=headers, streamed=True)
             if reply.stream is None:
-                raise _Passing(refusal(reply, f"the payload of message {self._place.id}"))
+                raise _Passing(refusal(reply, f"the payload of message {self._location.id}"))
             return reply
-        reply = yield Request("GET", self._place.path, headers=headers, streamed=True)
+        reply = yield Request("GET", self._location.path, headers=headers, streamed=True)
         if reply.stream is None:
             error = error_of(reply)
             raise _Passing(error) if reply.status in TRANSIENT else error
         return reply
 
-    def _go_on(self, reply: Reply) -> Steps[None]:
+    def _read_body(self, reply: Reply) -> Steps[None]:
         skip = self._begin_of(reply)
         while self._at < self._wanted.size:
-            data: bytes = yield Take(reply.stream)
+            data: bytes = yield Read(reply.stream)
             if not data:
                 raise ConnectionFailed(
-                    f"the payload of message {self._place.id} is incomplete: its connection ended at byte {self._at}"
+                    f"the payload of message {self._location.id} is incomplete: its connection ended at byte {self._at}"
                 )
             data, skip = data[skip:], max(0, skip - len(data))
             if data:
-                yield self._took(data)
+                yield self._accept(data)
 
     def _begin_of(self, reply: Reply) -> int:
-        """How many bytes of the answer are known already."""
+        """Returns how many bytes of the answer were received before."""
         found = _RANGE.fullmatch(reply.headers.get("content-range", "")) if reply.status == 206 else None
         if reply.status == 206 and (found is None or int(found[1]) != self._at):
             raise _Passing(Damaged("the answer does not begin at the requested byte"))
@@ -121,14 +123,14 @@ class Reading:
             raise _Passing(error) if self._url else error
         return 0 if found else self._at
 
-    def _took(self, data: bytes) -> Piece:
+    def _accept(self, data: bytes) -> Chunk:
         if self._at + len(data) > self._wanted.size:
             raise self._damaged(f"it has more than {self._wanted.size} bytes")
         self._digest.update(data)
         self._at += len(data)
         if self._at == self._wanted.size:
             self._check_end()
-        return Piece(data)
+        return Chunk(data)
 
     def _check_end(self) -> None:
         found = self._digest.hexdigest()
@@ -137,5 +139,5 @@ class Reading:
 
     def _damaged(self, how: str) -> Damaged:
         return Damaged(
-            f"the payload of message {self._place.id} differs from the published one: {how}", id=self._place.id
+            f"the payload of message {self._location.id} differs from the published one: {how}", id=self._location.id
         )

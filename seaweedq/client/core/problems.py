@@ -1,4 +1,4 @@
-"""Answers that are not what was asked for: problem documents to errors, and which of them may be tried again."""
+"""Converts problem documents to errors, and tells which answers may be tried again."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ _MEMBERS = ("type", "title", "status", "detail")
 
 
 def check(reply: Reply) -> Reply:
-    """The reply itself if it is a success; else raises the error that it states."""
+    """Returns the reply itself if it is a success; else raises the error that it states."""
     if 200 <= reply.status < 300:
         return reply
     raise error_of(reply)
 
 
 def error_of(reply: Reply) -> SeaweedqError:
-    """The error that a reply states: by the slug of its problem, with the problem's further members as fields.
+    """Returns the error that a reply states: by the slug of its problem, with the problem's further members as fields.
 
-    What no class stands for is a ServerProblem with `status` and `type`.
+    A problem without a class of its own becomes a ServerProblem with `status` and `type`.
     """
     document = _document(reply)
     slug = str(document.get("type", "")).rpartition("/")[2]
@@ -39,7 +39,7 @@ def error_of(reply: Reply) -> SeaweedqError:
 
 
 def retry_after_s(reply: Reply) -> float:
-    """The seconds of a Retry-After header; 0 where there is none (a date, which no broker sends, counts as none)."""
+    """Returns the seconds of a Retry-After header; 0 without one (and for a date, which no broker sends)."""
     try:
         return max(0.0, float(reply.headers.get("retry-after", "0")))
     except ValueError:

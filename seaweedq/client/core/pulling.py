@@ -1,4 +1,4 @@
-"""What all subscribers share: ensure the subscription, pull, ack, and when an idle one ends. No I/O."""
+"""The steps of a subscriber: create the subscription, pull, ack, and end when idle. No I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ class Pulling:
     patience: Patience
 
     def ensure(self, start: str | Mapping[str, Any], ack_deadline_s: float) -> Steps[None]:
-        """Create the subscription; one that is there already is used as it is. A repeat finds its own."""
+        """Creates the subscription; an existing one is used as it is. A repeated request finds the subscription that it
+        made."""
         body = {"mode": "ordered", "start": start, "ack_deadline_s": ack_deadline_s}
         path = subscription_path(self.topic, self.subscription)
         try:
@@ -36,9 +37,9 @@ class Pulling:
             return
 
     def pull(self) -> Steps[list[WireMessage] | None]:
-        """Wait for messages: at least one, or None once brokers had none for `idle_timeout_s`.
+        """Waits for messages. Returns at least one, or None once brokers had none for `idle_timeout_s`.
 
-        Only waits that a broker answered count as idle; an outage is an error, once patience ends.
+        Only waits that a broker answered count as idle; an outage raises an error after the timeout.
         """
         left_s = self.idle_timeout_s
         while True:
@@ -53,7 +54,7 @@ class Pulling:
                     return None
 
     def ack(self, ids: list[str]) -> Steps[Acked]:
-        """Ack; 200 means durable."""
+        """Acks; once a broker answers 200, the acks are durable."""
         reply = yield from self.patience.send(self._post("ack", {"ids": ids, "consumer": self.consumer}))
         return decode_acked(reply.body)
 

@@ -1,4 +1,4 @@
-"""When and how often a request is sent again. Pure: time and randomness are passed in."""
+"""When and how often a request is repeated. Pure: time and randomness are passed in."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from seaweedq.errors import ConnectionFailed, SeaweedqError
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses between attempts: doubling from `first_s` up to `cap_s`, each cut by up to a half at random."""
+    """Pauses between attempts: doubling from `first_s` up to `cap_s`, each shortened by up to a half at random."""
 
     first_s: float = 0.05
     cap_s: float = 2.0
 
     def pause_s(self, attempt: int, random: float) -> float:
-        """Seconds to wait after failed attempt number `attempt` (from 0); `random` is in [0, 1)."""
+        """Returns the seconds to wait after failed attempt number `attempt` (from 0); `random` is in [0, 1)."""
         whole: float = min(self.cap_s, self.first_s * 2.0 ** min(attempt, 30))
         return whole * (1 - random / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a request is repeated: for at most `total_s` seconds, on top of what the server was asked to wait."""
+    """How long a request is repeated: for at most `total_s` seconds, in addition to the wait asked of the server."""
 
     total_s: float
     monotonic_s: Callable[[], float]
@@ -31,14 +31,14 @@ class Patience:
     backoff: Backoff = Backoff()
 
     def pause_s(self, attempt: int) -> float:
-        """Seconds to wait after failed attempt number `attempt` (from 0)."""
+        """Returns the seconds to wait after failed attempt number `attempt` (from 0)."""
         return self.backoff.pause_s(attempt, self.random())
 
     def send(self, request: Request, since_s: float | None = None) -> Steps[Reply]:
-        """Send until a broker takes it; patience counts from `since_s` (monotonic), by default from now.
+        """Sends until a broker accepts the request; the time counts from `since_s` (monotonic), by default from now.
 
-        Lost connections, timeouts, 408, 429 and 502 to 504 are tried again, not before the answer's Retry-After;
-        anything else, and the last failure once patience ends, is raised.
+        Lost connections, timeouts, 408, 429 and 502 to 504 are tried again, not before the answer's Retry-After. Any
+        other error, and the last failure after the timeout, is raised.
 
         The request must be safe to repeat.
         """

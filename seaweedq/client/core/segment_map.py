@@ -1,4 +1,4 @@
-"""A topic's segment map as a producer needs it: who owns which key range, as one broker saw it a moment ago."""
+"""A topic's segment map for a producer: the owner of each key range, as one broker saw it recently."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,42 +31,42 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 @dataclass(frozen=True, slots=True)
 class SegmentMap:
-    """The open segments by their key range. Ranges that nobody has for the moment may be missing."""
+    """The open segments by their key range. Ranges without an owner may be missing."""
 
     segments: tuple[Segment, ...]
 
     @staticmethod
     def of(segments: Sequence[Segment]) -> "SegmentMap":
-        """The map of those that take messages."""
+        """Returns the map of the segments that accept messages."""
         opened = (segment for segment in segments if segment.state == "open")
         return SegmentMap(tuple(sorted(opened, key=lambda segment: segment.low)))
 
     @property
     def urls(self) -> dict[str, str]:
-        """Where each owner is reached."""
+        """Returns the URL of each owner."""
         return {s.owner: s.owner_url.rstrip("/") for s in self.segments if s.owner and s.owner_url}
 
     @property
     def owners(self) -> set[str | None]:
-        """All owners; None among them where a segment has none."""
+        """Returns all owners; None is among them if a segment has no owner."""
         return {segment.owner for segment in self.segments}
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """Where a topic's messages have their key, beside an explicit one: in this field of the value."""
+    """The field of the value that holds a topic's keys, apart from explicit ones."""
 
     field: str | None = None
     typed: bool = False
 
 
 def fetch_map(topic: str) -> Steps[SegmentMap]:
-    """The map as a broker sees it now. Raises what the broker states, ConnectionFailed, msgspec.DecodeError."""
+    """Fetches the current map from a broker. Raises the broker's errors, ConnectionFailed, msgspec.DecodeError."""
     reply = check((yield Request("GET", f"{topic_path(topic)}/segments")))
     return SegmentMap.of(_decode(reply.body).segments)
 
 
 def fetch_rule(topic: str) -> Steps[KeyRule]:
-    """A topic's rule, which never changes."""
+    """Fetches a topic's rule, which never changes."""
     facts: dict[str, Any] = yield from call("GET", topic_path(topic))
     return KeyRule(facts.get("key_field"), facts.get("format") == "typed")

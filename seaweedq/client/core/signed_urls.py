@@ -1,4 +1,4 @@
-"""Signed URLs: what may be said of them, and what the answer of a store to one of them means."""
+"""Signed URLs: their printable form, and the meaning of a store's answers to them."""
 
 import re
 from urllib.parse import urlsplit
@@ -26,13 +26,13 @@ _PASSING = (Forbidden, RequestTimeout, UploadExpired, UploadIncomplete)
 
 
 def bare(url: str) -> str:
-    """A URL without what makes it a permission: no query, no user, no fragment."""
+    """Returns a URL without its permission: no query, no user, no fragment."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def refusal(reply: Reply, what: str) -> SeaweedqError:
-    """What a store, or the broker in its place, says instead of success. `what` was to be done."""
+    """Returns the error in the answer of a store, or of the broker in its place. `what` was to be done."""
     if "problem+json" in reply.headers.get("content-type", ""):
         return error_of(reply)
     found = _CODE.search(reply.body)
@@ -44,12 +44,12 @@ def refusal(reply: Reply, what: str) -> SeaweedqError:
 
 
 def final(error: SeaweedqError) -> bool:
-    """Whether a fresh URL will not help: the request itself is wrong."""
+    """Tells whether a new URL cannot help, because the request itself is wrong."""
     return isinstance(error, BadRequest) and not isinstance(error, _PASSING)
 
 
 def is_there(reply: Reply) -> bool:
-    """Whether a put was refused since the object is there already; `complete` tells whether it is the right one."""
+    """Tells whether a put was refused because the object exists; `complete` checks whether it is the right one."""
     if reply.status == 412:
         return True
     return reply.status == 409 and b"/problems/upload-conflict" in reply.body

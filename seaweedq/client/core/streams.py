@@ -1,12 +1,13 @@
-"""Through which stream of a producer a message goes, so that it meets its segment's owner. Pure: time and ids come in.
+"""Chooses the stream of each message of a producer, so that it reaches its segment's owner. Pure: time and ids are
+passed in.
 
-A *stream* is a producer towards brokers: an id, sequences that rise, one request in flight. It carries the keys of some
-ranges, all of one owner, and a key is always in one stream: so its messages stay in order. Where the owners are not
-those that the streams were made for, a stream *retires*: it sends what it has, and those that get its keys wait until
-all of that is answered. Messages without key have a stream of their own, which goes to one owner after the other.
+A *stream* is a producer to brokers: an id, rising sequences, one request in flight. It sends the keys of some ranges
+with the same owner, and a key is always in one stream: so its messages stay in order. When the owners have changed, a
+stream *retires*: it sends its messages, and the streams that get its keys wait until all of those are answered.
+Messages without a key have a stream of their own, which uses one owner after the other.
 
-All begins with one stream for everything, and stays so while all segments have one owner.
-Which broker takes a request decides only how fast that is: any of them forwards what is not its own.
+At first one stream sends everything, and it stays so while all segments have one owner. The choice of a broker affects
+only speed: every broker forwards rows that are not its own.
 """
 
 from bisect import bisect_right
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
 D = TypeVar("D")
 _second = itemgetter(1)
-# Streams an owner, over all of them, beyond which all are made anew: moves leave more and more of them.
-STREAMS_AN_OWNER = 2
+# Streams per owner, over all owners, beyond which all streams are replaced: moves leave more and more of them.
+STREAMS_PER_OWNER = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Generic[D]):
-    """Rows of a table as an Arrow stream, and the stream that they go through. With a `head` it may join others."""
+class RoutedRows(Generic[D]):
+    """Rows of a table as an Arrow stream, and the stream that sends them. With a `head` they may join others."""
 
     through: "Stream[D]"
     content: bytes
@@ -44,7 +45,7 @@ class Piece(Generic[D]):
 
 
 class Stream(Generic[D]):
-    """One identity and what it has to send. `urls` is where it goes best, `segments` where its rows should be."""
+    """One producer id and its messages. `urls` are the preferred brokers, `segments` those that should get its rows."""
 
     def __init__(self, producer_id: str, batcher: Batcher[D], after: Iterable["Stream[D]"] = ()) -> None:
         self.producer_id = producer_id
@@ -55,11 +56,11 @@ class Stream(Generic[D]):
 
     @property
     def idle(self) -> bool:
-        """Whether everything that it took is settled, and what it waits for too."""
-        return self.batcher.settled == self.batcher.accepted and self._may_go()
+        """Tells whether all its messages, and those that it waits for, are answered."""
+        return self.batcher.finished == self.batcher.accepted and self._may_go()
 
     def ready_in_s(self, now_s: float) -> float | None:
-        """Seconds until a batch may leave; None while there is none, or it is not its turn."""
+        """Returns the seconds until a batch may be sent; None while there is none, or other streams come first."""
         wait_s = self.batcher.ready_in_s(now_s)
         return wait_s if wait_s is not None and self._may_go() else None
 
@@ -69,14 +70,14 @@ class Stream(Generic[D]):
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Generic[D]):
-    """A place among a stream's batches."""
+class Placeholder(Generic[D]):
+    """The reserved position of a message whose payload is being uploaded."""
 
     batcher: Batcher[D]
     batch: Batch[D]
 
     def release(self, sent: Sent | Exception, now_s: float) -> None:
-        """The payload is uploaded, so that the message may go; or it is not, and never will."""
+        """Releases the message, now that its payload is uploaded or has failed."""
         if isinstance(sent, Sent):
             self.batch.lines, self.batch.upload_id = [sent.line], sent.upload_id
         else:
@@ -86,7 +87,7 @@ class Held(Generic[D]):
 
 @dataclass(frozen=True)
 class Routing(Generic[D]):
-    """Which stream has which keys: `streams[n]` those from `bounds[n]` on. Never changed, only replaced."""
+    """The stream of each key: `streams[n]` sends those from `bounds[n]` on. Never changed, only replaced."""
 
     bounds: tuple[int, ...]
     streams: tuple[Stream[D], ...]
@@ -94,28 +95,28 @@ class Routing(Generic[D]):
     keys: "Keys | None"
 
     def of_line(self, key: str | None, line: bytes) -> Stream[D]:
-        """The stream of a message."""
+        """Returns the stream of a message."""
         key_hash = None if self.keys is None else self.keys.hash_of_line(key, line)
         return self.keyless if key_hash is None else self.streams[bisect_right(self.bounds, key_hash) - 1]
 
-    def cut(self, table: "pa.Table | pa.RecordBatch", limit_bytes: int) -> list[Piece[D]]:
-        """A table's rows in pieces of at most `limit_bytes`."""
+    def cut(self, table: "pa.Table | pa.RecordBatch", limit_bytes: int) -> list[RoutedRows[D]]:
+        """Cuts a table's rows by stream, into Arrow streams of at most `limit_bytes`."""
         from seaweedq.client.core.arrow_batches import cut, head_of, streams
 
         if self.keys is None:
-            return [Piece(self.keyless, content, n) for content, n in streams(table, limit_bytes)]
-        lanes = [*dict.fromkeys((self.keyless, *self.streams))]
-        places = [lanes.index(stream) for stream in self.streams]
-        parts = cut(table, self.keys, self.bounds, places, len(lanes))
+            return [RoutedRows(self.keyless, content, n) for content, n in streams(table, limit_bytes)]
+        distinct = [*dict.fromkeys((self.keyless, *self.streams))]
+        targets = [distinct.index(stream) for stream in self.streams]
+        parts = cut(table, self.keys, self.bounds, targets, len(distinct))
         return [
-            Piece(lanes[lane], content, n, head_of(content, rows.schema))
-            for lane, rows in parts
+            RoutedRows(distinct[target], content, n, head_of(content, rows.schema))
+            for target, rows in parts
             for content, n in streams(rows, limit_bytes)
         ]
 
 
 class Partition(Generic[D]):
-    """A producer's streams. Not safe for threads by itself: the shell locks; only `routing` may be read at any time."""
+    """A producer's streams. Not thread-safe by itself: the shell locks; only `routing` may be read at any time."""
 
     def __init__(self, limits: Limits, new_delivery: Callable[[], D], new_id: Callable[[], str]) -> None:
         self._limits, self._new_delivery, self._new_id = limits, new_delivery, new_id
@@ -128,64 +129,64 @@ class Partition(Generic[D]):
         return len(self._streams)
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` bytes more stay within the bound; something always fits into an empty producer."""
+        """Tells whether `size` bytes more stay within the bound; an empty producer accepts any message."""
         return not self.pending_bytes or self.pending_bytes + size <= self._limits.max_buffer_bytes
 
     def add_line(self, key: str | None, line: bytes, now_s: float) -> tuple[D, int]:
-        """Add a message as a line of JSON: the delivery of its batch, and its place in it."""
+        """Adds a message as a line of JSON. Returns the delivery of its batch, and its index in it."""
         self.pending_bytes += len(line) + 1
         return self.routing.of_line(key, line).batcher.add_line(line, now_s)
 
-    def hold(self, key: str | None, line: bytes, now_s: float) -> Held[D]:
-        """Keep a place for a message whose payload is being uploaded; `line` is all that is held of it."""
+    def hold(self, key: str | None, line: bytes, now_s: float) -> Placeholder[D]:
+        """Reserves the position of a message whose payload is being uploaded; only `line` of it is buffered."""
         self.pending_bytes += len(line) + 1
         batcher = self.routing.of_line(key, line).batcher
-        return Held(batcher, batcher.hold(len(line) + 1, now_s))
+        return Placeholder(batcher, batcher.hold(len(line) + 1, now_s))
 
-    def add_pieces(self, pieces: Sequence[Piece[D]], now_s: float) -> list[D]:
-        """Add what the present `routing` has cut: the delivery of each piece, which others may share."""
-        self.pending_bytes += sum(len(piece.content) for piece in pieces)
-        return [each.through.batcher.add_stream(each.content, each.rows, now_s, each.head) for each in pieces]
+    def add_rows(self, routed: Sequence[RoutedRows[D]], now_s: float) -> list[D]:
+        """Adds rows that the current `routing` has cut. Returns a delivery for each, which others may share."""
+        self.pending_bytes += sum(len(each.content) for each in routed)
+        return [each.through.batcher.add_stream(each.content, each.rows, now_s, each.head) for each in routed]
 
     def close_open(self) -> Callable[[], bool]:
-        """Let all that waits go without waiting for more; the answer says whether all of that is settled."""
+        """Closes all open batches. Returns a function that tells whether all messages up to now are answered."""
         marks = []
         for stream in self._streams:
             stream.batcher.close_open()
             marks.append((stream.batcher, stream.batcher.accepted))
-        return lambda: all(batcher.settled >= accepted for batcher, accepted in marks)
+        return lambda: all(batcher.finished >= accepted for batcher, accepted in marks)
 
     def ready_in_s(self, now_s: float) -> float | None:
-        """Seconds until a batch may leave: 0 for now, None while there is none whose turn it is."""
+        """Returns the seconds until a batch may be sent: 0 for now, None while no batch may."""
         waits = [wait_s for stream in self._streams if (wait_s := stream.ready_in_s(now_s)) is not None]
         return min(waits, default=None)
 
-    def take(self, now_s: float) -> tuple[Stream[D], Batch[D]]:
-        """The next batch and its stream. Only when `ready_in_s` is 0."""
+    def next_batch(self, now_s: float) -> tuple[Stream[D], Batch[D]]:
+        """Returns the next batch and its stream. Call it only when `ready_in_s` is 0."""
         stream = next(stream for stream in self._streams if stream.ready_in_s(now_s) == 0)
         self._streams.remove(stream)
         self._streams.append(stream)
         if stream is self.routing.keyless:
             stream.urls = (*stream.urls[1:], *stream.urls[:1])
-        return stream, stream.batcher.take()
+        return stream, stream.batcher.next_batch()
 
     def finish(self, stream: Stream[D], batch: Batch[D]) -> None:
-        """A batch is settled, one way or the other."""
+        """Records that a batch succeeded or failed."""
         stream.batcher.finish()
         self.pending_bytes -= batch.size
         self._forget_idle()
 
     @property
     def idle(self) -> bool:
-        """Whether all that was taken is settled."""
+        """Tells whether all accepted messages are answered."""
         return all(stream.idle for stream in self._streams)
 
     def needs_rule(self, seen: SegmentMap) -> bool:
-        """Whether `follow` is to be told where messages have their keys."""
+        """Tells whether `follow` needs the rule for keys."""
         return self.routing.keys is None and len(seen.owners) > 1
 
     def follow(self, seen: SegmentMap, rule: KeyRule | None = None, given: Sequence[str] = ()) -> None:
-        """Have messages go to the owners of this map from now on. `given` are the brokers that the user named."""
+        """Sends messages to the owners of this map from now on. `given` are the brokers that the user named."""
         if self.routing.keys is None and len(seen.owners) <= 1:
             # The owner's address may be none for us; with one owner, it is not worth finding that out.
             whole, urls = self.routing.keyless, tuple(seen.urls.values())
@@ -210,7 +211,7 @@ class Partition(Generic[D]):
         before = self.routing
         ranges = _overlay(before, seen)
         parts = dict.fromkeys((stream, owner) for _, stream, owner in ranges)
-        anew = len(parts) > STREAMS_AN_OWNER * len(seen.owners)
+        anew = len(parts) > STREAMS_PER_OWNER * len(seen.owners)
         owners = Counter(stream for stream, _ in parts)
         next_of: dict[tuple[Stream[D], str | None], Stream[D]] = {}
         if anew:
@@ -222,8 +223,10 @@ class Partition(Generic[D]):
                 stays = owners[old] == 1 and old is not before.keyless
                 next_of[old, owner] = old if stays else self._stream([old])
         keyless = self._stream([before.keyless]) if before.keyless in before.streams else before.keyless
-        runs = [next(run) for _, run in groupby(((low, next_of[old, owner]) for low, old, owner in ranges), _second)]
-        self.routing = Routing(tuple(low for low, _ in runs), tuple(stream for _, stream in runs), keyless, keys)
+        merged = [
+            next(group) for _, group in groupby(((low, next_of[old, owner]) for low, old, owner in ranges), _second)
+        ]
+        self.routing = Routing(tuple(low for low, _ in merged), tuple(stream for _, stream in merged), keyless, keys)
         for stream in {*before.streams} - {*self.routing.streams}:
             stream.batcher.close_open()
 
@@ -246,7 +249,7 @@ class Partition(Generic[D]):
 
 
 def _overlay(routing: Routing[D], seen: SegmentMap) -> list[tuple[int, Stream[D], str | None]]:
-    """The key space cut by both: where each piece begins, its stream, its owner (None where the map has a hole)."""
+    """Cuts the key space by both: the low end of each range, its stream, its owner (None where the map has a gap)."""
     owners: dict[int, str | None] = {0: None}
     for segment in seen.segments:
         owners[segment.low] = segment.owner

@@ -1,9 +1,9 @@
-"""A topic as one Arrow table: its files, and with `live` what is acknowledged and not yet in a file.
+"""A topic as one Arrow table: its files and, with `live`, the acknowledged rows that are not in a file yet.
 
-Why no row is missed or doubled: first the brokers say each segment's end, then the files are listed, and then rows
-from behind a segment's last file up to that end come from the brokers, wherever they are by then. Only the offsets
-decide, and a file is never rewritten. Where there are files of a segment of which the brokers said nothing, others
-have given way to it meanwhile: their last rows, which come before its own, are read too.
+Why no row is missing or doubled: first the brokers state each segment's end, then the files are listed, and then the
+brokers return the rows after a segment's last file up to that end, wherever they are by then. Only the offsets decide,
+and a file is never rewritten. If there are files of a segment that the brokers did not list, it has replaced others
+since: their last rows, which precede its own, are read too.
 """
 
 from collections.abc import Sequence
@@ -27,15 +27,15 @@ _PARTITIONS = ds.partitioning(pa.schema([("segment", pa.int32())]), flavor="hive
 
 @dataclass(frozen=True)
 class Files:
-    """A topic's files as listed once: a dataset, and for each segment the offset behind its last file."""
+    """A topic's files as listed once: a dataset, and for each segment the offset after its last file."""
 
     dataset: ds.Dataset
     next_offsets: dict[int, int]
 
     @staticmethod
     def list(url: str) -> "Files":
-        """List the files of a topic's directory; on S3 with the credentials and the endpoint that boto's variables and
-        files name. Raises ClientError where there are none: every topic has one."""
+        """Lists the files of a topic's directory; on S3 with the credentials and the endpoint of boto's variables and
+        files. Raises ClientError if there are none, since every topic has one."""
         try:
             filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except ImportError:
@@ -54,13 +54,13 @@ class Files:
         return Files(dataset, next_offsets)
 
     def check(self, columns: Sequence[str] | None) -> None:
-        """Raise ValueError for a column that there is not."""
+        """Raises ValueError for an unknown column."""
         unknown = sorted(set(columns or ()) - set(self.dataset.schema.names))
         if unknown:
             raise ValueError(f"the table has no columns {unknown}; it has {self.dataset.schema.names}")
 
     def read(self, columns: Sequence[str] | None, tail: Sequence[pa.RecordBatch]) -> pa.Table:
-        """The files' rows and the tail's, as the files' columns."""
+        """Returns the files' rows and the tail's, with the files' columns."""
         names = list(columns) if columns is not None else self.dataset.schema.names
         table = self.dataset.to_table(columns=names)
         schema = table.schema.remove_metadata()
@@ -81,7 +81,7 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
 
 
 def read_table(topic: str, columns: Sequence[str] | None, live: bool) -> Steps[pa.Table]:
-    """A topic's rows, in no particular order."""
+    """Returns a topic's rows, in no particular order."""
     facts = yield from call("GET", topic_path(topic))
     known: list[dict[str, Any]] = (yield from segments(topic)) if live else []
     files: Files = yield Work(lambda: Files.list(facts["path"]))

@@ -1,7 +1,7 @@
-"""How bytes come to the store: begun at a broker, put where it says, completed at a broker. No I/O.
+"""Uploads to the store: created at a broker, put to the URLs that it returns, completed at a broker. No I/O.
 
-What is cut off or refused is put again, to a fresh URL. Of an upload in parts only those that the store has not yet are
-sent. An upload that fails is aborted, as far as a broker can be reached: else the broker's sweep has it, later.
+An interrupted or refused put is repeated, to a new URL. Of a multipart upload only the missing parts are sent. A failed
+upload is aborted if a broker can be reached; otherwise the brokers' sweep removes it later.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ _BYTES_A_SECOND, _LEAST_WAIT_S = 20_000_000, 60
 
 
 class Url(msgspec.Struct):
-    """Where a put goes. `number` is that of a part."""
+    """The target of a put. `number` is that of a part."""
 
     url: str
     method: str = "PUT"
@@ -65,12 +65,12 @@ class _Urls(msgspec.Struct):
 
 
 def uploads_path(topic: str) -> str:
-    """The path of a topic's uploads."""
+    """Returns the path of a topic's uploads."""
     return f"{topic_path(topic)}/uploads"
 
 
 def wait_s(size: int) -> float:
-    """How long a store, or a broker that reads it, may need for an answer about so many bytes."""
+    """Returns how long a store, or a broker that reads it, may take to answer about this number of bytes."""
     return _LEAST_WAIT_S + size / _BYTES_A_SECOND
 
 
@@ -90,9 +90,9 @@ class Uploading:
         object.__setattr__(self, "meter", Meter(self.source.size, self.progress))
 
     def run(self, upload_id: str | None = None) -> Steps[str]:
-        """The upload's id, once the store has all its bytes and a broker has seen them.
+        """Uploads all bytes, and returns the upload's id once a broker has checked them.
 
-        With `upload_id` one that was begun before goes on, and is left as it is where it fails. Raises UploadMismatch,
+        With `upload_id` an earlier upload is continued, and left as it is if it fails. Raises UploadMismatch,
         UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError and others.
         """
         sha256: str = yield Work(self.source.digest)
@@ -126,7 +126,7 @@ class Uploading:
         yield from self._send(upload_id, found.part_bytes, None)
 
     def _send(self, upload_id: str, part_bytes: int | None, begun: _Begun | None) -> Steps[None]:
-        """Put what is missing, and complete; `begun`: nothing is there so far."""
+        """Puts the missing bytes, and completes the upload; `begun`: nothing was put before."""
         fresh = begun
         for last in (False,) * (_ROUNDS - 1) + (True,):
             if part_bytes is None:
@@ -145,7 +145,7 @@ class Uploading:
                 return
 
     def _parts(self, upload_id: str, part_bytes: int, there: dict[int, int]) -> Iterator[Steps[None]]:
-        """The puts of the parts that are not there in their size; an empty payload is one empty part."""
+        """Yields the puts of the parts that are missing or have another size; an empty payload is one empty part."""
         size = self.source.size
         for number, start in enumerate(range(0, max(size, 1), part_bytes), 1):
             part = self._slice(start, min(part_bytes, size - start), number)
@@ -155,7 +155,7 @@ class Uploading:
                 yield self._put(lambda number=number: self._part_url(upload_id, number), part, None)  # type: ignore[misc]
 
     def _put(self, fresh: Callable[[], Steps[Url]], body: Slice, known: Url | None) -> Steps[None]:
-        """Until the store has these bytes."""
+        """Puts these bytes, repeatedly until the store has them."""
         began_s, attempt = self.patience.monotonic_s(), 0
         while True:
             url = known or (yield from fresh())
@@ -172,10 +172,10 @@ class Uploading:
             yield Pause(wait_s)
 
     def _try(self, url: Url, body: Slice) -> Steps[SeaweedqError | None]:
-        """Put once: what went wrong, if anything. A broker's own URL holds at every broker that the user named."""
+        """Puts once. Returns the error, if any. A broker's own URL is valid at every broker that the user named."""
         failure: SeaweedqError | None = None
-        for place in self._places(url.url):
-            request = Signed(place, url.method, url.headers, body, wait_s(body.size))
+        for target in self._targets(url.url):
+            request = Signed(target, url.method, url.headers, body, wait_s(body.size))
             try:
                 reply: Reply = yield request
             except ConnectionFailed as error:
@@ -189,7 +189,7 @@ class Uploading:
             return refusal(reply, what)
         return failure
 
-    def _places(self, url: str) -> list[str]:
+    def _targets(self, url: str) -> list[str]:
         parts = urlsplit(url)
         if not parts.path.startswith(f"{uploads_path(self.topic)}/"):
             return [url]
@@ -227,7 +227,7 @@ class Uploading:
 
 
 def abort(topic: str, upload_id: str) -> Steps[None]:
-    """Have an upload removed that no message will name, if a broker can be reached at all."""
+    """Removes an upload that no message will name, if a broker can be reached."""
     try:
         yield Request("DELETE", f"{uploads_path(topic)}/{quote(upload_id, safe='')}", repeatable=True)
     except SeaweedqError:

@@ -1,4 +1,4 @@
-"""What goes over the wire, typed: decoding straight into these is the client's fast path."""
+"""The typed messages of the HTTP API: decoding directly into these is the client's fast path."""
 
 from datetime import datetime
 from typing import Any
@@ -8,9 +8,9 @@ from msgspec import UNSET, UnsetType
 
 
 class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A payload in the store: its URI there, size in bytes, SHA-256 in hex, content type.
+    """A payload in the store: its URI, size in bytes, SHA-256 in hex, content type.
 
-    `url` gets it without credentials for a short while, and is left out of what is printed; None where there is none.
+    `url` gets it without credentials for a short time, and is not printed; None if there is no such URL.
     """
 
     uri: str
@@ -24,7 +24,7 @@ class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WireMessage(msgspec.Struct, gc=False, kw_only=True):
-    """A message as a broker gives it; the value stays the JSON text that it came as."""
+    """A message as a broker sends it; the value stays JSON text."""
 
     id: str
     key: str | None = None
@@ -54,7 +54,7 @@ class PullAnswer(msgspec.Struct):
 
 
 class SegmentRows(msgspec.Struct, frozen=True):
-    """Where in a segment rows of a publish went."""
+    """The position of a publish's rows in a segment."""
 
     segment: int
     first_offset: int
@@ -71,7 +71,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """The answer to an ack; `unknown` ids were leased no longer."""
+    """The answer to an ack; `unknown` ids were no longer leased."""
 
     acked: int
     unknown: list[str] = []
@@ -98,7 +98,7 @@ class BytesEnvelope(msgspec.Struct, omit_defaults=True):
 
 
 class UploadId(msgspec.Struct):
-    """Names an upload."""
+    """The id of an upload."""
 
     upload_id: str
 
@@ -127,10 +127,10 @@ def envelope(
     timestamp: datetime | str | None = None,
     expires_in_s: float | None = None,
 ) -> bytes:
-    """A message as one line of JSON.
+    """Encodes a message as one line of JSON.
 
-    `value` is anything that JSON has (NaN becomes null), a msgspec.Raw with JSON text, or bytes for a `bytes` topic.
-    Raises TypeError for what JSON does not have, ValueError for a `timestamp` without time zone.
+    `value` is any JSON value (NaN becomes null), a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises
+    TypeError for a value that JSON cannot express, ValueError for a `timestamp` without time zone.
     """
     _check(timestamp)
     if isinstance(value, bytes | bytearray | memoryview):
@@ -147,7 +147,7 @@ def reference_envelope(
     timestamp: datetime | str | None = None,
     expires_in_s: float | None = None,
 ) -> bytes:
-    """A message that names an upload, as one line of JSON. Raises as `envelope` does."""
+    """Encodes a message that names an upload, as one line of JSON. Raises as `envelope` does."""
     _check(timestamp)
     return encode(ReferenceEnvelope(UploadId(upload_id), key, headers, timestamp, expires_in_s))
 

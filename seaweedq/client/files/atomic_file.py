@@ -1,4 +1,4 @@
-"""A file that appears whole, or not at all: written beside its place, and put there at the end."""
+"""A file that appears whole, or not at all: written beside its destination, and renamed at the end."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import BinaryIO
 from seaweedq.client.files.upload_source import Progress
 
 
-class Landing:
-    """Writes a file of `size` bytes to `path`. What is there already is replaced at the end, and only then."""
+class AtomicFile:
+    """Writes a file of `size` bytes to `path`. An existing file is replaced at the end, and only then."""
 
     def __init__(self, path: str | os.PathLike[str], size: int, progress: Progress | None) -> None:
         self._path, self._size, self._progress = Path(path), size, progress
@@ -17,20 +17,20 @@ class Landing:
         self._done = 0
 
     def write(self, data: bytes) -> None:
-        """The next bytes."""
+        """Writes the next bytes."""
         self._file.write(data)
         self._done += len(data)
         if self._progress:
             self._progress(self._done, self._size)
 
     def commit(self) -> None:
-        """All is written: put it in its place, durable."""
+        """Makes the file durable, and renames it to its destination."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._part.replace(self._path)
 
     def discard(self) -> None:
-        """Leave nothing, unless it is in its place."""
+        """Removes the file, unless it was committed."""
         self._file.close()
         self._part.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Where the bytes of an upload come from: a file or what is in memory, read piece by piece, by several at a time."""
+"""The bytes of an upload: a file or memory, read in chunks, by several threads."""
 
 import hashlib
 import io
@@ -17,7 +17,8 @@ Progress = Callable[[int, int], None]
 
 
 class Source:
-    """A file that can seek, from its begin to its end. Threads may share it: nobody else may use the file meanwhile."""
+    """A seekable file, read from beginning to end. Threads may share it; nobody else may use the file at the same
+    time."""
 
     def __init__(self, file: BinaryIO, owned: bool = True) -> None:
         if not file.seekable():
@@ -28,13 +29,14 @@ class Source:
 
     @staticmethod
     def of(what: str | os.PathLike[str] | bytes | BinaryIO) -> "Source":
-        """The source of a path, of bytes, or of an open binary file, which stays open. Raises OSError, ValueError."""
+        """Returns the source of a path, of bytes, or of an open binary file, which stays open. Raises OSError,
+        ValueError."""
         if isinstance(what, str | os.PathLike):
             return Source(open(what, "rb"))
         return Source(io.BytesIO(what)) if isinstance(what, bytes) else Source(what, owned=False)
 
     def read(self, start: int, size: int) -> bytes:
-        """Exactly these bytes. Raises UploadMismatch where the file has become shorter, OSError."""
+        """Returns exactly these bytes. Raises UploadMismatch if the file has become shorter, OSError."""
         with self._lock:
             self._file.seek(start)
             data = self._file.read(size)
@@ -43,33 +45,33 @@ class Source:
         return data
 
     def digest(self) -> str:
-        """The SHA-256 of all bytes, in hex. A piece is hashed while the next one is read."""
+        """Returns the SHA-256 of all bytes, in hex. One chunk is hashed while the next one is read."""
         found = hashlib.sha256()
-        pieces: Queue[bytes | Exception] = Queue(1)
-        threading.Thread(target=self._read_all, args=(pieces,), name="reading", daemon=True).start()
+        chunks: Queue[bytes | Exception] = Queue(1)
+        threading.Thread(target=self._read_all, args=(chunks,), name="reading", daemon=True).start()
         for _ in range(0, self.size, _DIGEST_BYTES):
-            piece = pieces.get()
-            if isinstance(piece, Exception):
-                raise piece
-            found.update(piece)
+            chunk = chunks.get()
+            if isinstance(chunk, Exception):
+                raise chunk
+            found.update(chunk)
         return found.hexdigest()
 
-    def _read_all(self, pieces: "Queue[bytes | Exception]") -> None:
+    def _read_all(self, chunks: "Queue[bytes | Exception]") -> None:
         try:
             for start in range(0, self.size, _DIGEST_BYTES):
-                pieces.put(self.read(start, min(_DIGEST_BYTES, self.size - start)))
+                chunks.put(self.read(start, min(_DIGEST_BYTES, self.size - start)))
         except Exception as error:  # whoever hashes learns of it
-            pieces.put(error)
+            chunks.put(error)
 
     def close(self) -> None:
-        """Close the file, if it was opened here."""
+        """Closes the file, if it was opened here."""
         if self._owned:
             self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A part of a source, as the body of a request. `tell` hears how many of its bytes were handed over so far."""
+    """Some bytes of a source, as the body of a request. `tell` gets the number of its bytes sent so far."""
 
     source: Source
     start: int
@@ -77,7 +79,7 @@ class Slice:
     tell: Callable[[int], None]
 
     def chunks(self) -> Iterator[bytes]:
-        """Its bytes, at most CHUNK_BYTES at a time."""
+        """Yields its bytes, at most CHUNK_BYTES at a time."""
         for at in range(0, self.size, CHUNK_BYTES):
             data = self.source.read(self.start + at, min(CHUNK_BYTES, self.size - at))
             yield data
@@ -85,9 +87,9 @@ class Slice:
 
 
 class Meter:
-    """Adds up what the slices of an upload tell, for whoever wants to see it: `progress(bytes, of these)`.
+    """Adds up the progress of an upload's slices, and calls `progress(bytes, of these)`.
 
-    The sum falls where a part is sent again. It is called by whichever thread sends, by one at a time.
+    The sum falls when a part is sent again. Any sending thread calls it, one at a time.
     """
 
     def __init__(self, total: int, progress: Progress | None) -> None:
@@ -97,7 +99,7 @@ class Meter:
         self._sum = 0
 
     def teller(self, part: int) -> Callable[[int], None]:
-        """What the slice of that part is to call; nothing of it was sent so far."""
+        """Returns the callback for the slice of that part, of which nothing was sent so far."""
 
         def tell(done: int) -> None:
             with self._lock:

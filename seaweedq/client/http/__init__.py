@@ -1,1 +1,1 @@
-"""The parts of HTTP requests that both shells share."""
+"""HTTP for both shells."""

@@ -1,4 +1,4 @@
-"""What both transports share: the core's requests as httpx has them, and its answers as the core has them."""
+"""Converts the core's requests to httpx, and httpx's answers to the core's; shared by both transports."""
 
 from typing import Any
 
@@ -18,27 +18,28 @@ _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.Un
 
 
 class SecretUrl(httpx.URL):
-    """A URL that shows nothing but its bare form: httpx logs the URLs of its requests."""
+    """A URL that prints only its bare form: httpx logs the URLs of its requests."""
 
     def __str__(self) -> str:
         return bare(super().__str__())
 
 
 def is_secure(brokers: Brokers) -> bool:
-    """Whether certificates are looked at: loading them takes longer than a request, and plain HTTP has no use for
+    """Tells whether certificates are verified: loading them takes longer than a request, and plain HTTP does not need
     them."""
     return brokers.urls[0].startswith("https:")
 
 
 def is_ours(brokers: Brokers, url: str) -> bool:
-    """Whether a signed URL is that of a broker that the user named. Only those get the user's headers."""
+    """Tells whether a signed URL is that of a broker that the user named. Only those get the user's headers."""
     return any(url.startswith(f"{one}/") for one in brokers.urls)
 
 
 def build(
     http: httpx.Client | httpx.AsyncClient, effect: Attempt | Signed, chunks: Any, timeout_s: float
 ) -> httpx.Request:
-    """The request; `chunks` are those of a body that is a Slice. Raises ClientError for a signed URL that is none."""
+    """Builds the request; `chunks` are those of a body that is a Slice. Raises ClientError for an invalid signed
+    URL."""
     if isinstance(effect, Attempt):
         request: Request | Signed = effect.request
         url, params = effect.url + effect.request.path, dict(effect.request.params) or None
@@ -65,12 +66,12 @@ def _made(http: httpx.Client | httpx.AsyncClient, method: str, url: str, **more:
 
 
 def reply_of(url: str, response: httpx.Response, stream: Any = None) -> Reply:
-    """The answer; with a `stream` its body is still to be taken."""
+    """Returns the answer; with a `stream` its body is still to be read."""
     return Reply(response.status_code, response.headers, b"" if stream else response.content, url, stream)
 
 
 def failed(url: str, error: httpx.RequestError) -> ConnectionFailed:
-    """No answer from there, or no whole one."""
+    """Returns the error for a missing or incomplete answer."""
     url = bare(url)
     reason = str(error) or type(error).__name__
     return ConnectionFailed(f"no answer from {url}: {reason}", url=url, sent=not isinstance(error, _UNSENT))

@@ -1,4 +1,4 @@
-"""The sync client: names and signatures; what each call means stands in `calls`."""
+"""The sync client: names and signatures; `calls` has the meaning of each call."""
 
 import atexit
 import os
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 class Client:
     """Talks to a cluster through any of its brokers. Threads may share one.
 
-    `url` is one broker's, or that of several: separated by commas, or a sequence. They are tried in this order; what
-    one does not answer, or with 502, 503 or 504, goes to the next, if it is safe to repeat or was never sent.
-    `timeout_s` is the patience for one answer; a subscription also tries for so long again where brokers are gone.
-    `headers` go with every request. Every method raises what the broker states (`seaweedq.errors`), ConnectionFailed
-    where none answers. Only producers and subscriptions go on when all brokers have failed: they double nothing.
+    `url` is that of one broker, or of several: separated by commas, or a sequence. They are tried in this order. After
+    a lost connection or a 502, 503 or 504, a request goes to the next one if it is safe to repeat or was never sent.
+    `timeout_s` is the timeout of one answer; a subscription retries for as long again while brokers are unreachable.
+    `headers` are sent with every request. Every method raises the broker's errors (`seaweedq.errors`), and
+    ConnectionFailed if no broker answers. Only producers and subscriptions retry after all brokers have failed: that
+    publishes nothing twice.
     """
 
     def __init__(
@@ -62,42 +63,43 @@ class Client:
         self._ackers: WeakSet[Acker] = WeakSet()
 
     def create_topic(self, name: str, **config: Any) -> dict[str, Any]:
-        """Create a topic, or ensure that it agrees with the fields given; the topic as `topic` shows it.
+        """Creates a topic, or checks that an existing one matches the given fields. Returns the topic as `topic` does.
 
         `config`: format, schema, key_field, initial_segments, scaling, flush, retention. Raises TopicConflict.
         """
         return self._run(calls.call("PUT", calls.topic_path(name), config))
 
     def topic(self, name: str) -> dict[str, Any]:
-        """A topic's configuration, counts, bytes and path. Raises TopicNotFound."""
+        """Returns a topic's configuration, counts, bytes and path. Raises TopicNotFound."""
         return self._run(calls.call("GET", calls.topic_path(name)))
 
     def topics(self) -> list[dict[str, Any]]:
-        """All topics."""
+        """Returns all topics."""
         return self._run(calls.pages("/v1/topics", "topics"))
 
     def update_topic(self, name: str, **config: Any) -> dict[str, Any]:
-        """Change the fields given. Raises TopicNotFound, InvalidRequest."""
+        """Changes the given fields. Raises TopicNotFound, InvalidRequest."""
         return self._run(calls.call("PATCH", calls.topic_path(name), config))
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic with its data. Raises TopicNotFound."""
+        """Deletes a topic with its data. Raises TopicNotFound."""
         self._run(calls.call("DELETE", calls.topic_path(name)))
 
     def flush(self, name: str) -> Any:
-        """Return once all that was acknowledged before is in Parquet files."""
+        """Returns once all messages acknowledged before are in Parquet files."""
         return self._run(calls.flush(name))
 
     def segments(self, name: str) -> list[dict[str, Any]]:
-        """A topic's segments: id, low, high, state, successors, start and end offset, ..."""
+        """Returns a topic's segments: id, low, high, state, successors, start and end offset, ..."""
         return self._run(calls.segments(name))
 
     def publish(self, topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Published:
-        """Publish messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request, once.
+        """Publishes messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request, once.
 
-        In place of `value`, `"reference": {"upload_id": ...}` names what was uploaded.
+        Instead of `value`, `"reference": {"upload_id": ...}` names an upload.
 
-        An error that leaves the outcome open (ConnectionFailed) is the caller's to judge; a producer has no such cases.
+        After an error that leaves the outcome open (ConnectionFailed), the caller must decide whether to publish again;
+        a producer has no such errors.
         """
         return self._run(calls.publish(topic, messages))
 
@@ -109,11 +111,12 @@ class Client:
         progress: Progress | None = None,
         upload_id: str | None = None,
     ) -> str:
-        """Upload a file (its path, or a binary file that can seek) or bytes; the id to publish it by.
+        """Uploads a file (its path, or a seekable binary file) or bytes. Returns the id to publish it by.
 
         `publish(topic, {"reference": {"upload_id": id}})` makes a message of it, until it expires. With `upload_id` an
-        upload that was begun goes on with what is missing; any other that fails or is interrupted is aborted. Raises
-        UploadMismatch, UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed, OSError.
+        earlier upload is continued with its missing bytes; any other upload that fails or is interrupted is aborted.
+        Raises UploadMismatch, UploadExpired, UploadNotFound, PayloadTooLarge, TooManyUploads, ConnectionFailed,
+        OSError.
         """
         source = Source.of(what)
         try:
@@ -132,11 +135,11 @@ class Client:
         progress: Progress | None = None,
         rows: Rows | None = None,
     ) -> Imported:
-        """Upload a Parquet, NDJSON or Arrow file, of any size, and have each of its rows become a message.
+        """Uploads a Parquet, NDJSON or Arrow file, of any size, and publishes each of its rows as a message.
 
-        Returns once all are durable; if any row is not valid none is taken. `format` is by default as the path's suffix
-        says; with `bare` each line of NDJSON is itself the value. `progress(bytes, of these)` hears of the upload,
-        `rows(rows, of these)` of what comes then. Raises what `upload` and `import_upload` raise.
+        Returns once all are durable; if any row is not valid, none is published. `format` defaults to that of the
+        path's suffix; with `bare` each line of NDJSON is itself the value. `progress(bytes, of these)` reports on the
+        upload, `rows(rows, of these)` on the import after it. Raises the errors of `upload` and `import_upload`.
         """
         kind = format_given(what, format, bare)
         upload_id = self.upload(topic, what, ANY_BYTES, progress)
@@ -145,16 +148,17 @@ class Client:
     def import_upload(
         self, topic: str, upload_id: str, format: Format, bare: bool = False, rows: Rows | None = None
     ) -> Imported:
-        """As `import_file`, of what was uploaded; an import that was asked for before is joined, and nothing doubled.
+        """As `import_file`, of an existing upload; an import requested before is joined, and publishes nothing twice.
 
-        Raises InvalidMessages, InvalidImport, InvalidRequest (nothing was taken), UploadNotFound, UploadExpired,
+        Raises InvalidMessages, InvalidImport, InvalidRequest (no row was published), UploadNotFound, UploadExpired,
         UploadConflict, ConnectionFailed: all with the `upload_id` among their fields.
         """
         steps = imported(topic, upload_id, format, bare, self._patience(self._timeout_s), rows)
         return self._run(steps)
 
     def fetch(self, topic: str, segment: int, offset: int, limit: int = 100, wait_s: float = 0) -> Page[Message]:
-        """Messages of a segment from `offset` on, at most `limit`; waits up to `wait_s` (30 at most) for a first one.
+        """Returns at most `limit` messages of a segment from `offset` on; waits up to `wait_s` (30 at most) for the
+        first one.
 
         Raises OffsetOutOfRange beyond the end.
         """
@@ -172,12 +176,13 @@ class Client:
         max_message_bytes: int = MIB,
         delivery_timeout_s: float = 120,
     ) -> Producer:
-        """A producer of a topic: batches, bounded memory, retries that double nothing. Use it in a `with`.
+        """Returns a producer of a topic: batches, bounded memory, retries that publish nothing twice. Use it in a
+        `with`.
 
-        Where the topic's segments have several owners, it sends to each what is its own, to all at a time.
-        The limits are explained at `batching.Limits`. Values over `max_message_bytes` (the broker's setting of that
-        name; a smaller one is learned from it) are uploaded and published by reference. Messages that no broker takes
-        within `delivery_timeout_s` of `send` fail.
+        If the topic's segments have several owners, it sends to each owner the rows of its segments, to all
+        concurrently. `batching.Limits` explains the limits. Values over `max_message_bytes` (the broker's setting of
+        that name; the producer learns a smaller one) are uploaded and published by reference. Messages that no broker
+        accepts within `delivery_timeout_s` of `send` fail.
         """
         limits = Limits(linger_ms, batch_messages, batch_bytes, max_buffer_bytes, max_request_bytes)
         patience = self._patience(delivery_timeout_s)
@@ -212,19 +217,20 @@ class Client:
         return messages(pulling, self._run, acker, self._message(topic))
 
     def subscription(self, topic: str, name: str) -> dict[str, Any]:
-        """A subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
+        """Returns a subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
         return self._run(calls.call("GET", calls.subscription_path(topic, name)))
 
     def subscriptions(self, topic: str) -> list[dict[str, Any]]:
-        """All subscriptions of a topic."""
+        """Returns all subscriptions of a topic."""
         return self._run(calls.pages(f"{calls.topic_path(topic)}/subscriptions", "subscriptions"))
 
     def delete_subscription(self, topic: str, name: str) -> None:
-        """Delete a subscription. Raises SubscriptionNotFound."""
+        """Deletes a subscription. Raises SubscriptionNotFound."""
         self._run(calls.call("DELETE", calls.subscription_path(topic, name)))
 
     def read_table(self, topic: str, columns: Sequence[str] | None = None, live: bool = False) -> "pa.Table":
-        """A topic's rows from its Parquet files, unsorted; `live`: complete to the last acknowledged one, none twice.
+        """Returns a topic's rows from its Parquet files, unsorted; `live`: complete to the last acknowledged row, none
+        twice.
 
         The files must be reachable from here. Raises ValueError for an unknown column.
         """
@@ -233,7 +239,7 @@ class Client:
         return self._run(read_table(topic, columns, live))
 
     def close(self) -> None:
-        """Close the producers, send the acks that wait, close the connections. Raises the first error of these."""
+        """Closes the producers, sends the waiting acks, closes the connections. Raises the first error of these."""
         errors: list[Exception] = []
         for step in [*(p.close for p in tuple(self._producers)), *(a.flush for a in tuple(self._ackers))]:
             try:
@@ -262,10 +268,10 @@ class Client:
         atexit.unregister(producer.close)
 
     def _message(self, topic: str) -> Make[Message]:
-        def pieces(wire: WireMessage) -> Iterator[bytes]:
-            return self._transport.pieces(payload(topic, wire, self._patience(self._timeout_s)))
+        def chunks(wire: WireMessage) -> Iterator[bytes]:
+            return self._transport.chunks(payload(topic, wire, self._patience(self._timeout_s)))
 
-        return lambda wire, ack: Message(wire, pieces, ack)
+        return lambda wire, ack: Message(wire, chunks, ack)
 
     def _patience(self, total_s: float) -> Patience:
         return Patience(total_s, self._clock.monotonic_s, random.random)

@@ -1,4 +1,4 @@
-"""The sync producer: threads that send what `send` gathers."""
+"""The sync producer: threads that send the messages that `send` gathers."""
 
 import os
 import threading
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 from seaweedq.client.core.batching import Batch, Limits
 from seaweedq.client.core.delivery import Outcome, Route
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.map_refresh import Lookout
+from seaweedq.client.core.map_refresh import MapRefresh
 from seaweedq.client.core.offload import Sent, file_job
-from seaweedq.client.core.streams import Held, Partition, Stream
+from seaweedq.client.core.streams import Partition, Placeholder, Stream
 from seaweedq.client.core.wire import envelope
 from seaweedq.client.files.upload_source import Progress
 from seaweedq.client.sync.receipts import Delivery, Receipt
@@ -30,9 +30,9 @@ _MOST_THREADS = 32
 class Producer:
     """Gathers messages and publishes them in batches, each exactly once. Threads may share it.
 
-    What failed is known to its receipts, and the error is also raised once: by the next `send`, `flush` or `close`.
-    The producer goes on after it. Leaving a `with` flushes, but for an interrupt (KeyboardInterrupt, SystemExit): that
-    leaves at once, and what is not acknowledged by then may be lost.
+    Receipts report failed messages, and the error is also raised once: by the next `send`, `flush` or `close`. The
+    producer can be used after it. Leaving a `with` flushes, except for an interrupt (KeyboardInterrupt, SystemExit):
+    that leaves at once, and messages that are not acknowledged by then may be lost.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Producer:
         self._route, self._limits, self._run, self._on_close = route, limits, run, on_close
         self._now_s = route.patience.monotonic_s
         self._partition: Partition[Delivery] = Partition(limits, Delivery, route.new_id)
-        self._lookout = Lookout()
+        self._map_refresh = MapRefresh()
         lock = threading.RLock()
         self._changed = threading.Condition(lock)  # for those who send, flush and close
         self._work = threading.Condition(lock)  # for the threads
@@ -54,7 +54,7 @@ class Producer:
         self._acknowledged = 0
         self._threads: list[threading.Thread] = []
         self._uploads = Uploads(run, self._uploaded)
-        self._grow()
+        self._start_threads()
 
     def send(
         self,
@@ -64,10 +64,10 @@ class Producer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> Receipt:
-        """Take a message; it leaves within `linger_ms`. Waits while `max_buffer_bytes` wait.
+        """Accepts a message, which is sent within `linger_ms`. Waits while `max_buffer_bytes` are buffered.
 
-        `value` is anything that JSON has, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError
-        and ValueError for what is no message, and the error of an earlier batch: then this message is not taken.
+        `value` is any JSON value, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError and
+        ValueError for an invalid message, and the error of an earlier batch: then this message is not accepted.
         """
         line = envelope(value, key, headers, timestamp, expires_in_s)
         offload = self._route.offload
@@ -91,12 +91,12 @@ class Producer:
         timestamp: datetime | str | None = None,
         expires_in_s: float | None = None,
     ) -> Receipt:
-        """Take a file as a message: it is uploaded in the background, and published by reference.
+        """Accepts a file as a message: it is uploaded in the background, and published by reference.
 
-        Messages that come after it wait for it, so that all stay in order; the file must not change until then.
-        `content_type` is by default what the name's suffix stands for; `progress(bytes, of these)` hears how much was
-        sent, from any thread. Raises OSError at once where the file cannot be read, else as `send` does. The receipt
-        raises UploadMismatch, UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
+        Later messages wait for it, so that all stay in order; the file must not change until then. `content_type`
+        defaults to that of the name's suffix; `progress(bytes, of these)` reports on the upload, from any thread.
+        Raises OSError at once if the file cannot be read, else as `send` does. The receipt raises UploadMismatch,
+        UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
         """
         job = file_job(path, key, headers, content_type, progress, timestamp, expires_in_s)
         assert self._route.offload is not None
@@ -109,16 +109,16 @@ class Producer:
             self._uploads.add(held, steps)
         return Receipt(held.batch.delivery, 0)
 
-    def _uploaded(self, held: Held[Delivery], sent: Sent | Exception) -> None:
+    def _uploaded(self, held: Placeholder[Delivery], sent: Sent | Exception) -> None:
         with self._work:
             held.release(sent, self._now_s())
             self._work.notify()
 
     def send_table(self, table: "pa.Table | pa.RecordBatch") -> list[Delivery]:
-        """Publish a table's columns, in requests of at most half of `max_request_bytes`; a delivery for each.
+        """Publishes a table's columns, in requests of at most half of `max_request_bytes`. Returns a delivery for each.
 
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
-        Waits while `max_buffer_bytes` wait; raises as `send` does.
+        Waits while `max_buffer_bytes` are buffered; raises as `send` does.
         """
         from seaweedq.client.core.arrow_batches import slices
 
@@ -133,15 +133,15 @@ class Producer:
                 self._wait_for_room(rows.nbytes)
                 if routing is self._partition.routing:
                     self._work.notify()
-                    return self._partition.add_pieces(pieces, self._now_s())
+                    return self._partition.add_rows(pieces, self._now_s())
 
     @property
     def acknowledged(self) -> int:
-        """How many messages brokers have acknowledged so far."""
+        """Returns how many messages brokers have acknowledged so far."""
         return self._acknowledged
 
     def flush(self) -> None:
-        """Return once all that was sent before is settled; raises the error of a batch that failed."""
+        """Returns once all messages sent before are acknowledged or failed; raises the error of a batch that failed."""
         with self._changed:
             settled = self._partition.close_open()
             self._work.notify()
@@ -149,7 +149,7 @@ class Producer:
             self._raise_error()
 
     def close(self) -> None:
-        """Flush and end. Raises as `flush` does; closing again is no error."""
+        """Flushes and ends. Raises as `flush` does; closing again is no error."""
         with self._changed:
             self._closing = True
             self._partition.close_open()
@@ -177,7 +177,8 @@ class Producer:
             error.add_note(f"moreover, the producer failed: {failed}")
 
     def _abandon(self) -> None:
-        """Whoever interrupts a program wants out, broker or no broker: the thread is left to itself."""
+        """Leaves without waiting for brokers, since an interrupt should end the program at once; the threads are not
+        joined."""
         with self._changed:
             self._closing = True
             self._work.notify()
@@ -196,8 +197,8 @@ class Producer:
         if error:
             raise error
 
-    def _grow(self) -> None:
-        """A thread for each stream: one sends the batches of any of them."""
+    def _start_threads(self) -> None:
+        """Starts a thread per stream; each thread sends the batches of any stream."""
         while len(self._threads) < min(len(self._partition), _MOST_THREADS):
             thread = threading.Thread(target=self._deliver_all, name=f"producer-{self._route.topic}", daemon=True)
             self._threads.append(thread)
@@ -210,8 +211,8 @@ class Producer:
             batch.delivery.settle(outcome)
             with self._changed:
                 self._partition.finish(stream, batch)
-                if outcome.strayed or outcome.error:
-                    self._lookout.doubt()
+                if outcome.misrouted or outcome.error:
+                    self._map_refresh.invalidate()
                 self._acknowledged += outcome.published.count if outcome.published else 0
                 self._error = self._error or outcome.error
                 self._changed.notify_all()
@@ -224,14 +225,14 @@ class Producer:
         return outcome
 
     def _next_turn(self) -> tuple[Stream[Delivery], Batch[Delivery]] | None:
-        """One thread waits for what comes next; as it leaves, it wakes another."""
+        """Waits for the next batch. One thread at a time waits; as it leaves, it wakes another."""
         with self._work:
             while True:
                 now_s = self._now_s()
                 wait_s = self._partition.ready_in_s(now_s)
                 if wait_s == 0:
-                    self._look(now_s)
-                    turn = self._partition.take(now_s)
+                    self._refresh_map(now_s)
+                    turn = self._partition.next_batch(now_s)
                     if self._partition.ready_in_s(now_s) is not None:
                         self._work.notify()
                     return turn
@@ -240,21 +241,21 @@ class Producer:
                     return None
                 self._work.wait(wait_s)
 
-    def _look(self, now_s: float) -> None:
+    def _refresh_map(self, now_s: float) -> None:
         # Not at the end: threads cannot start any more while the program exits.
-        if not self._closing and self._lookout.due(now_s):
-            self._lookout.begin()
+        if not self._closing and self._map_refresh.due(now_s):
+            self._map_refresh.begin()
             threading.Thread(target=self._follow, name=f"segments-{self._route.topic}", daemon=True).start()
 
     def _follow(self) -> None:
         try:
-            found = self._run(self._route.look(self._partition.needs_rule))
+            found = self._run(self._route.fetch_map(self._partition.needs_rule))
         except Exception:  # a map only makes things faster
             found = None
         with self._changed:
-            self._lookout.end(self._now_s(), seen=found is not None)
+            self._map_refresh.end(self._now_s(), seen=found is not None)
             if found and not self._closing:
                 seen, rule = found
                 self._partition.follow(seen, rule, self._route.given)
-                self._grow()
+                self._start_threads()
                 self._work.notify()

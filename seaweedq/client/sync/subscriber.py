@@ -25,7 +25,7 @@ class Acker:
         self._error: Exception | None = None
 
     def ack(self, id: str) -> None:
-        """Take an ack."""
+        """Adds an ack."""
         with self._changed:
             self._pending.append(id)
             self._added += 1
@@ -36,7 +36,7 @@ class Acker:
                 self._changed.notify_all()
 
     def hurry(self) -> None:
-        """Send what waits without waiting for more; raises the error of an earlier ack."""
+        """Sends the waiting acks at once; raises the error of an earlier ack."""
         with self._changed:
             if self._pending:
                 self._hurried = True
@@ -44,7 +44,7 @@ class Acker:
             self._raise_error()
 
     def flush(self) -> None:
-        """Return once all acks so far are durable; raises the error of one that failed."""
+        """Returns once all acks so far are durable; raises the error of one that failed."""
         with self._changed:
             self._hurried = bool(self._pending)
             self._changed.notify_all()
@@ -82,7 +82,7 @@ class Acker:
 def messages(
     pulling: Pulling, run: Callable[[Steps[Any]], Any], acker: Acker, message: Make[Message]
 ) -> Iterator[Message]:
-    """The messages of a subscription; ending it sends the acks and waits for them."""
+    """Yields the messages of a subscription; ending it sends the acks and waits for them."""
     try:
         while (wires := run(pulling.pull())) is not None:
             for wire in wires:

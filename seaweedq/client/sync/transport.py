@@ -10,14 +10,14 @@ import httpx
 from seaweedq.client.core.broker_choice import Brokers
 from seaweedq.client.core.effects import (
     Attempt,
+    Chunk,
     Effect,
     Pause,
-    Piece,
+    Read,
     Reply,
     Request,
     Signed,
     Steps,
-    Take,
     Together,
     Work,
 )
@@ -30,21 +30,21 @@ T = TypeVar("T")
 
 
 class _Stream:
-    """The body of an answer, as it comes."""
+    """The body of an answer, as it arrives."""
 
     def __init__(self, url: str, response: httpx.Response) -> None:
         self._url, self._response = url, response
         self._chunks = response.iter_raw()
 
-    def take(self) -> bytes:
-        """The next bytes, none at the end. Raises ConnectionFailed."""
+    def read(self) -> bytes:
+        """Returns the next bytes, none at the end. Raises ConnectionFailed."""
         try:
             return next(self._chunks, b"")
         except httpx.RequestError as error:
             raise failed(self._url, error) from error
 
     def close(self) -> None:
-        """Give the connection back, or close it where something is left."""
+        """Returns the connection, or closes it if bytes are left."""
         self._response.close()
 
 
@@ -64,7 +64,8 @@ class SyncTransport:
         self._lock = threading.Lock()
 
     def run(self, steps: Steps[T], stop: Stop | None = None) -> T:
-        """What the steps return, or the error that they raise. Once `stop` is set, Stopped is thrown into them."""
+        """Runs the steps and returns their result, or raises their error. Once `stop` is set, Stopped is thrown into
+        them."""
         answer: Any = None
         failure: BaseException | None = None
         while True:
@@ -83,8 +84,8 @@ class SyncTransport:
                 if isinstance(error, Stopped):
                     stop = None  # what they do about it is not stopped
 
-    def pieces(self, steps: Steps[None]) -> Iterator[bytes]:
-        """What the steps have for whoever reads. Ending it gives connections back."""
+    def chunks(self, steps: Steps[None]) -> Iterator[bytes]:
+        """Runs the steps of a payload and yields its bytes. Ending it returns connections."""
         answer: Any = None
         failure: ConnectionFailed | None = None
         stream: _Stream | None = None
@@ -95,7 +96,7 @@ class SyncTransport:
                 except StopIteration:
                     return
                 answer, failure = None, None
-                if isinstance(effect, Piece):
+                if isinstance(effect, Chunk):
                     yield effect.data
                     continue
                 try:
@@ -103,9 +104,9 @@ class SyncTransport:
                 except ConnectionFailed as error:
                     failure = error
                 if isinstance(answer, Reply) and answer.stream:
-                    stream = _instead(stream, answer.stream)
+                    stream = _replaced(stream, answer.stream)
         finally:
-            _instead(stream, None)
+            _replaced(stream, None)
 
     def _perform(self, effect: Effect, stop: Stop | None = None) -> Any:
         match effect:
@@ -113,8 +114,8 @@ class SyncTransport:
                 return self.run(self._brokers.send(effect), stop)
             case Attempt() | Signed():
                 return self._send(effect, stop)
-            case Take():
-                return effect.stream.take()
+            case Read():
+                return effect.stream.read()
             case Work():
                 return effect.run()
             case Pause():
@@ -143,7 +144,7 @@ class SyncTransport:
         return reply_of(effect.url, response)
 
     def _http_for(self, effect: Attempt | Signed) -> httpx.Client:
-        """What the user's brokers get beside requests is nothing for stores."""
+        """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not."""
         if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
             return self._http
         with self._lock:
@@ -183,7 +184,7 @@ class SyncTransport:
             stop.check()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         self._http.close()
         if self._store_http is not None:
             self._store_http.close()
@@ -196,7 +197,7 @@ def _chunks(body: Slice, stop: Stop | None) -> Iterator[bytes]:
         yield chunk
 
 
-def _instead(old: _Stream | None, new: _Stream | None) -> _Stream | None:
+def _replaced(old: _Stream | None, new: _Stream | None) -> _Stream | None:
     if old is not None:
         old.close()
     return new

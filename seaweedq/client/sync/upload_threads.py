@@ -1,4 +1,4 @@
-"""The threads of a sync producer that upload: a few at a time, begun in the order in which they were sent."""
+"""The upload threads of a sync producer: a few at a time, started in the order of the messages."""
 
 import threading
 from collections import deque
@@ -7,7 +7,7 @@ from typing import Any
 
 from seaweedq.client.core.effects import Steps
 from seaweedq.client.core.offload import Sent
-from seaweedq.client.core.streams import Held
+from seaweedq.client.core.streams import Placeholder
 from seaweedq.client.sync.stop import Stop, Stopped
 
 # A producer uploads so many at a time; each may have several parts in flight.
@@ -16,17 +16,17 @@ _LEAVE_S = 2.0
 
 
 class Uploads:
-    """`done` hears what became of each; it is called by the thread that did it."""
+    """Runs uploads; the thread of each one calls `done` with its result."""
 
-    def __init__(self, run: Callable[..., Any], done: Callable[[Held[Any], Sent | Exception], None]) -> None:
+    def __init__(self, run: Callable[..., Any], done: Callable[[Placeholder[Any], Sent | Exception], None]) -> None:
         self._run, self._done = run, done
         self._lock = threading.Lock()
-        self._todo: deque[tuple[Held[Any], Steps[Sent]]] = deque()
+        self._todo: deque[tuple[Placeholder[Any], Steps[Sent]]] = deque()
         self._threads: set[threading.Thread] = set()
         self._stop = Stop()
 
-    def add(self, held: Held[Any], steps: Steps[Sent]) -> None:
-        """Take one more; it begins when its turn comes."""
+    def add(self, held: Placeholder[Any], steps: Steps[Sent]) -> None:
+        """Adds an upload; it begins when its turn comes."""
         with self._lock:
             self._todo.append((held, steps))
             if len(self._threads) < MOST_UPLOADS:
@@ -35,7 +35,7 @@ class Uploads:
                 thread.start()
 
     def leave(self) -> None:
-        """Stop all, and give brokers a moment to hear of it."""
+        """Stops all uploads, and allows a moment to abort them at the brokers."""
         self._stop.set()
         with self._lock:
             threads = tuple(self._threads)
@@ -55,7 +55,7 @@ class Uploads:
                 sent = error
             self._done(held, sent)
 
-    def _next(self) -> tuple[Held[Any], Steps[Sent]] | None:
+    def _next(self) -> tuple[Placeholder[Any], Steps[Sent]] | None:
         with self._lock:
             if self._todo:
                 return self._todo.popleft()
