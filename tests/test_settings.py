@@ -122,7 +122,7 @@ def test_a_file_that_is_no_toml_is_named(text: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match="no such file"):
+    with pytest.raises(InvalidRequest, match="the file does not exist"):
         settings_of(tmp_path / "none.toml", {})
 
 

@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and how they end. Each imports what it needs when it runs."""
+"""The command line: its commands and their exit codes. Each command imports what it needs when it runs."""
 
 import gc
 import sys
@@ -22,7 +22,7 @@ _LOADED = {"serve": ("seaweedq.cli.server.serve", "Run a broker.")}
 
 
 class _Commands(TyperGroup):
-    """All commands; those of _LOADED stand in for themselves until one is called."""
+    """All commands; those of _LOADED are placeholders until one of them is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         if args and args[0] in _LOADED:
@@ -31,7 +31,7 @@ class _Commands(TyperGroup):
 
 
 def _load(name: str) -> Any:
-    gc.disable()  # what is imported stays: to look through it again and again takes a sixth of a start
+    gc.disable()  # imported objects stay: collecting them again and again takes a sixth of a start
     module = import_module(_LOADED[name][0])
     gc.freeze()  # and each full collection would take 24 ms more
     gc.enable()
@@ -44,7 +44,7 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="Begin with: seaweedq serve    or see it all work: seaweedq demo",
+    epilog="Start with: seaweedq serve    or watch everything work: seaweedq demo",
 )
 for name, (_, about) in _LOADED.items():
     app.command(name, help=about)(lambda: None)
@@ -73,7 +73,7 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command. An error of the queue is one line on stderr, and exit code 1."""
+    """Runs a command. An error of the queue prints one line to stderr, and exits with code 1."""
     try:
         app(args=arguments, prog_name="seaweedq")
     except (SeaweedqError, OSError) as error:

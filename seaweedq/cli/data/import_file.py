@@ -1,4 +1,5 @@
-"""`seaweedq import`: the rows of a file of any size become messages, without passing through HTTP."""
+"""`seaweedq import`: publishes the rows of a file of any size as messages; the file goes to the store, not through
+HTTP."""
 
 import sys
 import time
@@ -22,28 +23,31 @@ seaweedq import flights --upload 20260131-0-9f86d081884c7d659a2feaa0c55ad015 --f
 
 def import_file(
     topic: Topic,
-    file: Annotated[Path | None, typer.Argument(exists=True, dir_okay=False, help="Parquet, NDJSON or Arrow.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(exists=True, dir_okay=False, help="A Parquet, NDJSON or Arrow file.")
+    ] = None,
     format: Annotated[
-        str | None, typer.Option(help="parquet, ndjson or arrow; by default as the file's suffix says.")
+        str | None, typer.Option(help="parquet, ndjson or arrow; by default that of the file's suffix.")
     ] = None,
     envelope: Annotated[
-        bool, typer.Option("--envelope", help="Each NDJSON line is a whole message: key, value, headers, timestamp.")
+        bool,
+        typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp."),
     ] = False,
     upload: Annotated[
-        str | None, typer.Option(help="In place of FILE: go on with an import that was begun, or show its end.")
+        str | None, typer.Option(help="Instead of FILE: continue an import that has begun, or show its result.")
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Make each row of FILE a message: all of them, or, where one is not valid, none.
+    """Publish each row of FILE as a message. If any row is not valid, none is published.
 
-    The file goes to the store, and a broker takes its rows from there. An import goes on when this command is
+    The file is uploaded to the store, and a broker reads its rows there. The import continues when this command is
     interrupted.
     """
     if (file is None) == (upload is None):
-        raise typer.BadParameter("it is either FILE or --upload", param_hint="FILE")
+        raise typer.BadParameter("give either FILE or --upload", param_hint="FILE")
     kind = _format(file, format)
     if envelope and kind != "ndjson":
-        raise typer.BadParameter(f"it is for lines of NDJSON, and this is {kind}", param_hint="--envelope")
+        raise typer.BadParameter(f"--envelope is only for NDJSON, but the format is {kind}", param_hint="--envelope")
     bare = kind == "ndjson" and not envelope
     started_s = time.monotonic()
     with ExitStack() as stack:
@@ -54,7 +58,7 @@ def import_file(
             done = client.import_upload(topic, upload_id, kind, bare, rows_told)
         except (KeyboardInterrupt, ClientError, Unavailable):  # the same file once more would double its rows
             again = f"seaweedq import {topic} --upload {upload_id} --format {kind}{' --envelope' if envelope else ''}"
-            complain(f"the import goes on at the brokers; to see its end: {again}")
+            complain(f"the brokers continue the import; to see its result: {again}")
             raise
     took_s = time.monotonic() - started_s
     say(f"imported {done.count:,} rows into {topic} in {took_s:.1f} s ({done.count / max(took_s, 1e-9):,.0f}/s)")
@@ -79,7 +83,7 @@ def _there(file: Path | None) -> Path:
 def _bars(
     stack: ExitStack, file: Path | None
 ) -> tuple[Callable[[int, int], None] | None, Callable[[int, int | None], None] | None]:
-    """What hears of the upload's bytes, and of the rows; nothing where no terminal shows it."""
+    """Returns callbacks for the upload's bytes and for the rows; None without a terminal to show them."""
     if not sys.stderr.isatty():
         return None, None
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""`seaweedq publish`: records of a file, or of stdin, into a topic; or whole files."""
+"""`seaweedq publish`: publishes the records of a file, or of stdin; or whole files."""
 
 import sys
 import time
@@ -26,51 +26,63 @@ seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 def publish(
     topic: Topic,
     file: Annotated[
-        Path | None, typer.Argument(exists=True, dir_okay=False, help="Left out or -: stdin.", allow_dash=True)
+        Path | None,
+        typer.Argument(exists=True, dir_okay=False, help="The file; left out or -: stdin.", allow_dash=True),
     ] = None,
     input_format: Annotated[
-        str | None, typer.Option(help="ndjson, csv or parquet; by default as the file's suffix says.")
+        str | None, typer.Option(help="ndjson, csv or parquet; by default that of the file's suffix.")
     ] = None,
     key_field: Annotated[
         str | None,
-        typer.Option(help="Field of the record that is the key, for a topic without a key_field of its own."),
+        typer.Option(help="Field of the record to use as the key, if the topic has no key_field of its own."),
     ] = None,
     envelope: Annotated[
-        bool, typer.Option("--envelope", help="Each NDJSON line is a whole message: key, value, headers, timestamp.")
+        bool,
+        typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp."),
     ] = False,
     batch: Annotated[
-        int | None, typer.Option(min=1, max=100_000, help="Most messages in one request; 10,000 by default.")
+        int | None, typer.Option(min=1, max=100_000, help="Maximum number of messages per request; 10,000 by default.")
     ] = None,
     files: Annotated[
         list[Path] | None,
-        typer.Option("--file", exists=True, dir_okay=False, help="A whole file as one message, of any size; again."),
+        typer.Option("--file", exists=True, dir_okay=False, help="A file of any size as one message; may be repeated."),
     ] = None,
     key: Annotated[str | None, typer.Option(help="The key of the messages of --file.")] = None,
     content_type: Annotated[
-        str | None, typer.Option(help="Media type of each --file; by default as its suffix says.")
+        str | None, typer.Option(help="Media type of each --file; by default that of its suffix.")
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Publish the records of FILE, each exactly once: NDJSON (a value a line), CSV or Parquet.
+    """Publish the records of FILE, each exactly once: NDJSON (one value per line), CSV or Parquet.
 
-    With --file instead, each file as a whole: its bytes go to the store, and the message names them.
+    With --file instead, publish each file as a whole: its bytes go to the store, and the message refers to them.
     """
     from seaweedq.cli.data.records import InputFormat, format_of
 
     if files:
         of_records = {"FILE": file, "--input-format": input_format, "--key-field": key_field, "--batch": batch}
-        _refuse({**of_records, "--envelope": envelope or None}, "it is for records, and --file sends whole files")
+        _refuse(
+            {**of_records, "--envelope": envelope or None},
+            "the option is only for records, but --file sends whole files",
+        )
         from seaweedq.cli.data.publish_files import publish_files
 
         publish_files(topic, files, key, content_type, url)
         return
-    _refuse({"--key": key, "--content-type": content_type}, "it is for --file; records have --key-field, or --envelope")
+    _refuse(
+        {"--key": key, "--content-type": content_type},
+        "the option is only for --file; for records use --key-field or --envelope",
+    )
     path = None if file is None or str(file) == "-" else file
     if input_format is not None and input_format not in list(InputFormat):
-        raise typer.BadParameter(f"{input_format!r} is none of {', '.join(InputFormat)}", param_hint="--input-format")
+        raise typer.BadParameter(
+            f"{input_format!r} is not one of {', '.join(InputFormat)}", param_hint="--input-format"
+        )
     format = InputFormat(input_format) if input_format else format_of(path)
     if envelope and (format is not InputFormat.NDJSON or key_field):
-        raise typer.BadParameter("it is for NDJSON, and the message states its key itself", param_hint="--envelope")
+        raise typer.BadParameter(
+            "--envelope is only for NDJSON, and excludes --key-field: the message has its key", param_hint="--envelope"
+        )
     _publish_records(topic, path, format, (envelope, key_field), batch or 10_000, url)
 
 
@@ -90,7 +102,7 @@ def _publish_records(
                 producer.send(**arguments)
             producer.flush()
         except SeaweedqError:
-            say(f"published {producer.acknowledged:,} messages to {topic}; the others are not:")
+            say(f"published {producer.acknowledged:,} messages to {topic}; the others were not published:")
             raise
         count = producer.acknowledged
     took_s = time.monotonic() - started_s

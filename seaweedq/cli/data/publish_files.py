@@ -1,4 +1,4 @@
-"""`seaweedq publish --file`: whole files, each one message, which goes by reference."""
+"""`seaweedq publish --file`: publishes whole files, each as one message by reference."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -23,8 +23,9 @@ _BARS = 8
 
 
 def publish_files(topic: str, files: Sequence[Path], key: str | None, content_type: str | None, url: str) -> None:
-    """Publish each file, in this order; prints `id path` of each. What failed is told, and ends it with exit code 1:
-    then those behind it may not have been sent. Raises what is no file's own error."""
+    """Publishes each file, in this order, and prints `id path` for each. A failed file prints its error and ends the
+    command with exit code 1; then the files after it may not have been sent. Raises errors that are not those of one
+    file."""
     sent: list[tuple[Path, Receipt]] = []
     failed = False
     with connect(url) as client, ExitStack() as stack:
@@ -44,7 +45,7 @@ def publish_files(topic: str, files: Sequence[Path], key: str | None, content_ty
 
 
 def transfer_bar(stack: ExitStack) -> "Bar | None":
-    """A bar for bytes, where there is a terminal to show it."""
+    """Returns a progress bar for bytes, if there is a terminal to show it."""
     return stack.enter_context(_bar()) if sys.stderr.isatty() else None
 
 
@@ -74,7 +75,7 @@ def _tell(path: Path, receipt: "Receipt") -> bool:
 
 
 def show(bar: "Bar | None", name: str) -> Callable[[int, int], None] | None:
-    """What is to be told how far it is with that one."""
+    """Returns the progress callback of one file."""
     if bar is None:
         return None
     task = bar.add_task(name, total=None, visible=False)

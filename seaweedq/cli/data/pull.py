@@ -1,4 +1,4 @@
-"""`seaweedq pull`: a subscription's messages as NDJSON. What was printed, and only that, is acked."""
+"""`seaweedq pull`: prints a subscription's messages as NDJSON. It acks exactly the printed ones."""
 
 import os
 import signal
@@ -29,10 +29,14 @@ _DOWNLOAD_S = 3600.0
 
 def pull(
     topic: Topic,
-    subscription: Annotated[str, typer.Option("--subscription", "-s", help="Its name; created if it is not there.")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more, until interrupted.")] = False,
-    max: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
-    no_ack: Annotated[bool, typer.Option("--no-ack", help="Leave them unacked: they come again.")] = False,
+    subscription: Annotated[
+        str, typer.Option("--subscription", "-s", help="Name of the subscription; it is created if it does not exist.")
+    ],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages, until interrupted.")] = False,
+    max: Annotated[int | None, typer.Option(min=1, help="End after this number of messages.")] = None,
+    no_ack: Annotated[
+        bool, typer.Option("--no-ack", help="Do not ack the messages, so that they are delivered again.")
+    ] = False,
     start: Annotated[str, typer.Option(help="Where a new subscription begins: earliest or latest.")] = "latest",
     payloads: Annotated[
         Path | None,
@@ -40,7 +44,7 @@ def pull(
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print a subscription's messages, one JSON object a line, and ack them. Ends after a second without any."""
+    """Print a subscription's messages, one JSON object per line, and ack them. Ends after a second without messages."""
     with ExitStack() as stack:
         client = stack.enter_context(connect(url))
         batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
@@ -56,7 +60,7 @@ def _lines(messages: Iterator["Message"]) -> Iterator[tuple["Message", bytes]]:
 
 
 def _downloaded(messages: Iterator["Message"], folder: Path, stack: ExitStack) -> Iterator[tuple["Message", bytes]]:
-    """The same, each once its payload is there; nothing that a publisher chose is in the file's name."""
+    """Yields each message once its payload is downloaded; the file's name has nothing that a publisher chose."""
     import msgspec
 
     from seaweedq.cli.data.publish_files import show, transfer_bar
@@ -88,9 +92,9 @@ def _print_all(messages: Iterator[tuple["Message", bytes]], most: int | None, ac
 
 
 class Interrupts:
-    """SIGINT and SIGTERM end a wait at once, anything else when it is done: what is printed is also acked.
+    """Lets SIGINT and SIGTERM end a wait at once, but anything else when it is done: printed messages are also acked.
 
-    A signal that comes just before a blocking call does not interrupt it; the timer's does, soon after.
+    A signal just before a blocking call does not interrupt it; the timer's signal does, soon after.
     """
 
     def __init__(self) -> None:
@@ -108,7 +112,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def until_stopped(self, messages: Iterator[T]) -> Iterator[T]:
-        """The messages, or whatever is waited for, until a signal came."""
+        """Yields the items until a signal comes."""
         while not self._stopped:
             try:
                 self._waiting = True

@@ -1,4 +1,4 @@
-"""`seaweedq bench`: how many messages a second go through a broker, and how long one takes."""
+"""`seaweedq bench`: measures a broker's throughput and latency."""
 
 import tempfile
 from contextlib import ExitStack
@@ -15,15 +15,19 @@ seaweedq bench --embedded --rate 1000 --seconds 10 --json"""
 
 def bench(
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="Start a broker of its own, on a temporary folder.")
+        bool, typer.Option("--embedded", help="Start a separate broker on a temporary folder.")
     ] = False,
-    producers: Annotated[int, typer.Option(min=1, max=64, help="Threads that publish.")] = 1,
-    consumers: Annotated[int, typer.Option(min=0, max=64, help="Threads that pull and ack, a subscription each.")] = 1,
-    size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Size of a value in bytes.")] = 100,
-    messages: Annotated[int | None, typer.Option(min=1, help="End after so many, over all producers.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="End publishing after so long.")] = 10,
-    rate: Annotated[float, typer.Option(min=0, help="Messages/s of each producer; 0 is as fast as it goes.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+    producers: Annotated[int, typer.Option(min=1, max=64, help="Number of threads that publish.")] = 1,
+    consumers: Annotated[
+        int, typer.Option(min=0, max=64, help="Number of threads that pull and ack, each with its own subscription.")
+    ] = 1,
+    size: Annotated[int, typer.Option(min=1, max=1_000_000, help="Size of each value in bytes.")] = 100,
+    messages: Annotated[
+        int | None, typer.Option(min=1, help="End after this number of messages, over all producers.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Stop publishing after this number of seconds.")] = 10,
+    rate: Annotated[float, typer.Option(min=0, help="Messages/s of each producer; 0 means as fast as possible.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Measure publishing, and delivery to consumers, on a topic that is deleted afterwards."""

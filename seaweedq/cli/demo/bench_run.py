@@ -1,4 +1,4 @@
-"""The bench's threads and figures. Values carry the time they were sent, so that delivery can be timed."""
+"""The bench's threads and figures. Values contain the time they were sent, so that delivery can be timed."""
 
 import math
 import os
@@ -20,7 +20,7 @@ _IDLE_S = 2.0
 
 @dataclass(frozen=True)
 class Load:
-    """What is measured: threads, value size in bytes, bounds, and messages/s of each producer (0: no limit)."""
+    """The load of a bench: threads, value size in bytes, bounds, and messages/s of each producer (0: no limit)."""
 
     producers: int
     consumers: int
@@ -31,7 +31,7 @@ class Load:
 
     @property
     def sampled_every(self) -> int:
-        """At full speed timing each message would be most of the work."""
+        """Returns the interval of timed messages: at full speed timing each one would be most of the work."""
         return 1 if self.rate else 16
 
 
@@ -49,7 +49,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 @dataclass
 class _Sample:
-    """What one thread saw: messages, its first and last moment, and some latencies, in seconds."""
+    """The observations of one thread: messages, first and last time, and some latencies, in seconds."""
 
     messages: int
     began_s: float
@@ -58,7 +58,8 @@ class _Sample:
 
 
 def run(url: str, load: Load) -> list[Figures]:
-    """Publish and consume on a topic of its own, which goes afterwards: a row for each direction."""
+    """Publishes to and consumes from a topic of its own, which is deleted afterwards. Returns a row for each
+    direction."""
     topic = f"bench-{os.urandom(4).hex()}"
     with Client(url) as client:
         client.create_topic(topic)
@@ -97,7 +98,7 @@ def _produce(client: Client, topic: str, load: Load) -> _Sample:
 
 
 def _settle(waiting: "deque[tuple[float, Receipt]]", latencies: list[float], until_s: float) -> None:
-    """Note how long acknowledged messages took; with time left before `until_s`, wait for the next ones."""
+    """Records the latencies of acknowledged messages; with time left before `until_s`, waits for the next ones."""
     while waiting:
         sent_s, receipt = waiting[0]
         try:
@@ -132,5 +133,5 @@ def _figures(what: str, samples: list[_Sample], size: int) -> Figures:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value that `share` of the ordered ones do not exceed (nearest rank); 0 of none."""
+    """Returns the value that `share` of the ordered ones do not exceed (nearest rank); 0 for none."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0

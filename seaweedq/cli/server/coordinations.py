@@ -1,4 +1,4 @@
-"""Which coordination the settings mean: the one place where its kind is chosen."""
+"""Opens the coordination that the settings name: the only place where its kind is chosen."""
 
 from seaweedq.clock import Clock
 from seaweedq.coordination.interface import Coordination
@@ -11,8 +11,8 @@ POLL_S, ALONE_S = 0.05, 1.0  # a broker that is alone writes everything itself, 
 
 
 def open_coordination(settings: Settings, clock: Clock) -> Coordination:
-    """The coordination that the settings name. Raises InvalidRequest where it needs an extra, or a file that can not
-    be read."""
+    """Opens the coordination that the settings name. Raises InvalidRequest if an extra is not installed, or if a file
+    cannot be read."""
     if not settings.coordination.startswith(ETCD):
         poll_s = POLL_S if settings.brokers > 1 else ALONE_S
         return EmbeddedCoordination(settings.data_dir / "coordination.db", clock, poll_s=poll_s)
@@ -36,4 +36,6 @@ def open_coordination(settings: Settings, clock: Clock) -> Coordination:
     try:
         return EtcdCoordination(access, settings.etcd_prefix)
     except OSError as error:
-        raise InvalidRequest(f"a file of the settings etcd_* cannot be read: {error}", field="etcd_ca_file") from None
+        raise InvalidRequest(
+            f"a file named by the settings etcd_* cannot be read: {error}", field="etcd_ca_file"
+        ) from None

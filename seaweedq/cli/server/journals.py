@@ -1,4 +1,4 @@
-"""The journals that the settings choose: the one place where a journal's kind is chosen."""
+"""Chooses the journals that the settings name: the only place where a journal's kind is chosen."""
 
 from seaweedq.clock import Clock, Ids
 from seaweedq.journal import file_backend, object_backend

@@ -1,6 +1,6 @@
-"""One process of a member, as its parent sees it, from its start to its end. It decides nothing.
+"""One process of a member, for its parent, from its start to its end. It makes no decisions.
 
-What it prints is passed on line by line, with its number. Its greeting says where it answers.
+Its output is passed on line by line, with its number. Its greeting contains its URL.
 """
 
 import asyncio
@@ -22,13 +22,14 @@ LAST_WORDS_S = 1.0
 
 
 class Lines:
-    """Cuts what comes from a pipe into lines; one that does not end within CHUNK_BYTES is cut there."""
+    """Cuts the output of a pipe into lines; a line longer than CHUNK_BYTES is cut there."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that are whole now, without their ends. Without data, at the end, the rest is one."""
+        """Returns the lines that are complete now, without their ends. Empty data means the end: the rest is the last
+        line."""
         *lines, rest = (self._rest + data).split(b"\n")
         if len(rest) > CHUNK_BYTES or not data:
             lines, rest = [*lines, rest] if rest else lines, b""
@@ -37,7 +38,7 @@ class Lines:
 
 
 class Life:
-    """A process that was started. `ended` gives its exit code, negative for a signal; then `lived_s` is set."""
+    """A started process. `ended` returns its exit code, negative for a signal; then `lived_s` is set."""
 
     def __init__(self, number: int, process: asyncio.subprocess.Process, pastes: bool) -> None:
         self.number = number
@@ -51,19 +52,20 @@ class Life:
 
     @classmethod
     async def begin(cls, number: int, command: Sequence[str], stdin: int, pastes: bool) -> "Life":
-        """Start the process, in a session of its own: Ctrl-C and a terminal's end are the parent's. Raises OSError."""
+        """Starts the process, in a session of its own: Ctrl-C and a closed terminal concern the parent. Raises
+        OSError."""
         process = await asyncio.create_subprocess_exec(
             *command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
         return cls(number, process, pastes)
 
     def signal(self, number: int) -> None:
-        """Send it a signal; one that has ended gets none."""
+        """Sends a signal, unless the process has ended."""
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     async def ready(self) -> bool:
-        """Wait until it answers that it can take work; False if it ends before."""
+        """Waits until the broker is ready; returns False if it ends before."""
         greeted = asyncio.create_task(self.greeted.wait())
         await asyncio.wait([greeted, self.ended], return_when=asyncio.FIRST_COMPLETED)
         greeted.cancel()

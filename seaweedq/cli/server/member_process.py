@@ -1,6 +1,6 @@
-"""One broker of several on a machine, over all of its processes: started again when it ends, until it is to stop.
+"""One broker of several on a machine, over all of its processes: restarted when it ends, until it is stopped.
 
-How long to pause, and which end says what, is decided in `members`.
+`members` decides the pauses between starts and the meaning of exit codes.
 """
 
 import asyncio
@@ -16,9 +16,9 @@ logger = logging.getLogger("seaweedq")
 
 
 class Member:
-    """Broker `number`, started by `command`, with `lifeline` at its stdin. To be made in a running loop.
+    """Broker `number`, started by `command`, with `lifeline` at its stdin. Create it in a running loop.
 
-    `grace_s`: how long it may take to end in order.
+    `grace_s`: how long it may take to stop in order.
     """
 
     def __init__(self, number: int, command: Sequence[str], lifeline: int, grace_s: float) -> None:
@@ -30,8 +30,8 @@ class Member:
         self._stopping = self._asked = self._was_ready = False
 
     async def keep(self) -> int:
-        """Start it, and again whenever it ends: 0 if it was stopped in order, 1 if not; what it ended with if another
-        start would not help."""
+        """Starts the broker, and restarts it whenever it ends. Returns 0 if it was stopped in order, 1 if not; its exit
+        code if another start would not help."""
         quick = 0
         while not self._stopping:
             life = await self._begin()
@@ -51,7 +51,7 @@ class Member:
         return 0
 
     async def restart(self) -> bool:
-        """Stop it in order, and have it started again: whether it became ready, or ended once more before."""
+        """Stops the broker in order and lets it be started again. Tells whether it became ready, or ended before."""
         born = self._next
         self._hurry.set()
         if self._life and not self._life.ended.done():
@@ -64,14 +64,14 @@ class Member:
         return await (await born).ready()
 
     def stop(self) -> None:
-        """Have it end in order, and not start again."""
+        """Stops the broker in order, for good."""
         self._stopping = True
         self._hurry.set()
         if self._life:
             self._life.signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Have it end now."""
+        """Kills the broker."""
         if self._life:
             self._life.signal(signal.SIGKILL)
 
@@ -80,7 +80,7 @@ class Member:
         try:
             self._life = await Life.begin(self.number, self._command, self._lifeline, pastes)
         except OSError as error:
-            logger.error("broker %d cannot be started: %s", self.number, error)
+            logger.error("cannot start broker %d: %s", self.number, error)
             return None
         if self._stopping:  # the signal found nobody
             self._life.signal(signal.SIGTERM)

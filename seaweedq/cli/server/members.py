@@ -1,6 +1,6 @@
-"""The brokers of one machine, as decisions: which settings they can have, how each is started, and when again.
+"""Decisions about the brokers of one machine: their valid settings, how each is started, and when again.
 
-Nothing is started here, and nothing read but the data folder's names; `supervise` acts.
+This module starts nothing, and reads only the names in the data folder; `supervise` acts.
 """
 
 import signal
@@ -17,11 +17,11 @@ JOURNALS = "journals"
 
 
 def check_members(settings: Settings) -> None:
-    """Raises InvalidRequest for settings of which several brokers on a machine, or one of them, cannot be made."""
+    """Raises InvalidRequest for settings that several brokers on a machine, or one of them, cannot have."""
     if settings.member > (settings.brokers if settings.brokers > 1 else 0):
         raise InvalidRequest(
-            f"setting member={settings.member}: brokers is {settings.brokers}; member is set by the parent of several "
-            "brokers, leave it out",
+            f"setting member={settings.member}: brokers is {settings.brokers}; leave member out, the parent of several "
+            "brokers sets it",
             field="member",
         )
     if settings.brokers == 1:
@@ -44,8 +44,8 @@ def check_members(settings: Settings) -> None:
 
 
 def check_folder(settings: Settings) -> None:
-    """Several brokers have a folder each below the data folder, and never look into the journals of one that ran alone.
-    Raises InvalidRequest where such a one has left any."""
+    """Raises InvalidRequest if a broker that ran alone left a journal. Several brokers have a folder each below the
+    data folder, and never recover such a journal."""
     folder = settings.data_dir / JOURNALS
     if folder.is_dir() and any(folder.iterdir()):
         raise InvalidRequest(
@@ -56,13 +56,13 @@ def check_folder(settings: Settings) -> None:
 
 
 def homes(settings: Settings) -> list[Path]:
-    """The folders of all members that there ever were on this data folder."""
+    """Returns the folders of all members that have ever existed in this data folder."""
     return sorted(path for path in settings.home.parent.glob("*") if path.is_dir())
 
 
 def member_command(program: Sequence[str], settings: Settings, member: int) -> list[str]:
-    """How member 1, 2, ... is started: the parent's own command line, and what the parent has decided, which wins over
-    what a changed config file says at a later start."""
+    """Returns the command that starts member 1, 2, ...: the parent's own command line, and the parent's decisions,
+    which override a config file that has changed since."""
     port = settings.port + member - 1 if settings.port else 0
     decided = {
         "--data-dir": settings.data_dir.absolute(),
@@ -74,32 +74,33 @@ def member_command(program: Sequence[str], settings: Settings, member: int) -> l
 
 
 def own_program() -> list[str]:
-    """The command line that this process was started with, for a start by module."""
+    """Returns the command line that this process was started with, as a start by module."""
     return [sys.executable, "-m", "seaweedq", *sys.argv[1:]]
 
 
 def quick_ends(before: int, lived_s: float) -> int:
-    """How often in a row a broker ended within QUICK_S, this time counted."""
+    """Returns how often in a row a broker ended within QUICK_S, including this time."""
     return before + 1 if lived_s < QUICK_S else 0
 
 
 def pause_s(quick: int) -> float:
-    """How long to wait before the next start: not at all, then twice as long each time, up to LAST_PAUSE_S."""
+    """Returns how long to wait before the next start: at first not at all, then twice as long each time, up to
+    LAST_PAUSE_S."""
     return min(LAST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(quick - 1, 16)) if quick else 0.0
 
 
 def ended_in_order(code: int, greeted: bool) -> bool:
-    """Whether a broker that was told to stop did so. Before it has greeted it may not handle the signal yet."""
+    """Tells whether a broker stopped as asked. Before its greeting it may not handle the signal yet."""
     return code == 0 or (code == -signal.SIGTERM and not greeted)
 
 
 def hopeless(code: int, was_ready: bool) -> bool:
-    """Whether another start would end as this one: it ended by itself, and was no better before."""
+    """Tells whether another start would fail in the same way: it ended by itself, and was never ready."""
     return code > 0 and not was_ready
 
 
 def told(code: int) -> str:
-    """An exit code in words."""
+    """Returns an exit code in words."""
     if code >= 0:
         return f"ended with {code}"
     names = {known.value: known.name for known in signal.Signals}

@@ -1,7 +1,8 @@
-"""What ties a broker to its parent: a pipe at its stdin, of which the parent alone holds the other end, while it lives.
+"""Ties a broker to its parent by a pipe at its stdin, of which only the parent holds the other end, as long as it
+lives.
 
-Other than PR_SET_PDEATHSIG this does not depend on a thread of the parent, leaves no moment in which the parent's end
-goes unseen, and works on every Unix.
+Unlike PR_SET_PDEATHSIG this does not depend on a thread of the parent, leaves no moment in which the parent's end goes
+unnoticed, and works on every Unix.
 """
 
 import logging
@@ -14,7 +15,7 @@ logger = logging.getLogger("seaweedq")
 
 
 def end_with_parent(stdin: int = 0) -> None:
-    """From now on, once `stdin` ends, this process gets SIGTERM."""
+    """Sends SIGTERM to this process once `stdin` ends."""
     threading.Thread(target=_watch, args=(stdin,), name="lifeline", daemon=True).start()
 
 
@@ -22,5 +23,5 @@ def _watch(stdin: int) -> None:
     with suppress(OSError):
         while os.read(stdin, 4096):
             pass
-    logger.warning("the parent process has gone: stopping")
+    logger.warning("the parent process has ended: stopping")
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,6 @@
-"""The cluster's secret, which brokers show each other: given by a setting, or drawn once and kept in the data folder.
+"""The cluster's secret, by which brokers authenticate to each other: a setting, or generated once into the data folder.
 
-It is never printed: errors say what is wrong with a secret, and nothing of what it holds.
+It is never printed: errors state the problem with a secret, but none of its characters.
 """
 
 import os
@@ -17,14 +17,14 @@ MIN_CHARACTERS = 16
 
 
 def cluster_secret(settings: Settings) -> str:
-    """The setting `cluster_secret`, else for embedded coordination the content of `{data_dir}/cluster-secret`, which
-    is drawn where it is not there. Raises InvalidRequest for none with etcd, and for one that is too short or cannot
-    be sent in a header; OSError."""
+    """Returns the setting `cluster_secret`, else for embedded coordination the content of `{data_dir}/cluster-secret`,
+    which is generated if it does not exist. Raises InvalidRequest for none with etcd, and for one that is too short or
+    cannot be sent in a header; OSError."""
     if settings.cluster_secret:
         return _checked(settings.cluster_secret, "cluster_secret")
     if settings.coordination != "embedded":
         raise InvalidRequest(
-            "brokers on etcd need a secret that they share: give each the same "
+            "brokers on etcd need a shared secret: give each the same "
             f"cluster_secret (SEAWEEDQ_CLUSTER_SECRET) of at least {MIN_CHARACTERS} characters",
             field="cluster_secret",
         )
@@ -43,7 +43,7 @@ def _checked(secret: str, source: str) -> str:
 
 
 def _draw(path: Path) -> None:
-    """Make the file, whole or not at all. Of those who do so at the same time one wins, for all."""
+    """Creates the file, whole or not at all. Of concurrent callers one wins, and all use its secret."""
     disk = Disk()
     disk.make_folder(path.parent)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")

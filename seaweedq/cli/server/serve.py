@@ -1,4 +1,5 @@
-"""`seaweedq serve`: parse, build, run. The only place where backends are chosen for a broker."""
+"""`seaweedq serve`: parses settings, builds a broker, runs it. The only place where backends are chosen for a
+broker."""
 
 import os
 
@@ -66,10 +67,10 @@ seaweedq serve --config broker.toml
 
 
 def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
-    """The settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest naming the
-    setting."""
+    """Returns the settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest, which
+    names the setting."""
     if config is not None and not config.is_file():
-        raise InvalidRequest(f"--config {config}: no such file", field="config")
+        raise InvalidRequest(f"--config {config}: the file does not exist", field="config")
 
     class Configured(Settings, toml_file=config):
         """The settings with their file."""
@@ -89,7 +90,7 @@ def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose options are the settings: name, type, help and default all come from there."""
+    """Returns a command whose options are the settings, with their names, types, help and defaults."""
     options = [_option(name, field) for name, field in Settings.model_fields.items()]
     own = [p for p in inspect.signature(command).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     command.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
@@ -117,7 +118,7 @@ def serve(
     ] = None,
     **given: Any,
 ) -> None:
-    """Run a broker. Every option is also a SEAWEEDQ_* variable and a line of the TOML file."""
+    """Run a broker. Every option is also a SEAWEEDQ_* variable and a key of the TOML file."""
     settings = settings_of(config, given)
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
@@ -136,17 +137,18 @@ def serve(
     _keep_freed_memory()
     if settings.host not in LOOPBACK:
         logger.warning(
-            "listening on %s WITHOUT AUTHENTICATION: whoever reaches it can read, write and delete everything",
+            "listening on %s WITHOUT AUTHENTICATION: everyone who can connect can read, write and delete everything",
             settings.host,
         )
     again = _run(settings)
     while again:
-        logger.warning("beginning again under a new broker id")
+        logger.warning("starting again under a new broker id")
         again = _run_again(settings)
 
 
 def _run(settings: Settings) -> bool:
-    """One life of a broker; whether it has lost its lease and has to begin again. No more, once a signal has come."""
+    """Runs one life of a broker. Tells whether it lost its lease and must start again, which it must not after a
+    signal."""
     try:
         with uvicorn_loop() as runner:
             return runner.run(_life(settings))
@@ -156,17 +158,17 @@ def _run(settings: Settings) -> bool:
 
 
 def _run_again(settings: Settings) -> bool:
-    """As `_run`, but what kept it from starting may pass, as a full disk does: then it has to begin again as well."""
+    """As `_run`, but an error at start may pass, as a full disk does: then the broker must start again as well."""
     try:
         return _run(settings)
     except Unavailable as error:
-        logger.warning("cannot begin again yet: %s", error)
+        logger.warning("cannot start again yet: %s", error)
         time.sleep(AGAIN_S)
         return True
 
 
 def uvicorn_loop() -> asyncio.Runner:
-    """A runner on uvloop where there is one."""
+    """Returns a runner on uvloop if that is installed."""
     if sys.platform == "win32":
         return asyncio.Runner()
     import uvloop
@@ -212,7 +214,8 @@ async def _life(settings: Settings) -> bool:
 
 
 async def _started(broker: Broker, told: asyncio.Event) -> bool:
-    """Start it; a signal, or the end of its lease, ends the start, which may wait long for a store: False."""
+    """Starts the broker. Returns False if a signal, or the end of its lease, ended the start, which may wait long for a
+    store."""
     starting, losing = asyncio.create_task(broker.start()), asyncio.create_task(broker.lost.wait())
 
     def stop() -> None:
@@ -237,7 +240,7 @@ async def _started(broker: Broker, told: asyncio.Event) -> bool:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with the broker's own beginning of the end: long polls are sent home as soon as a signal comes.
+    """uvicorn with the broker's own shutdown: long polls are answered as soon as a signal comes.
 
     A signal sets `told`.
     """
@@ -264,7 +267,7 @@ class _Server(uvicorn.Server):
         self._listener: socket.socket | None = None
 
     async def run_until_stopped(self, listener: socket.socket) -> None:
-        """Serve until a signal comes, or the broker's lease is lost."""
+        """Serves until a signal comes, or the broker's lease is lost."""
         self._listener = listener
         watcher = asyncio.create_task(self._until_lost())
         await self.serve(sockets=[listener])
@@ -272,7 +275,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals end the serving, in order. uvicorn would raise them once more, and the process would die
+        """Ends the serving in order on a signal. uvicorn would raise the signal once more, and the process would die
         unflushed."""
         loop = asyncio.get_running_loop()
         for sig in SIGNALS:
@@ -280,7 +283,8 @@ class _Server(uvicorn.Server):
         yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal: hand over to the others, then take nothing more. A second one does not wait."""
+        """Handles a signal: hands over to the other brokers, then accepts no more requests. A second signal does not
+        wait."""
         self._told.set()
         if self._leaving is None:
             self._leaving = asyncio.get_running_loop().create_task(self._leave(sig, frame))
@@ -306,7 +310,7 @@ class _Server(uvicorn.Server):
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Bind before anything else: a port in use is found out before a lease is taken."""
+    """Binds the port before anything else, so that a port in use is found before a lease is taken."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -331,10 +335,11 @@ def _greet(settings: Settings, broker: Broker) -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """pyarrow imports pandas at its first conversion, where that is installed: a second, and memory, for nothing."""
+    """Hides pandas from pyarrow, which would import it at its first conversion: that costs a second, and memory, for
+    nothing."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Refuse pandas alone."""
+        """Refuses pandas alone."""
         if fullname == "pandas":
             raise ModuleNotFoundError(fullname)
 

@@ -1,4 +1,4 @@
-"""Which store the settings mean: the one place where a store's kind is chosen."""
+"""Opens the store that the settings name: the only place where a store's kind is chosen."""
 
 import re
 from typing import Protocol
@@ -13,23 +13,24 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # and no slashes: a URL writt
 
 
 class OpenStore(ObjectStore, Protocol):
-    """A store with what its process does before the first request and after the last one."""
+    """A store with methods for its process to call before the first request and after the last one."""
 
     async def sweep_temporary(self) -> int:
-        """Remove what crashed writers left that has no name yet; how many."""
+        """Removes unnamed files of crashed writers. Returns their number."""
 
     async def close(self) -> None:
-        """Close the connections of the running event loop."""
+        """Closes the connections of the running event loop."""
 
 
 def open_store(settings: Settings, ids: Ids) -> OpenStore:
-    """The store that the settings name. Raises InvalidRequest for a kind that there is not, or that needs an extra."""
+    """Opens the store that the settings name. Raises InvalidRequest for an unknown kind, or if an extra is not
+    installed."""
     url = settings.store_path
     scheme, separator, _ = url.partition("://")
     if scheme == "s3":
         return _s3(settings)
     if (separator and scheme != "file") or _SCHEME.match(scheme):
-        raise InvalidRequest(f"store={url!r}: there are file:///path and s3://bucket/prefix", field="store")
+        raise InvalidRequest(f"store={url!r} is not supported; use file:///path or s3://bucket/prefix", field="store")
     return LocalStore(url, ids)
 
 

@@ -1,7 +1,7 @@
-"""The parent of several brokers on one machine: it holds the data folder, starts them, and starts again those that end.
+"""The parent of several brokers on one machine: it holds the data folder, starts them, and restarts those that end.
 
-It takes no request and touches no message. SIGTERM and SIGINT stop all, a second one kills them; SIGHUP starts one
-after another anew. Should it be killed itself, its children see their stdin end, and stop (`lifeline`).
+It serves no request and touches no message. SIGTERM and SIGINT stop all brokers, a second one kills them; SIGHUP
+restarts one after another. If the parent itself is killed, its children see their stdin end, and stop (`lifeline`).
 """
 
 import asyncio
@@ -25,8 +25,8 @@ logger = logging.getLogger("seaweedq")
 
 
 def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
-    """Run `settings.brokers` brokers until SIGTERM or SIGINT: the exit code, 0 if all have ended in order. One that
-    ends by itself before it was ever ready ends all, with its exit code. `program` starts one, by default as this
+    """Runs `settings.brokers` brokers until SIGTERM or SIGINT. Returns the exit code, 0 if all have stopped in order.
+    If one ends by itself before it was ever ready, all end with its exit code. `program` starts one, by default as this
     process was started. Raises InvalidRequest, DataFolderInUse, OSError."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # at info it tells of each look at /readyz
     check_members(settings)
@@ -45,19 +45,19 @@ def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
 
 
 def _wait_for_orphans(settings: Settings) -> None:
-    """Brokers whose parent was killed hold their folders, and their ports, until they have stopped."""
+    """Waits for brokers whose parent was killed: they hold their folders, and their ports, until they have stopped."""
     for home in homes(settings):
         lock = FolderLock(home, Disk())
         try:
             lock.acquire()
         except DataFolderInUse as error:
-            logger.warning("%s, whose parent has gone: waiting until it has stopped", error)
+            logger.warning("%s, whose parent has ended: waiting until it has stopped", error)
             lock.acquire(settings.shutdown_s + MARGIN_S)
         lock.release()
 
 
 async def _sweep(settings: Settings) -> None:
-    """Remove the files of puts that were cut off, now that none of the brokers writes."""
+    """Removes the files of interrupted puts, as no broker writes now."""
     store = open_store(settings, SystemIds())
     await store.sweep_temporary()
     await store.close()
@@ -74,7 +74,7 @@ async def _run(settings: Settings, program: Sequence[str], lifeline: int) -> int
 
 
 class _Parent:
-    """What signals do to the members, and what the end of one does to the others."""
+    """The reactions of the members to signals, and to the end of one of them."""
 
     def __init__(self, members: Sequence[Member], grace_s: float) -> None:
         self._members, self._grace_s = members, grace_s
@@ -116,14 +116,15 @@ class _Parent:
             member.kill()
 
     def _hung_up(self) -> None:
-        """SIGHUP has two meanings: a terminal that goes sends it too, and ends what was started there."""
+        """Handles SIGHUP, which has two meanings: a restart, or a closed terminal, which ends what was started
+        there."""
         closed = self._terminal and not _has_terminal()
         self._terminal = self._terminal and not closed
         if closed:
             if not self._nohup:
                 self._ending(signal.SIGHUP)
         elif self._rolling and not self._rolling.done():
-            logger.warning("SIGHUP: the restart before is still under way; send it again afterwards")
+            logger.warning("SIGHUP: the previous restart is still in progress; send it again afterwards")
         elif not self._stop.is_set():
             self._rolling = asyncio.create_task(self._roll())
 
@@ -132,7 +133,8 @@ class _Parent:
             logger.info("restart: stopping broker %d of %d", member.number, len(self._members))
             if not await member.restart():
                 logger.error(
-                    "restart: broker %d ended before it was ready; those after it were left as they are", member.number
+                    "restart: broker %d ended before it was ready; the brokers after it were not restarted",
+                    member.number,
                 )
                 return
             logger.info("restart: broker %d is ready again", member.number)
@@ -140,7 +142,7 @@ class _Parent:
 
 
 def _has_terminal() -> bool:
-    """Whether this process has a terminal that could go."""
+    """Tells whether this process has a terminal that could close."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

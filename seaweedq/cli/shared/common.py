@@ -1,4 +1,4 @@
-"""What the commands share: options, a client, and how errors and facts are printed. Nothing heavy is imported here."""
+"""Shared by the commands: options, a client, and the printing of errors and results. Imports nothing heavy."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,13 +8,15 @@ import typer
 if TYPE_CHECKING:
     from seaweedq.client import Client
 
-Url = Annotated[str, typer.Option("--url", envvar="SEAWEEDQ_URL", help="Any broker, or several separated by commas.")]
+Url = Annotated[
+    str, typer.Option("--url", envvar="SEAWEEDQ_URL", help="URL of any broker, or of several, separated by commas.")
+]
 DEFAULT_URL = "http://127.0.0.1:8080"
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
 
 
 def connect(url: str) -> "Client":
-    """A client of the brokers at `url`; a URL that is none is a usage error."""
+    """Returns a client of the brokers at `url`; an invalid URL is a usage error."""
     from seaweedq.client import Client
 
     try:
@@ -24,12 +26,12 @@ def connect(url: str) -> "Client":
 
 
 def first_url(url: str) -> str:
-    """The first of the brokers at `url`, for what takes one alone."""
+    """Returns the first of the brokers at `url`, for commands that use one alone."""
     return url.split(",")[0].strip()
 
 
 def one_line(error: BaseException) -> str:
-    """An error as one clear line: what was wrong, and what helps to mend it."""
+    """Returns an error as one line: the problem, and a hint."""
     detail = str(error) or type(error).__name__
     fields: dict[str, Any] = getattr(error, "fields", {})
     parts = [detail.rstrip(".")]
@@ -42,10 +44,10 @@ def one_line(error: BaseException) -> str:
 
 
 def complain(text: str) -> None:
-    """Print an error to stderr."""
+    """Prints an error to stderr."""
     print(f"seaweedq: {text}", file=sys.stderr)  # noqa: T201
 
 
 def say(text: str = "") -> None:
-    """Print a line to stdout, as it is."""
+    """Prints a line to stdout, as it is."""
     typer.echo(text)

@@ -1,4 +1,4 @@
-"""`seaweedq topic history`: which segments a topic has had, as a table or as a picture."""
+"""`seaweedq topic history`: shows all segments that a topic has had, as a table or as a picture."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ def history(
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show all segments a topic has had: their ranges, times, predecessors, successors and mean rates."""
+    """Show all segments that a topic has had: their ranges, times, predecessors, successors and mean rates."""
     from seaweedq.cli.topic import history_layout
     from seaweedq.cli.topic.lineage import Segment
 
@@ -48,7 +48,7 @@ def history(
 
 
 def _check(plot: Path) -> None:
-    """Before anything is asked for: there must be matplotlib, and a suffix that it can write."""
+    """Checks, before any request, that matplotlib is installed and can write the suffix."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError as error:
@@ -59,4 +59,4 @@ def _check(plot: Path) -> None:
         endings = ", ".join(f".{name}" for name in sorted(known))
         raise typer.BadParameter(f"{plot.name!r} must end in one of {endings}", param_hint="--plot")
     if not plot.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {plot.absolute().parent}", param_hint="--plot")
+        raise typer.BadParameter(f"the folder {plot.absolute().parent} does not exist", param_hint="--plot")

@@ -1,4 +1,4 @@
-"""What `topic history` shows: a rectangle for each segment, key ranges over time, and its row in the table. Pure."""
+"""The layout of `topic history`: a rectangle per segment, key ranges over time, and a row of the table. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The boxes, and the span of time that has all of them, with some room."""
+    """The boxes, and a time span that contains all of them, with some room."""
 
     boxes: tuple[Box, ...]
     begin: datetime
@@ -35,19 +35,20 @@ class Layout:
 
     @property
     def rates(self) -> tuple[float, float]:
-        """The ends of the scale of colours: from the least to the largest rate, but one to four decades."""
+        """Returns the ends of the colour scale: from the least to the largest rate, but one to four decades."""
         rates = [box.rate for box in self.boxes if box.rate > 0] or [1.0]
         most = max(rates)
         return min(max(min(rates), most / 10_000), most / 10), most
 
     def has_room(self, box: Box, width: float, height: float) -> bool:
-        """Whether a text of that share of the picture's width and height fits in a box."""
+        """Tells whether a text of that share of the picture's width and height fits in a box."""
         span = (self.end - self.begin) / timedelta(seconds=1)
         return (box.end - box.begin).total_seconds() >= width * span and box.high - box.low >= height
 
 
 def lay_out(topic: str, segments: Sequence[Segment], now: datetime) -> Layout:
-    """All segments of a topic, from their creation to their seal, or until now. Raises ValueError for none."""
+    """Returns the layout of a topic's segments, from their creation to their seal, or until now. Raises ValueError for
+    none."""
     if not segments:
         raise ValueError(f"topic {topic} has no segments")
     begin = min(segment.created_at for segment in segments)
@@ -68,7 +69,7 @@ def lay_out(topic: str, segments: Sequence[Segment], now: datetime) -> Layout:
 
 
 def title(topic: str, segments: Sequence[Segment]) -> str:
-    """How many segments there are and were, and what became of them."""
+    """Returns the numbers of segments and messages, and of each kind of change."""
     counts: dict[str, int] = {}
     for change in changes(segments):
         counts[change.kind] = counts.get(change.kind, 0) + 1
@@ -79,7 +80,7 @@ def title(topic: str, segments: Sequence[Segment]) -> str:
 
 
 def rows(segments: Iterable[Segment], now: datetime) -> list[tuple[str, ...]]:
-    """The table's cells, a row for each segment by id; times are UTC."""
+    """Returns the table's cells, a row per segment by id; times are UTC."""
     known = sorted(segments, key=lambda segment: segment.id)
     days = bool(known) and now - min(segment.created_at for segment in known) >= COARSE
     return [
@@ -98,5 +99,5 @@ def rows(segments: Iterable[Segment], now: datetime) -> list[tuple[str, ...]]:
 
 
 def moment(at: datetime, days: bool) -> str:
-    """A time, with its day where there are several."""
+    """Returns a time, with its date if there are several days."""
     return f"{at:%Y-%m-%d %H:%M:%S}" if days else f"{at:%H:%M:%S}"

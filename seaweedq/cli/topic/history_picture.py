@@ -1,4 +1,4 @@
-"""The picture of `topic history`: key ranges over time, a rectangle for each segment, coloured by its mean rate."""
+"""The picture of `topic history`: key ranges over time, a rectangle per segment, coloured by its mean rate."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ DARK = 0.55  # of the colour scale: from there on letters are dark
 
 
 def save(layout: Layout, path: Path) -> None:
-    """Draw it; the format is the suffix's. Raises ValueError for a suffix that is no picture's, OSError."""
+    """Draws the picture; the suffix names the format. Raises ValueError for a suffix that is not an image format,
+    OSError."""
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.cm import ScalarMappable
@@ -47,7 +48,7 @@ def _boxes(axes: Any, layout: Layout, scale: Any) -> None:
 
 
 def _label(layout: Layout, box: Box) -> str:
-    """The id, and the rate below it, as far as there is room."""
+    """Returns the id, and the rate below it, as far as there is room."""
     whole = (str(box.segment), f"{short(box.rate)}/s")
     fits = [n for n in (1, 2) if layout.has_room(box, LETTER * (1 + max(map(len, whole[:n]))), LINE * n)]
     return "\n".join(whole[: max(fits, default=0)])

@@ -1,4 +1,5 @@
-"""A topic's segments as `GET .../segments` gives them, as facts over time: who replaced whom, when. Pure."""
+"""A topic's segments in the answer of `GET .../segments`, as facts over time: which segment replaced which, when.
+Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ KEY_SPACE = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of the map. `messages_per_s` and `bytes_per_s` are over 10 s, 1, 10 and 20 minutes; empty where the
-    broker does not say. `hot_key` is the hash because of which it is not split, and its share of the messages."""
+    """A segment of the map. `messages_per_s` and `bytes_per_s` are over 10 s, 1, 10 and 20 minutes; empty if the broker
+    does not report them. `hot_key` is the hash that prevents a split, and its share of the messages."""
 
     id: int
     low: int
@@ -29,7 +30,7 @@ class Segment:
 
     @staticmethod
     def of(answer: Mapping[str, Any]) -> "Segment":
-        """One of the answer's segments. Raises KeyError for a broker that is older than this command."""
+        """Parses one of the answer's segments. Raises KeyError for a broker that is older than this command."""
         rates, hot = answer.get("rates") or {}, answer.get("hot_key")
         sealed_at = answer["sealed_at"]
         return Segment(
@@ -49,18 +50,18 @@ class Segment:
         )
 
     def lived_s(self, now: datetime) -> float:
-        """Seconds from its creation to its seal, or until now."""
+        """Returns the seconds from its creation to its seal, or until now."""
         return max(0.0, ((self.sealed_at or now) - self.created_at).total_seconds())
 
     def mean_rate(self, now: datetime) -> float:
-        """Messages a second over its life."""
+        """Returns messages per second over its life."""
         lived_s = self.lived_s(now)
         return self.end_offset / lived_s if lived_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Segments that gave way to others at one moment."""
+    """Segments that others replaced at one moment."""
 
     at: datetime
     sealed: tuple[int, ...]
@@ -68,7 +69,7 @@ class Change:
 
     @property
     def kind(self) -> str:
-        """split, merge, roll, or recut where several gave way to several."""
+        """Returns split, merge, roll, or recut if several segments replaced several."""
         if len(self.sealed) == 1:
             return "roll" if len(self.successors) == 1 else "split"
         return "merge" if len(self.successors) == 1 else "recut"
@@ -78,31 +79,31 @@ class Change:
 
 
 def changes(segments: Iterable[Segment]) -> list[Change]:
-    """Every replacement that the map tells of, the oldest first."""
+    """Returns every replacement in the map, the oldest first."""
     known = {segment.id: segment for segment in segments}
     told: set[int] = set()
     found = []
     for segment in known.values():
         if segment.sealed_at is None or segment.id in told:
             continue
-        sealed, successors = _kin(segment, known)
+        sealed, successors = _replacement(segment, known)
         told |= sealed
         found.append(Change(segment.sealed_at, _by_range(sealed, known), _by_range(successors, known)))
     return sorted(found, key=lambda change: (change.at, change.sealed))
 
 
 def by_range(segments: Iterable[Segment]) -> list[Segment]:
-    """Those that take messages, in the order of their key ranges."""
+    """Returns the open segments in the order of their key ranges."""
     return sorted((segment for segment in segments if segment.is_open), key=lambda segment: segment.low)
 
 
 def share(key_hash: int) -> str:
-    """Where in the key space a hash lies."""
+    """Returns a hash's position in the key space as a percentage."""
     return f"{100 * key_hash / KEY_SPACE:.1f}%"
 
 
-def _kin(segment: Segment, known: Mapping[int, Segment]) -> tuple[set[int], set[int]]:
-    """All that were sealed with a segment, and all that replaced them."""
+def _replacement(segment: Segment, known: Mapping[int, Segment]) -> tuple[set[int], set[int]]:
+    """Returns all segments that were sealed together with a segment, and all that replaced them."""
     sealed, successors = {segment.id}, set[int]()
     while True:
         after = successors.union(*(known[one].successors for one in sealed))

@@ -1,4 +1,4 @@
-"""`seaweedq topic split`, `merge`, `roll` and `move`: segments changed by hand."""
+"""`seaweedq topic split`, `merge`, `roll` and `move`: change segments manually."""
 
 import time
 from collections.abc import Mapping
@@ -24,50 +24,52 @@ Segment = Annotated[int, typer.Argument(min=0, help="Id of the segment.", show_d
 def split(
     topic: Topic,
     segment: Segment,
-    parts: Annotated[int | None, typer.Option(min=2, max=32, help="Into so many equal ranges; 2 by default.")] = None,
+    parts: Annotated[int | None, typer.Option(min=2, max=32, help="Number of equal ranges; 2 by default.")] = None,
     at: Annotated[
-        list[int] | None, typer.Option(min=1, help="A key hash where a part begins; again for more, rising.")
+        list[int] | None, typer.Option(min=1, help="A key hash where a part begins; may be repeated, in rising order.")
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Replace a segment by several on parts of its key range."""
+    """Replace a segment by several, each with a part of its key range."""
     if parts and at:
-        raise typer.BadParameter("it excludes --parts", param_hint="--at")
+        raise typer.BadParameter("--at excludes --parts", param_hint="--at")
     _replace(url, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
 
 
 def merge(
     topic: Topic,
     segment: Segment,
-    neighbour: Annotated[int, typer.Argument(min=0, help="Id of a neighbour of it.", show_default=False)],
+    neighbour: Annotated[
+        int, typer.Argument(min=0, help="Id of a neighbour of the first segment.", show_default=False)
+    ],
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Replace two neighbouring segments by one. Where they have two owners, the second one moves first."""
+    """Replace two neighbouring segments by one. If they have two owners, the second segment moves first."""
     _replace(url, topic, segment, "merge", {"with": neighbour})
 
 
 def roll(topic: Topic, segment: Segment, url: Url = DEFAULT_URL) -> None:
-    """Replace a segment by one on the same key range, with files of its own."""
+    """Replace a segment by one with the same key range and files of its own."""
     _replace(url, topic, segment, "roll", None)
 
 
 def move(
     topic: Topic,
     segment: Segment,
-    to: Annotated[str, typer.Option(help="The broker's id, or its given name.", show_default=False)],
+    to: Annotated[str, typer.Option(help="Id or given name of the broker.", show_default=False)],
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Give a segment to another broker."""
+    """Move a segment to another broker."""
     answer = _ask(url, topic, segment, "move", {"to": to})
     if "to" in answer:
-        say(f"segment {segment} is still on its way from {answer['owner']} to {answer['to']}")
+        say(f"segment {segment} is still moving from {answer['owner']} to {answer['to']}")
     else:
-        say(f"segment {segment} is at {answer['owner']}")
+        say(f"segment {segment} is owned by {answer['owner']}")
 
 
 def _replace(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> None:
     answer = _ask(url, topic, segment, change, body)
-    said = "is under way: their keys go to" if "planned" in answer else "is done: their keys are with"
+    said = "is in progress: their keys will belong to" if "planned" in answer else "is done: their keys now belong to"
     old = ", ".join(map(str, answer.get("planned") or answer["sealed"]))
     say(f"{change} of {old} {said}")
     for one in answer["successors"]:
@@ -77,7 +79,7 @@ def _replace(url: str, topic: str, segment: int, change: str, body: Mapping[str,
 
 
 def _ask(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A broker's answer. It may be as long as brokers wait for what they are asked."""
+    """Sends a request and returns the answer, with a timeout as long as brokers may wait."""
     from seaweedq.client.core import calls
     from seaweedq.client.core.broker_choice import Brokers, parse_urls
     from seaweedq.client.sync.transport import SyncTransport

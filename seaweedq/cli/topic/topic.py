@@ -1,4 +1,5 @@
-"""`seaweedq topic`: create, list, show, flush, delete; and what changes and shows its segments, from other modules."""
+"""`seaweedq topic`: create, list, show, flush, delete; other modules have the commands that change and show
+segments."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,29 +22,33 @@ def create(
         Path | None, typer.Option(exists=True, dir_okay=False, help="Iceberg schema as JSON, for a typed topic.")
     ] = None,
     key_field: Annotated[str | None, typer.Option(help="Top-level field of the value that is the key.")] = None,
-    segments: Annotated[int | None, typer.Option(help="How many segments it starts with, 1 to 1,024.")] = None,
-    flush_max_bytes: Annotated[int | None, typer.Option(help="A tail of this size becomes a Parquet file.")] = None,
-    flush_max_age_s: Annotated[float | None, typer.Option(help="A tail this old becomes a Parquet file.")] = None,
-    retention_max_age_s: Annotated[float | None, typer.Option(help="How long messages are kept at least.")] = None,
-    retention_max_bytes: Annotated[int | None, typer.Option(help="How much is kept at least.")] = None,
+    segments: Annotated[int | None, typer.Option(help="Number of initial segments, 1 to 1,024.")] = None,
+    flush_max_bytes: Annotated[
+        int | None, typer.Option(help="A tail that reaches this size becomes a Parquet file.")
+    ] = None,
+    flush_max_age_s: Annotated[
+        float | None, typer.Option(help="A tail that reaches this age becomes a Parquet file.")
+    ] = None,
+    retention_max_age_s: Annotated[float | None, typer.Option(help="Minimum time for which messages are kept.")] = None,
+    retention_max_bytes: Annotated[int | None, typer.Option(help="Minimum amount of messages that is kept.")] = None,
     max_payload_bytes: Annotated[
-        int | None, typer.Option(help="Largest payload of an upload, where it is to be less than the broker's setting.")
+        int | None, typer.Option(help="Largest payload of an upload, if it must be less than the broker's setting.")
     ] = None,
     target_messages_per_s: Annotated[
-        int | None, typer.Option(help="A segment that gets more for long is split.")
+        int | None, typer.Option(help="A segment with a higher rate for long is split.")
     ] = None,
-    target_bytes_per_s: Annotated[int | None, typer.Option(help="The same in bytes.")] = None,
-    min_segments: Annotated[int | None, typer.Option(help="No merge goes below so many.")] = None,
-    max_segments: Annotated[int | None, typer.Option(help="No split goes above so many.")] = None,
+    target_bytes_per_s: Annotated[int | None, typer.Option(help="The same target in bytes.")] = None,
+    min_segments: Annotated[int | None, typer.Option(help="Merges leave at least this number of segments.")] = None,
+    max_segments: Annotated[int | None, typer.Option(help="Splits leave at most this number of segments.")] = None,
     cool_down_s: Annotated[
-        float | None, typer.Option(help="How long segments that have become idle wait for a merge.")
+        float | None, typer.Option(help="How long idle segments wait before they are merged.")
     ] = None,
     scaling: Annotated[
-        bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge by themselves.")
+        bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge automatically.")
     ] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Create a topic, or check that it agrees with the options given."""
+    """Create a topic, or check that an existing one matches the given options."""
     config = _present(
         format=format,
         schema=_schema(schema),
@@ -64,12 +69,13 @@ def create(
     )
     with connect(url) as client:
         client.create_topic(topic, **config)
-    say(f"topic {topic} is there")
+    say(f"topic {topic} exists")
 
 
 @app.command("list", epilog="Example: seaweedq topic list --json | jq .name")
 def list_topics(
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False, url: Url = DEFAULT_URL
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    url: Url = DEFAULT_URL,
 ) -> None:
     """List all topics."""
     with connect(url) as client:
@@ -89,10 +95,10 @@ def list_topics(
 @app.command(epilog="Example: seaweedq topic show flights")
 def show(
     topic: Topic,
-    json: Annotated[bool, typer.Option("--json", help="The answer as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show a topic's facts and segments, and lines to paste for curl, DuckDB and Spark."""
+    """Show a topic's configuration and segments, and commands to paste for curl, DuckDB and Spark."""
     with connect(url) as client:
         facts, segments = client.topic(topic), client.segments(topic)
     if json:
@@ -115,16 +121,16 @@ def show(
 
 @app.command(epilog="Example: seaweedq topic flush flights")
 def flush(topic: Topic, url: Url = DEFAULT_URL) -> None:
-    """Have everything acknowledged so far in Parquet files."""
+    """Write all messages acknowledged so far to Parquet files."""
     with connect(url) as client:
         client.flush(topic)
-    say(f"all of topic {topic} is in files")
+    say(f"all messages of topic {topic} are in files")
 
 
 @app.command(epilog="Example: seaweedq topic delete flights --yes")
 def delete(
     topic: Topic,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Delete a topic with all its messages."""
@@ -133,7 +139,7 @@ def delete(
         if not yes:
             typer.confirm(f"Delete topic {topic} with all its messages?", abort=True)
         client.delete_topic(topic)
-    say(f"topic {topic} is deleted")
+    say(f"topic {topic} was deleted")
 
 
 app.command(epilog=reshape.SPLIT)(reshape.split)
@@ -174,7 +180,7 @@ def _segment(segment: dict[str, Any]) -> str:
     if rates := segment.get("rates"):
         said += f", {rates['messages_per_s'][0]:,.1f} messages/s"
     if hot := segment.get("hot_key"):
-        said += f", too much and not split: one key, of hash {hot['hash']}, has {hot['share']:.0%} of it"
+        said += f", over the target but not split: one key, of hash {hot['hash']}, has {hot['share']:.0%} of it"
     return said
 
 

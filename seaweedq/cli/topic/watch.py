@@ -1,4 +1,4 @@
-"""`seaweedq topic watch`: a topic's segments, live in the terminal."""
+"""`seaweedq topic watch`: shows a topic's segments, live in the terminal."""
 
 import time
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ EVERY_S = 1.0
 
 def watch(
     topic: Topic,
-    once: Annotated[bool, typer.Option("--once", help="Print one picture, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Show a topic's key space as a bar of segments with rates and owners, and how they split, merge and move.
 
-    Until Ctrl-C. Without a terminal: one picture, then a line for each change.
+    Runs until Ctrl-C. Without a terminal it prints one picture, then a line for each change.
     """
     from rich.console import Console
 
@@ -71,7 +71,7 @@ def _lines(watched: "Watched", looks: "Iterator[Look | str]") -> None:
 
 
 def _see(watched: "Watched", look: "Look | str") -> str:
-    """Take a look in; what was wrong where there is none."""
+    """Adds a snapshot of the map. Returns the error if there is none."""
     if isinstance(look, str):
         return look
     watched.see(look)
@@ -79,7 +79,7 @@ def _see(watched: "Watched", look: "Look | str") -> str:
 
 
 def _looks(client: "Client", topic: str) -> "Iterator[Look | str]":
-    """A look each second; one that failed and may be tried again is what was wrong."""
+    """Yields a snapshot each second, or the error of a failed attempt that may be repeated."""
     while True:
         time.sleep(EVERY_S)
         try:

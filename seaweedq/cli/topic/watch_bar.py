@@ -1,4 +1,4 @@
-"""The key space as a bar: which cells a segment has, and how a rate is shown. Pure, and without a terminal."""
+"""The key space as a bar: the cells of each segment, and the display of rates. Pure, and without a terminal."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,9 @@ SHADE_LEGEND = ("0", "1+", "100+", "10k+", "100k+")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Neighbouring cells of the bar, and the segments they stand for: one, or several that are too small to be seen."""
+class Block:
+    """Adjacent cells of the bar, and the segments that they stand for: one, or several that are too small to be
+    seen."""
 
     first: int
     cells: int
@@ -25,35 +26,35 @@ class Piece:
 
     @property
     def label(self) -> str:
-        """The id, or the first and last ones' ids."""
+        """Returns the id, or the first and last ids."""
         ids = [segment.id for segment in self.segments]
         return str(ids[0]) if len(ids) == 1 else f"{ids[0]}..{ids[-1]}"
 
     @property
     def owner(self) -> str | None:
-        """Who has the segments; None where that is nobody, or several."""
+        """Returns the owner of the segments; None if there is none, or several."""
         owners = {segment.owner for segment in self.segments}
         return owners.pop() if len(owners) == 1 else None
 
     def rate(self, rates: Mapping[int, float | None]) -> float:
-        """Messages a second of its hottest segment."""
+        """Returns messages per second of its hottest segment."""
         return max((rates.get(segment.id) or 0.0 for segment in self.segments), default=0.0)
 
 
-def pieces(segments: Sequence[Segment], width: int) -> list[Piece]:
-    """The bar of `width` cells for segments in the order of their ranges: each as wide as its range, to the nearest
-    cell. A segment that would get none shares those of the next one that gets some, or of the last."""
-    found: list[Piece] = []
+def blocks(segments: Sequence[Segment], width: int) -> list[Block]:
+    """Returns the bar of `width` cells for segments in the order of their ranges: each as wide as its range, to the
+    nearest cell. A segment too small for a cell shares those of the next one that has some, or of the last."""
+    found: list[Block] = []
     waiting: list[Segment] = []
     for segment in segments:
         waiting.append(segment)
         begin, end = _cell(waiting[0].low, width), _cell(segment.high, width)
         if end > begin:
-            found.append(Piece(begin, end - begin, tuple(waiting)))
+            found.append(Block(begin, end - begin, tuple(waiting)))
             waiting = []
     if waiting and found:
         last = found.pop()
-        found.append(Piece(last.first, last.cells, (*last.segments, *waiting)))
+        found.append(Block(last.first, last.cells, (*last.segments, *waiting)))
     return found
 
 
@@ -62,7 +63,7 @@ def _cell(key_hash: int, width: int) -> int:
 
 
 def colour(rate: float) -> str:
-    """The colour of a rate in messages/s, as #rrggbb: by its logarithm."""
+    """Returns the colour of a rate in messages/s, as #rrggbb: by its logarithm."""
     at = 0.0 if rate < 1 else min(1 + math.log10(rate), len(_COLOURS) - 1.0)
     low = min(int(at), len(_COLOURS) - 2)
     pairs = zip(_parts(_COLOURS[low]), _parts(_COLOURS[low + 1]), strict=True)
@@ -70,19 +71,19 @@ def colour(rate: float) -> str:
 
 
 def shade(rate: float) -> str:
-    """A character for a rate in messages/s, where there are no colours."""
+    """Returns a character for a rate in messages/s, for output without colours."""
     return next(character for below, character in _SHADES if rate < below)
 
 
 def legend(colours: bool) -> list[tuple[str, str, str]]:
-    """What the bar's colours or characters mean: character, colour, rate."""
+    """Returns the meaning of the bar's colours or characters: character, colour, rate."""
     if colours:
         return [("█", colour, rate) for colour, rate in zip(_COLOURS, COLOUR_LEGEND, strict=True)]
     return [(character, "", rate) for (_, character), rate in zip(_SHADES, SHADE_LEGEND, strict=True)]
 
 
 def short(value: float) -> str:
-    """A figure in at most five characters: 950, 1.2k, 34.5M."""
+    """Returns a figure in at most five characters: 950, 1.2k, 34.5M."""
     for unit, letter in _UNITS:
         if value >= unit * 0.9995:
             return f"{value / unit:.0f}{letter}" if value >= 99.95 * unit else f"{value / unit:.1f}{letter}"
@@ -90,7 +91,8 @@ def short(value: float) -> str:
 
 
 def short_names(brokers: Sequence[str]) -> dict[str, str]:
-    """The given name of each broker, with as much of the number drawn at its start as tells it from the others."""
+    """Returns the given name of each broker, with as many digits of its random number as distinguish it from the
+    others."""
     named: dict[str, list[str]] = {}
     for broker in brokers:
         named.setdefault(broker.rpartition(".")[0], []).append(broker)

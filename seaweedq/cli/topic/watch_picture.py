@@ -1,4 +1,4 @@
-"""The picture of `topic watch`: head, bar, table and log as rich renderables. Pure: what is shown comes in."""
+"""The picture of `topic watch`: head, bar, table and log as rich renderables. Pure: its data are passed in."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seaweedq.cli.topic.lineage import Segment, by_range, share
-from seaweedq.cli.topic.watch_bar import Piece, colour, legend, pieces, shade, short, short_names
+from seaweedq.cli.topic.watch_bar import Block, blocks, colour, legend, shade, short, short_names
 from seaweedq.cli.topic.watched import Watched
 
 OWNERS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta", "bright_green")
@@ -20,7 +20,7 @@ FIXED = 12  # lines beside those of table and log
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The room for the picture: columns, lines (None: as many as it takes), and whether there are colours."""
+    """The room for the picture: columns, lines (None: as many as it needs), and whether there are colours."""
 
     columns: int
     lines: int | None
@@ -28,7 +28,7 @@ class Frame:
 
 
 def picture(topic: str, watched: Watched, frame: Frame, trouble: str = "") -> RenderableType:
-    """What is to be seen of a topic. `trouble` is why there is no newer look."""
+    """Returns the picture of a topic. `trouble` is why there is no newer snapshot."""
     segments = by_range(watched.now.segments.values())
     rates = watched.rates()
     owners = sorted({segment.owner for segment in segments if segment.owner})
@@ -39,17 +39,17 @@ def picture(topic: str, watched: Watched, frame: Frame, trouble: str = "") -> Re
     return Group(
         _head(topic, watched, segments, rates, len(owners)),
         Text(trouble, style="red"),
-        *_bar(pieces(segments, frame.columns), rates, styles, frame),
+        *_bar(blocks(segments, frame.columns), rates, styles, frame),
         _legend(frame.colours),
         Text(),
         _table(shown, watched, rates, styles, frame),
-        Text(f"and {len(segments) - len(shown)} more, less busy" if len(shown) < len(segments) else "", style="dim"),
+        Text(f"and {len(segments) - len(shown)} less busy segments" if len(shown) < len(segments) else "", style="dim"),
         *told[len(told) - lines :],
     )
 
 
 def _room(frame: Frame, rows: int, lines: int) -> tuple[int, int]:
-    """How many rows of the table and lines below it there is room for: these get a third, or what is left."""
+    """Returns the numbers of rows of the table and of log lines: the log gets a third of the room, or what is left."""
     if frame.lines is None:
         return rows, lines
     free = max(2, frame.lines - FIXED)
@@ -80,15 +80,15 @@ def _head(
 
 
 def _bar(
-    row: Sequence[Piece], rates: dict[int, float | None], styles: dict[str, str], frame: Frame
+    row: Sequence[Block], rates: dict[int, float | None], styles: dict[str, str], frame: Frame
 ) -> list[RenderableType]:
     names = short_names(list(styles))
     labels, heat, owners = Text(), Text(), Text()
-    for piece in row:
-        rate, owner = piece.rate(rates), piece.owner or ""
-        gap = " " if piece.cells > 1 else ""
-        room = piece.cells - len(gap)
-        labels.append(_fitted(piece.label, room) + gap, "bold")
+    for block in row:
+        rate, owner = block.rate(rates), block.owner or ""
+        gap = " " if block.cells > 1 else ""
+        room = block.cells - len(gap)
+        labels.append(_fitted(block.label, room) + gap, "bold")
         heat.append(("█" if frame.colours else shade(rate)) * room, colour(rate) if frame.colours else "")
         heat.append(gap)
         name = names.get(owner, "" if owner else "-")
@@ -102,7 +102,7 @@ def _line(text: Text) -> Text:
 
 
 def _fitted(text: str, room: int, fill: str = " ") -> str:
-    """Centred; where it does not fit, only the room is filled."""
+    """Centres a text; if it does not fit, fills the room instead."""
     return text.center(room) if len(text) <= room else fill * room
 
 

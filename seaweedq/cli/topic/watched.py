@@ -1,6 +1,6 @@
-"""What `topic watch` has seen: rates from the differences of looks where the map has none, and moves between them.
+"""The observations of `topic watch`: rates from the differences of snapshots if the map has none, and moves.
 
-Pure: time comes with each look.
+Pure: the time comes with each snapshot.
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ MOVES = 100
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The segment map by id at one moment: of the monotonic clock, and of the day."""
+    """The segment map by id at one moment, by the monotonic clock and as a date."""
 
     monotonic_s: float
     at: datetime
@@ -24,7 +24,7 @@ class Look:
 
 
 class Watched:
-    """The looks of the last seconds, the newest last, and all moves that were seen."""
+    """The snapshots of the last seconds, the newest last, and all observed moves."""
 
     def __init__(self, first: Look) -> None:
         self._looks = deque([first])
@@ -32,22 +32,22 @@ class Watched:
 
     @property
     def now(self) -> Look:
-        """The newest look."""
+        """Returns the newest snapshot."""
         return self._looks[-1]
 
     def see(self, look: Look) -> None:
-        """One more look."""
+        """Adds a snapshot."""
         self._moves.extend((look.at, said) for said in moves(self.now.segments, look.segments))
         self._looks.append(look)
         while look.monotonic_s - self._looks[0].monotonic_s > WINDOW_S and len(self._looks) > 2:
             self._looks.popleft()
 
     def rates(self) -> dict[int, float | None]:
-        """Messages a second of each open segment over the last seconds; None where that cannot be known yet."""
+        """Returns messages per second of each open segment over the last seconds; None if that is not known yet."""
         return {segment.id: self._rate(segment) for segment in self.now.segments.values() if segment.is_open}
 
     def log(self) -> list[tuple[datetime, str]]:
-        """What has happened, the oldest first: all replacements, and the moves that were seen."""
+        """Returns the events, the oldest first: all replacements, and the observed moves."""
         replaced = [(change.at, str(change)) for change in changes(self.now.segments.values())]
         return sorted([*replaced, *self._moves], key=lambda entry: entry[0])
 
@@ -65,7 +65,7 @@ class Watched:
 
 
 def moves(before: Mapping[int, Segment], after: Mapping[int, Segment]) -> list[str]:
-    """The open segments that have another owner than before."""
+    """Returns the open segments that have another owner than before."""
     both = [(before[number], now) for number, now in after.items() if now.is_open and number in before]
     return [
         f"move {now.id}: {then.owner or 'nobody'} → {now.owner or 'nobody'}"

@@ -1,4 +1,4 @@
-"""`seaweedq verify`: are a topic's files what was written, and does the broker answer what is in them?"""
+"""`seaweedq verify`: checks that a topic's files are sound, and that the broker returns what they contain."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,19 +19,19 @@ def verify(
     context: typer.Context,
     topic: Topic,
     data_dir: Annotated[
-        Path | None, typer.Option(help="A broker's data folder: its files alone, unless --url is given too.")
+        Path | None, typer.Option(help="A broker's data folder: only its files are audited, unless --url is given too.")
     ] = None,
     store: Annotated[
-        str | None, typer.Option(help="A store's URL: its files alone, unless --url is given too.")
+        str | None, typer.Option(help="A store's URL: only its files are audited, unless --url is given too.")
     ] = None,
     sample: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the rows to read; names and metadata are always read.")
     ] = 1,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Audit a topic: its chains, checksums, offsets and metadata, and its rows against what the broker answers.
+    """Audit a topic: its chains, checksums, offsets and metadata, and its rows against the broker's answers.
 
-    Exit code 0: sound. 1: damage was found. 2: it could not be looked at.
+    Exit code 0: sound. 1: damage was found. 2: the audit could not be completed.
     """
     from seaweedq.cli.verify.verify_run import Audit
     from seaweedq.errors import SeaweedqError
@@ -43,7 +43,7 @@ def verify(
     try:
         _watch(audit)
     except (SeaweedqError, OSError, ValueError) as error:
-        complain(f"could not look at all of topic {topic}: {one_line(error)}")
+        complain(f"could not audit all of topic {topic}: {one_line(error)}")
         raise typer.Exit(BLIND) from None
     finally:
         findings = _print(audit)
@@ -53,7 +53,7 @@ def verify(
 
 
 def _watch(audit: "Audit") -> None:
-    """Run it, with a bar where somebody looks."""
+    """Runs the audit, with a progress bar if there is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -65,7 +65,7 @@ def _watch(audit: "Audit") -> None:
 
 
 def _print(audit: "Audit") -> int:
-    """The table and the findings; how many of those."""
+    """Prints the table and the findings. Returns the number of findings."""
     from rich.console import Console
     from rich.table import Table
 

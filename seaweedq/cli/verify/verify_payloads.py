@@ -1,7 +1,8 @@
-"""The payloads of a topic in `seaweedq verify`: is what messages name there, and does a message name what is there?
+"""The payloads of a topic in `seaweedq verify`: does each named payload exist, and does a message name each existing
+one?
 
-A payload that is missing, or has another size, is damage. One that nothing names is none: a crash, or a publish that
-failed behind its claim, leaves it. So it is a note.
+A payload that is missing, or has another size, is damage. One that no message names is not: a crash, or a publish that
+failed after its claim, leaves it. So it is a note.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,8 @@ NAMED = 100  # notes
 
 @dataclass
 class PayloadAudit:
-    """Feed it the rows of a topic, then `look` at what they name. `listed` are the names that were there before."""
+    """Feed it the rows of a topic, then let `check` compare the store with them. `listed` are the names listed
+    before."""
 
     topic: str
     listed: Sequence[str] = ()
@@ -33,7 +35,7 @@ class PayloadAudit:
     named: dict[str, tuple[int, str]] = field(default_factory=dict)  # the size, and the first message that says so
 
     def rows(self, segment: int, rows: pa.Table) -> None:
-        """Rows with their `_offset`."""
+        """Collects the references of rows, which have their `_offset`."""
         if "_reference" not in rows.schema.names:
             return  # which is a finding already
         column = rows["_reference"]
@@ -47,14 +49,16 @@ class PayloadAudit:
         rest = (uri or "").rpartition(f"/{upload_plan.folder(self.topic)}")[2]
         name = upload_plan.folder(self.topic) + rest
         if size is None or not upload_plan.id_of(self.topic, name):
-            self.findings.append(Finding(where, f"names {str(uri)[:200]!r} of size {size}, no payload of the topic"))
+            self.findings.append(
+                Finding(where, f"refers to {str(uri)[:200]!r} of size {size}, which is not a payload of the topic")
+            )
             return
         stated, first = self.named.setdefault(name, (size, where))
         if stated != size:
-            self.findings.append(Finding(where, f"says {size} bytes of {name}, and {first} says {stated}"))
+            self.findings.append(Finding(where, f"states {size} bytes for {name}, but {first} states {stated}"))
 
-    async def look(self, store: ObjectStore) -> None:
-        """Ask the store for every payload that is named."""
+    async def check(self, store: ObjectStore) -> None:
+        """Asks the store for the size of every named payload."""
 
         async def size(name: str) -> int | None:
             try:
@@ -65,28 +69,30 @@ class PayloadAudit:
         sizes = await gather_bounded(AT_ONCE, size, self.named)
         for (name, (stated, where)), there in zip(self.named.items(), sizes, strict=True):
             if there is None:
-                self.findings.append(Finding(where, f"names the payload {name}, which is not there"))
+                self.findings.append(Finding(where, f"refers to the payload {name}, which does not exist"))
             elif there != stated:
-                self.findings.append(Finding(where, f"names the payload {name} of {stated} bytes, which has {there}"))
+                self.findings.append(
+                    Finding(where, f"refers to the payload {name} with {stated} bytes, but it has {there}")
+                )
 
     def unnamed(self, now: datetime, is_live: Callable[[str], bool] | None) -> None:
-        """Note what was there and no message names. `is_live` tells whether an upload is known of that id; None: nobody
-        can say, and young ones are only counted."""
+        """Notes the listed payloads that no message names. `is_live` tells whether an upload with that id has a record;
+        None: unknown, and young payloads are only counted."""
         names = [name for name in self.listed if name not in self.named]
         if is_live is None:
             young = [name for name in names if _is_young(name, now)]
             if young:
-                self.notes.append(f"{len(young)} payloads that no message in files names are too young to be orphaned")
+                self.notes.append(f"{len(young)} payloads have no message in files, but are too young to be orphaned")
             names = sorted(set(names) - set(young))
         else:
             names = [name for name in names if not is_live(name.rpartition("/")[2])]
-        self.notes += [f"{name}: orphaned: no message names it, and no upload" for name in names[:NAMED]]
+        self.notes += [f"{name}: orphaned: no message and no upload refers to it" for name in names[:NAMED]]
         if len(names) > NAMED:
             self.notes.append(f"{len(names) - NAMED} more payloads are orphaned")
 
 
 async def payload_names(store: ObjectStore, topic: str) -> list[str]:
-    """All names in the folder of a topic's payloads."""
+    """Returns all names in the folder of a topic's payloads."""
     names: list[str] = []
     while page := await store.list(upload_plan.folder(topic), after=names[-1] if names else "", limit=PAGE_NAMES):
         names += page

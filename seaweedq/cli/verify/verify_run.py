@@ -1,7 +1,7 @@
-"""The walk of `seaweedq verify`: every file of a topic through the audit, and what a broker answers beside it.
+"""The run of `seaweedq verify`: every file of a topic through the audit, and the broker's answers next to it.
 
-Why a producer may run meanwhile: first the broker says how far each segment is in files, then the files are listed,
-then it says where each segment ends. A file that is listed is complete, and one that comes later is not looked at.
+Why a producer may run meanwhile: first the broker states how far each segment is in files, then the files are listed,
+then it states where each segment ends. A listed file is complete, and a later one is not read.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ TIMEOUT_S = 30.0
 
 @dataclass
 class Verdict:
-    """A segment's audit, and how many rows were read, answered alike by the broker, and found in its tail."""
+    """A segment's audit, and how many rows were read, returned alike by the broker, and found in its tail."""
 
     chain: SegmentAudit
     read: int = 0
@@ -57,34 +57,34 @@ class Verdict:
 
 
 class Broker:
-    """What a broker says of one topic. Raises what it states, and ConnectionFailed."""
+    """A broker's answers about one topic. Raises the broker's errors, and ConnectionFailed."""
 
     def __init__(self, url: str, topic: str) -> None:
         self._topic = topic
         self._transport = SyncTransport(Brokers(parse_urls(url), SystemClock().monotonic_s), TIMEOUT_S, None)
 
     def store(self) -> tuple[str, str]:
-        """The id of its cluster, and the URL of the cluster's store."""
+        """Returns the id of its cluster, and the URL of the cluster's store."""
         facts = self._transport.run(call("GET", "/v1/cluster"))
         return facts["cluster"], facts["store"]
 
     def bounds(self) -> dict[int, Bounds]:
-        """Each segment's bounds, as they are now."""
+        """Returns each segment's current bounds."""
         return {each["id"]: msgspec.convert(each, Bounds) for each in self._transport.run(segments(self._topic))}
 
     def pages(self, segment: int, start: int, end: int) -> Iterator[tuple[int, int, pa.Table]]:
-        """Its answers for the offsets [start, end): for which of them, and the rows."""
+        """Yields its answers for the offsets [start, end): the first offset, the next one, and the rows."""
         while start < end:
             request = fetch_request(self._topic, segment, start, min(PAGE_ROWS, end - start), accept=ARROW)
             reply = check(self._transport.run(_answer(request)))
             after = int(reply.headers["next-offset"])
             if not start < after <= end:
-                raise Damaged(f"asked for the offsets {start} to {end - 1}, the broker goes on at {after}")
+                raise Damaged(f"the broker was asked for the offsets {start} to {end - 1}, but continues at {after}")
             yield start, after, pa.ipc.open_stream(reply.body).read_all()
             start = after
 
     def knows_upload(self, upload: str) -> bool:
-        """Whether there is a record of that upload."""
+        """Tells whether there is a record of that upload."""
         try:
             self._transport.run(call("GET", f"{topic_path(self._topic)}/uploads/{upload}"))
         except UploadNotFound:
@@ -94,12 +94,12 @@ class Broker:
         return True
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         self._transport.close()
 
 
 class Audit:
-    """One run over a topic; with a `url` also against that broker, whose store it is unless `root` names another.
+    """One audit of a topic; with a `url` also against that broker, whose store is audited unless `root` names another.
 
     `sample` is the share of row groups that are read; names and metadata always are.
     """
@@ -114,25 +114,26 @@ class Audit:
 
     @property
     def findings(self) -> list[Finding]:
-        """Everything that is wrong, as far as it got."""
+        """Returns all findings so far."""
         chains = (finding for verdict in self.verdicts for finding in verdict.chain.findings)
         return [*self._strays, *chains, *self.payloads.findings]
 
     def run(self) -> Iterator[tuple[int, int]]:
-        """Look at one row group after another: (entries done, of how many). Raises what keeps it from looking."""
+        """Audits one row group after another, and yields (entries done, of how many). Raises errors that prevent the
+        audit."""
         with ExitStack() as stack:
             broker = stack.enter_context(closing(Broker(self._url, self._topic))) if self._url else None
             before = broker.bounds() if broker else {}
             expected, root = broker.store() if broker else (None, "")
             settings = Settings(store=self._root or root)
             store = open_store(settings, SystemIds())
-            cluster, names, self.payloads.listed = asyncio.run(_look(store, self._topic))
+            cluster, names, self.payloads.listed = asyncio.run(_names(store, self._topic))
             if expected not in (None, cluster):
-                raise ClientError(f"the store is that of cluster {cluster}, the broker is of cluster {expected}")
+                raise ClientError(f"the store belongs to cluster {cluster}, but the broker to cluster {expected}")
             after = broker.bounds() if broker else {}
             listing = Listing.of(self._topic, names)
             if broker is None and not names:
-                raise ClientError(f"there is no topics/{self._topic} in the store {self._root}")
+                raise ClientError(f"the store {self._root} has no folder topics/{self._topic}")
             self._strays += listing.findings
             done, total = 0, sum(map(len, listing.chains.values()))
             for number in sorted(listing.chains.keys() | after.keys()):
@@ -149,23 +150,23 @@ class Audit:
                     verdict.chain.finish(bounds)
                     self._tail(verdict, bounds, broker)
                 elif broker:
-                    verdict.chain.finding("is in files, and the broker does not know of it")
+                    verdict.chain.finding("is in files, but the broker does not know of it")
             self._lineage(settings, after)
             self._payloads(settings, broker)
             yield total, total
 
     def _lineage(self, settings: Settings, known: dict[int, Bounds]) -> None:
-        """How segments follow one another: what their seals say, and with a broker what its map says."""
+        """Checks how segments follow one another: their seals and, with a broker, its map."""
         lasts = {verdict.chain.segment: last for verdict in self.verdicts if (last := verdict.chain.last)}
         self._strays += seal_findings(self._topic, lasts)
         self._strays += map_findings(self._topic, known) if known else ()
         for number, later in unended(lasts).items():
             if not asyncio.run(_is_sealed(open_store(settings, SystemIds()), self._topic, number)):
-                what = f"ends without a seal, and segment {later}, which came later, has files of its keys"
+                what = f"ends without a seal, but the later segment {later} has files with some of its keys"
                 self._strays.append(Finding(segment_folder(self._topic, number), what))
 
     def _payloads(self, settings: Settings, broker: Broker | None) -> None:
-        """What the rows name; what nothing names can be said only where all of them were read."""
+        """Checks the payloads that rows name; unnamed ones are known only if all rows were read."""
         asyncio.run(_sizes(open_store(settings, SystemIds()), self.payloads))
         if self._sample == 1:
             now = datetime.fromtimestamp(SystemClock().now_us() / 1e6, UTC)
@@ -202,10 +203,10 @@ class Audit:
                     verdict.chain.finding(problem)
                 verdict.answered += answer.num_rows
         except (Damaged, OffsetOutOfRange) as error:
-            verdict.chain.finding(f"the broker cannot answer rows from {first} on: {error.detail}")
+            verdict.chain.finding(f"the broker cannot return rows from offset {first} on: {error.detail}")
 
     def _tail(self, verdict: Verdict, bounds: Bounds, broker: Broker | None) -> None:
-        """What is acknowledged and not in files must be answered from where the files end."""
+        """Checks that the broker returns the acknowledged rows after the end of the files."""
         start = verdict.chain.end if verdict.chain.entries else bounds.start_offset
         if broker is None or start is None:
             return
@@ -216,7 +217,7 @@ class Audit:
                 verdict.tail += answer.num_rows
                 self.payloads.rows(verdict.chain.segment, answer)
         except (Damaged, OffsetOutOfRange) as error:
-            verdict.chain.finding(f"the broker cannot answer the tail from {start} on: {error.detail}")
+            verdict.chain.finding(f"the broker cannot return the tail from offset {start} on: {error.detail}")
 
 
 def _answer(request: Request) -> Steps[Reply]:
@@ -224,7 +225,7 @@ def _answer(request: Request) -> Steps[Reply]:
 
 
 async def _is_sealed(store: OpenStore, topic: str, segment: int) -> bool:
-    """Whether a chain ends in a seal by now."""
+    """Tells whether a chain ends in a seal by now."""
     chain = Chain(store, topic, segment)
     try:
         await chain.open()
@@ -235,13 +236,13 @@ async def _is_sealed(store: OpenStore, topic: str, segment: int) -> bool:
 
 async def _sizes(store: OpenStore, payloads: PayloadAudit) -> None:
     try:
-        await payloads.look(store)
+        await payloads.check(store)
     finally:
         await store.close()
 
 
-async def _look(store: OpenStore, topic: str) -> tuple[str, list[str], list[str]]:
-    """The store's cluster id, all names below the topic's folder, and those of its payloads."""
+async def _names(store: OpenStore, topic: str) -> tuple[str, list[str], list[str]]:
+    """Returns the store's cluster id, all names below the topic's folder, and those of its payloads."""
     try:
         cluster = msgspec.json.decode(await store.read(NAME), type=Identity).cluster
         names: list[str] = []
@@ -249,7 +250,7 @@ async def _look(store: OpenStore, topic: str) -> tuple[str, list[str], list[str]
             names += page
         payloads = await payload_names(store, topic)
     except FileNotFoundError:
-        raise ClientError(f"there is no store: {NAME} is not there") from None
+        raise ClientError(f"this is not a store: {NAME} does not exist") from None
     finally:
         await store.close()
     return cluster, names, payloads

@@ -58,7 +58,7 @@ def test_a_new_parent_waits_for_the_brokers_of_a_killed_one(fleet):
     old.end()
     until(lambda: ("stop", 1) in old.events())
     new.start(wait=False)
-    until(lambda: f"members/2 is in use by process {old.member_pid(2)}, whose parent has gone: waiting" in new.text)
+    until(lambda: f"members/2 is in use by process {old.member_pid(2)}, whose parent has ended: waiting" in new.text)
     assert len(new.events("start")) == 2
     new.order(2, "")
     until(lambda: len(new.events("start")) == 4)

@@ -27,7 +27,7 @@ def test_the_next_one_waits_until_the_last_one_is_ready(fleet):
     parent.send(signal.SIGHUP)
     until(lambda: parent.text.count("[1] seaweedq broker.") == 2)
     parent.send(signal.SIGHUP)
-    until(lambda: "still under way" in parent.text)
+    until(lambda: "still in progress" in parent.text)
     assert ("term", 2) not in parent.events()
     parent.order(1, "")
     until(lambda: "restart: done" in parent.text)

@@ -55,13 +55,13 @@ def test_what_came_about_is_said(run: Run, real_client: Client) -> None:
     (broker,) = {segment["owner"] for segment in real_client.segments("hand")}
     third = (2**31 - 1) // 3
     assert run("split", "hand", "0", "--parts", "3").splitlines() == [
-        "split of 0 is done: their keys are with",
+        "split of 0 is done: their keys now belong to",
         f"  segment 1: keys 0 to {third}, at {broker}",
         f"  segment 2: keys {third} to {2 * third}, at {broker}",
         f"  segment 3: keys {2 * third} to 2147483647, at {broker}",
     ]
     assert run("merge", "hand", "2", "1").splitlines() == [
-        "merge of 1, 2 is done: their keys are with",
+        "merge of 1, 2 is done: their keys now belong to",
         f"  segment 4: keys 0 to {2 * third}, at {broker}",
     ]
     at = run("split", "hand", "4", "--at", "5", "--at", "700")
@@ -72,7 +72,7 @@ def test_what_came_about_is_said(run: Run, real_client: Client) -> None:
     ]
     assert "segment 8: keys 0 to 5" in run("roll", "hand", "5")
     assert run("split", "hand", "7").count("\n  segment") == 2
-    assert run("move", "hand", "3", "--to", "broker") == f"segment 3 is at {broker}\n"
+    assert run("move", "hand", "3", "--to", "broker") == f"segment 3 is owned by {broker}\n"
     messages = sum(segment["end_offset"] for segment in real_client.segments("hand"))
     assert messages == 300
 
@@ -84,7 +84,7 @@ def test_what_could_not_be_is_one_line(run: Run, real_client: Client) -> None:
     assert "no segment 9" in run("roll", "not", "9", code=1)
     assert "different" in run("merge", "not", "1", "1", code=1)
     assert "there is no broker 'b7'" in run("move", "not", "1", "--to", "b7", code=1)
-    assert "there is no topic 'nowhere'" in run("roll", "nowhere", "0", code=1)
+    assert "topic 'nowhere' does not exist" in run("roll", "nowhere", "0", code=1)
     for wrong in (["--parts", "1"], ["--at", "0"], ["--parts", "2", "--at", "7"]):
         assert "Usage" in run("split", "not", "1", *wrong, code=2)
     assert "Invalid value for --url" in run("roll", "not", "1", "--url", "ftp://x", code=2)
@@ -98,7 +98,7 @@ def test_one_picture_of_the_segments(run: Run, real_client: Client) -> None:
     assert lines[2].split() == ["1", "2", "3", "4"]
     assert max(map(len, lines)) <= 80
     assert lines[-1].endswith("  split 0 → 1, 2, 3, 4")
-    assert "there is no topic 'unseen'" in run("watch", "unseen", "--once", code=1)
+    assert "topic 'unseen' does not exist" in run("watch", "unseen", "--once", code=1)
 
 
 def test_without_a_terminal_changes_are_lines(run: Run, real_broker: BrokerProcess, real_client: Client) -> None:
@@ -186,8 +186,8 @@ def test_the_history_as_a_table_and_as_a_picture(run: Run, real_client: Client, 
     )
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "must end in one of" in run("history", "past", "--plot", str(tmp_path / "a.txt"), code=2)
-    assert "there is no folder" in run("history", "past", "--plot", str(tmp_path / "no" / "a.png"), code=2)
-    assert "there is no topic 'never'" in run("history", "never", code=1)
+    assert "does not exist" in run("history", "past", "--plot", str(tmp_path / "no" / "a.png"), code=2)
+    assert "topic 'never' does not exist" in run("history", "never", code=1)
 
 
 @pytest.mark.parametrize("name", ["split", "merge", "roll", "move", "watch", "history"])

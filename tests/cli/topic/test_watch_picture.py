@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from seaweedq.cli.topic.lineage import KEY_SPACE, Segment
-from seaweedq.cli.topic.watch_bar import colour, legend, pieces, shade, short, short_names
+from seaweedq.cli.topic.watch_bar import blocks, colour, legend, shade, short, short_names
 from seaweedq.cli.topic.watch_picture import FIXED, Frame, picture
 from seaweedq.cli.topic.watched import Look, Watched
 from tests.support.cli.some_segments import after, by_id, segment, split_and_merged
@@ -19,16 +19,16 @@ def cut(*points: float) -> list[Segment]:
     return [segment(n, low, high) for n, (low, high) in enumerate(itertools.pairwise((0, *points, 1)))]
 
 
-def test_pieces_are_as_wide_as_their_ranges() -> None:
-    found = pieces(cut(0.25, 0.5), 80)
+def test_blocks_are_as_wide_as_their_ranges() -> None:
+    found = blocks(cut(0.25, 0.5), 80)
     assert [(piece.first, piece.cells, piece.label) for piece in found] == [(0, 20, "0"), (20, 20, "1"), (40, 40, "2")]
 
 
 def test_segments_that_are_too_small_share_cells() -> None:
-    found = pieces(cut(0.001, 0.002, 0.5, 0.9999), 10)
+    found = blocks(cut(0.001, 0.002, 0.5, 0.9999), 10)
     assert [(piece.first, piece.cells, piece.label) for piece in found] == [(0, 5, "0..2"), (5, 5, "3..4")]
     assert found[0].rate({0: 1.0, 1: 9.0, 2: None}) == 9
-    assert pieces([], 10) == []
+    assert blocks([], 10) == []
 
 
 @given(st.sets(st.integers(1, KEY_SPACE - 1), max_size=300), st.integers(1, 250))
@@ -37,7 +37,7 @@ def test_the_bar_has_every_cell_and_every_segment_once(points: set[int], width: 
     segments = [
         segment(n, low / KEY_SPACE, high / KEY_SPACE) for n, (low, high) in enumerate(itertools.pairwise(bounds))
     ]
-    found = pieces(segments, width)
+    found = blocks(segments, width)
     assert sum(piece.cells for piece in found) == width
     assert [piece.first for piece in found] == [0, *itertools.accumulate(piece.cells for piece in found)][:-1]
     assert [one.id for piece in found for one in piece.segments] == list(range(len(segments)))
@@ -45,8 +45,8 @@ def test_the_bar_has_every_cell_and_every_segment_once(points: set[int], width: 
 
 def test_a_piece_has_the_owner_that_all_of_it_have() -> None:
     one, two = segment(0, 0, 0.001), segment(1, 0.001, 1)
-    assert pieces([one, two], 10)[0].owner == "broker.aa11"
-    assert pieces([one, segment(1, 0.001, 1, owner="broker.bb22")], 10)[0].owner is None
+    assert blocks([one, two], 10)[0].owner == "broker.aa11"
+    assert blocks([one, segment(1, 0.001, 1, owner="broker.bb22")], 10)[0].owner is None
 
 
 def test_colours_follow_the_logarithm() -> None:
@@ -138,10 +138,10 @@ def test_what_there_is_no_room_for_is_left_out_the_hottest_stay(lines: int) -> N
     found = Watched(Look(0, after(60), by_id(*many, segment(100, sealed=5, successors=(0,)))))
     shown = drawn(found, 100, lines)
     assert len(shown) <= max(lines, FIXED + 2)
-    (rest,) = [line for line in shown if line.endswith("more, less busy")]
+    (rest,) = [line for line in shown if line.endswith("less busy segments")]
     rows = [line.split()[0] for line in shown if line.endswith("broker.aa11")]
     assert rows == [str(n) for n in range(100 - len(rows), 100)]
-    assert rest == f"and {100 - len(rows)} more, less busy"
+    assert rest == f"and {100 - len(rows)} less busy segments"
 
 
 def test_few_rows_leave_the_room_to_the_log() -> None:

@@ -72,7 +72,7 @@ def test_what_retention_has_taken_is_not_missed(topic: SoundTopic, verify: Verif
 def test_a_seal_that_is_lost_is_found(topic: SoundTopic, verify: Verify, lost: int) -> None:
     topic.write(7, segment=4)
     topic.files(lost)[-1].unlink()
-    found(verify, f"segment={lost}/: ends without a seal, and segment")
+    found(verify, f"segment={lost}/: ends without a seal, but the later segment")
 
 
 def test_a_seal_whose_successors_have_not_all_keys_is_found(topic: SoundTopic, verify: Verify) -> None:

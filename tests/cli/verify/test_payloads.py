@@ -46,7 +46,7 @@ def test_a_sound_topic(http: httpx.Client, broker: BrokerProcess, topic: str) ->
     done = verify(topic, "--data-dir", str(broker.data_dir))
     assert done.returncode == 0, done.stdout
     assert "payloads named by messages: 2" in done.stdout
-    assert "2 payloads that no message in files names are too young" in done.stdout
+    assert "2 payloads have no message in files, but are too young" in done.stdout
 
 
 def test_a_missing_and_a_cut_payload(http: httpx.Client, broker: BrokerProcess, topic: str) -> None:
@@ -59,13 +59,13 @@ def test_a_missing_and_a_cut_payload(http: httpx.Client, broker: BrokerProcess, 
     for way in ways(broker):
         done = verify(topic, *way)
         assert done.returncode == 1, done.stdout
-        said = [line for line in done.stdout.splitlines() if "names the payload" in line]
+        said = [line for line in done.stdout.splitlines() if "refers to the payload" in line]
         assert len(said) == 2
         assert missing.name in said[0]
         assert said[0].startswith(f"topics/{topic.rpartition('/')[2]}/segment=0/ offset 0:")
-        assert said[0].endswith("which is not there")
+        assert said[0].endswith("which does not exist")
         assert cut.name in said[1]
-        assert said[1].endswith("of 7 bytes, which has 6")
+        assert said[1].endswith("with 7 bytes, but it has 6")
 
 
 def test_an_orphan(http: httpx.Client, broker: BrokerProcess, topic: str) -> None:
@@ -85,7 +85,7 @@ def test_an_orphan(http: httpx.Client, broker: BrokerProcess, topic: str) -> Non
     assert done.returncode == 0, done.stdout
     assert f"{old.name}: orphaned" in done.stdout
     assert young.name not in done.stdout
-    assert "1 payloads that no message in files names are too young" in done.stdout
+    assert "1 payloads have no message in files, but are too young" in done.stdout
     for way in ways(broker):
         assert "orphaned" not in verify(topic, *way, "--sample", "0.5").stdout  # not all rows were read
 

@@ -198,4 +198,4 @@ def test_what_cannot_be_looked_at_is_told_apart_from_damage(broker: BrokerProces
     assert verify(broker, "no-such-topic").returncode == 2
     done = verify(broker, "any", "--url", "http://127.0.0.1:1")
     assert done.returncode == 2
-    assert "could not look" in done.stderr
+    assert "could not audit" in done.stderr
