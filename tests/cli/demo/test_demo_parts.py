@@ -59,8 +59,8 @@ def test_the_picture_is_a_picture(tmp_path):
     [
         ('openjdk version "17.0.15" 2025-04-15', ""),
         ('openjdk version "21" 2023-09-19', ""),
-        ('openjdk version "11.0.2" 2019-01-15', "this is 11"),
-        ('java version "1.8.0_202"', "this is 8"),
+        ('openjdk version "11.0.2" 2019-01-15', "this is Java 11"),
+        ('java version "1.8.0_202"', "this is Java 8"),
         ("The operation couldn't be completed.", "no Java"),
     ],
 )
