@@ -57,7 +57,7 @@ class Broker(Parts):
         named = f"store {store}, coordination {coordination} ({kept})"
         self.cluster = await cluster_of(self._coordination, self.store, self._ids, self.clock, named)
         await self.roster.load()
-        await check_secret(self.peers, {record.url for record, _ in self.roster.brokers.values()})
+        await check_secret(self.peers, {known.record.url for known in self.roster.brokers.values()})
 
     async def _join(self) -> None:
         self._make_member(self.cluster)

@@ -14,6 +14,7 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import ClusterRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, Unavailable, UnfitStore
 from seaweedq.storage.identity import cluster_identity, known_identity
 from seaweedq.storage.interface import ObjectStore
@@ -24,7 +25,8 @@ ASK_S = 2.0
 async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, clock: Clock, named: str) -> str:
     """The cluster's id; both learn it where they are new. `named`: the store and coordination, for people. Raises
     UnfitStore where they are not of each other."""
-    record, revision = await _record(coordination, ClusterRecord(ids.nonce()), 0)
+    known = await _record(coordination, ClusterRecord(ids.nonce()), 0)
+    record = known.record
     if record.store and await known_identity(store) is None:
         raise UnfitStore(
             f"{named}: coordination has a cluster already, {record.cluster}, and this is not its store, which would "
@@ -37,13 +39,13 @@ async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, c
             "start with what the store was made with, or with a fresh store"
         )
     if not record.store:
-        record, _ = await _record(coordination, ClusterRecord(record.cluster, identity.store), revision)
+        record = (await _record(coordination, ClusterRecord(record.cluster, identity.store), known.revision)).record
     if record.store != identity.store:
         raise UnfitStore(f"{named}: coordination knows another store of cluster {record.cluster}, made at another time")
     return record.cluster
 
 
-async def _record(coordination: Coordination, wanted: ClusterRecord, revision: int) -> tuple[ClusterRecord, int]:
+async def _record(coordination: Coordination, wanted: ClusterRecord, revision: int) -> Versioned[ClusterRecord]:
     """The cluster's record, and its revision, after trying to write it in place of that revision; 0 is none."""
     key = keys.CLUSTER.key()
     there = await coordination.get(key)
@@ -51,7 +53,7 @@ async def _record(coordination: Coordination, wanted: ClusterRecord, revision: i
         await coordination.commit([Compare(key, revision)], [Put(key, keys.CLUSTER.encode(wanted))])
         there = await coordination.get(key)
     assert there is not None
-    return keys.CLUSTER.decode(there.value), there.revision
+    return keys.CLUSTER.read(there)
 
 
 async def check_secret(peers: Peers, urls: Iterable[str]) -> None:

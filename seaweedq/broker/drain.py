@@ -48,8 +48,8 @@ class Drain:
 
     def _targets(self) -> dict[SegmentId, str]:
         mine = self._membership.broker
-        brokers = self._roster.brokers
-        hosts = [Host(broker, r.zone, broker == mine or not r.takes_more) for broker, (r, _) in brokers.items()]
+        brokers = {broker: known.record for broker, known in self._roster.brokers.items()}
+        hosts = [Host(broker, one.zone, broker == mine or not one.takes_more) for broker, one in brokers.items()]
         owned = {segment: broker for broker in brokers if broker != mine for segment in self._catalog.owned_by(broker)}
         return assign(self._own(), owned, self._loads.costs(), hosts)
 

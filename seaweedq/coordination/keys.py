@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records import (
     BrokerRecord,
     ClusterRecord,
@@ -26,6 +27,7 @@ from seaweedq.coordination.records import (
     TopicRecord,
     UploadRecord,
 )
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Damaged
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -71,6 +73,10 @@ class KeyKind(Generic[T]):
             return self._decoder.decode(value)
         except msgspec.DecodeError as error:
             raise Damaged(f"the value of a key {self.pattern} cannot be read: {error}") from error
+
+    def read(self, entry: Entry) -> Versioned[T]:
+        """Return the record of an entry with the entry's revision. Raises Damaged."""
+        return Versioned(self.decode(entry.value), entry.revision)
 
     def _fill(self, pattern: str, parts: tuple[Part, ...]) -> str:
         for part, number in zip(parts, self._numbers, strict=False):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination
 from seaweedq.coordination.records import BrokerRecord, JournalRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import Unavailable
 
@@ -24,8 +25,8 @@ class Roster:
     """Brokers and journals by broker id, each with its revision. `changed` is called after every change."""
 
     def __init__(self, coordination: Coordination, changed: Callable[[], None] = _nothing) -> None:
-        self.brokers: dict[str, tuple[BrokerRecord, int]] = {}
-        self.journals: dict[str, tuple[JournalRecord, int]] = {}
+        self.brokers: dict[str, Versioned[BrokerRecord]] = {}
+        self.journals: dict[str, Versioned[JournalRecord]] = {}
         self._coordination = coordination
         self._changed = changed
         self._view = View(coordination, PREFIXES, self._apply)
@@ -44,12 +45,12 @@ class Roster:
     def url(self, broker: str | None) -> str | None:
         """Returns the URL of a living broker."""
         found = self.brokers.get(broker or "")
-        return found[0].url if found else None
+        return found.record.url if found else None
 
     def compare(self, broker: str) -> Compare:
         """Returns a comparison that holds as long as the broker lives with its known record; never for one not known to
         live."""
-        return Compare(keys.BROKERS.key(broker), self.brokers[broker][1] if broker in self.brokers else NEVER)
+        return Compare(keys.BROKERS.key(broker), self.brokers[broker].revision if broker in self.brokers else NEVER)
 
     async def gone(self, broker: str) -> bool:
         """Reads the broker's key again. Tells whether its lease has ended."""
@@ -61,11 +62,11 @@ class Roster:
             if change.value is None:
                 self.brokers.pop(broker, None)
             else:
-                self.brokers[broker] = keys.BROKERS.decode(change.value), change.revision
+                self.brokers[broker] = Versioned(keys.BROKERS.decode(change.value), change.revision)
         else:
             (broker,) = keys.JOURNALS.parse(change.key)
             if change.value is None:
                 self.journals.pop(broker, None)
             else:
-                self.journals[broker] = keys.JOURNALS.decode(change.value), change.revision
+                self.journals[broker] = Versioned(keys.JOURNALS.decode(change.value), change.revision)
         self._changed()

@@ -106,7 +106,9 @@ async def test_who_starts_in_a_dead_ones_folder_ends_its_lease_so_that_nobody_wa
             await together.crash(dead)
         assert await together.coordination.get(f"brokers/{dead.membership.broker}")
         next_life = await together.begin_again(dead)
-        await until(lambda: other.catalog.segment(other.catalog.topic("t"), 0)[0].owner in {*living(together, dead)})
+        await until(
+            lambda: other.catalog.segment(other.catalog.topic("t"), 0).record.owner in {*living(together, dead)}
+        )
         await publish(next_life, next_life.catalog.topic("t"), "2")
 
 

@@ -6,13 +6,14 @@ again.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.messages import GiveCall
 from seaweedq.broker.topics import intents
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination.records import Intent, SegmentRecord
 from seaweedq.errors import NotOwner, Unavailable
 
@@ -21,10 +22,10 @@ MARGIN_S = 1.0
 Stage = Literal["under way", "done", "undone"]
 
 
-def stage(records: Mapping[int, tuple[SegmentRecord, int]], intent: Intent) -> Stage:
+def stage(records: Records, intent: Intent) -> Stage:
     """How far an intent has come, as these records say; they may know a part of a transaction before the rest."""
     ids = {successor.id for successor in intent.successors}
-    known = [records[number][0] for number in intent.segments if number in records]
+    known = [records[number].record for number in intent.segments if number in records]
     sealed = [record for record in known if record.state == "sealed" and ids.issuperset(record.successors)]
     if sealed:
         return "done" if len(sealed) == len(intent.segments) and ids <= records.keys() else "under way"
@@ -143,7 +144,7 @@ class Changes:
                 await self._look([*intent.segments, *(successor.id for successor in intent.successors)])
 
     def _record(self, segment: int) -> SegmentRecord:
-        return self._broker.catalog.segment(self._topic, segment)[0]
+        return self._broker.catalog.segment(self._topic, segment).record
 
     async def _look(self, segments: Sequence[int]) -> None:
         for number in segments:

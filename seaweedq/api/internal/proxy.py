@@ -48,7 +48,7 @@ async def at_owner(
         try:
             if broker.ownership.has(topic, segment) or relayed:
                 return await _unless_deleted(broker, topic, here(left_s))
-            owner = broker.catalog.segment(topic, segment)[0].owner
+            owner = broker.catalog.segment(topic, segment).record.owner
             answer = await hand_on(broker, _waiting(request.scope, left_s), b"", broker.roster.url(owner), left_s)
             return Response(bytes(answer.body), answer.status, dict(answer.headers))
         except Unavailable:

@@ -67,8 +67,8 @@ async def cluster(request: Request) -> Response:
     """The leader, the brokers and their loads."""
     broker = broker_of(request)
     leader = await broker.election.leader()
-    known = sorted(broker.roster.brokers.items())
-    loads = await asyncio.gather(*(_status(broker, id, record.url) for id, (record, _) in known))
+    known = [(id, broker.roster.brokers[id].record) for id in sorted(broker.roster.brokers)]
+    loads = await asyncio.gather(*(_status(broker, id, record.url) for id, record in known))
     brokers = [
         BrokerAnswer(
             id=id,
@@ -80,7 +80,7 @@ async def cluster(request: Request) -> Response:
             tail_bytes=load.tail_bytes if load else None,
             unreleased_journal_bytes=load.unreleased_journal_bytes if load else None,
         )
-        for (id, (record, _)), load in zip(known, loads, strict=True)
+        for (id, record), load in zip(known, loads, strict=True)
     ]
     return json_answer(ClusterAnswer(broker.cluster, broker.settings.store_path, leader, brokers))
 

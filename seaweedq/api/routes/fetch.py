@@ -140,7 +140,7 @@ async def _read(broker: Broker, segment: OpenSegment, offset: int, limit: int, w
 
 
 def _arrow_answer(broker: Broker, topic: Topic, segment: OpenSegment, next_offset: int, alive: Pieces) -> Response:
-    record, _ = broker.catalog.segment(topic, segment.id)
+    record = broker.catalog.segment(topic, segment.id).record
     content, left_out = arrow_stream(segment, alive, MAX_BYTES)
     headers = {"Next-Offset": str(next_offset if left_out is None else left_out)}
     if record.state == "sealed":
@@ -156,7 +156,7 @@ def _answer(
     alive: Pieces,
     links: Mapping[str, str],
 ) -> Response:
-    record, _ = broker.catalog.segment(topic, segment.id)
+    record = broker.catalog.segment(topic, segment.id).record
     messages, left_out = encode_messages(alive, segment.id, segment.layout, None, links, MAX_BYTES - _FRAME_BYTES)
     content = b'{"messages":%b,"next_offset":%d,"sealed":%b,"successors":%b}' % (
         messages,

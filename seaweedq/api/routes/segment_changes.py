@@ -109,7 +109,7 @@ async def split(request: Request, topic: str, segment: str) -> Response:
     wanted = await read_request(request, _SPLIT)
     found = await broker.catalog.known(topic)
     await broker.catalog.look(topic, number)
-    record, _ = broker.catalog.segment(found, number)
+    record = broker.catalog.segment(found, number).record
     return await _replace(broker, found, [number], _points(number, KeyRange(record.low, record.high), wanted))
 
 
@@ -161,7 +161,7 @@ async def move(request: Request, topic: str, segment: str) -> Response:
         )
     if await Changes(broker, found).move(number, target):
         return json_answer(Moved(number, target))
-    return json_answer(Moving(number, broker.catalog.segment(found, number)[0].owner, target), 202)
+    return json_answer(Moving(number, broker.catalog.segment(found, number).record.owner, target), 202)
 
 
 def _number(topic: str, segment: str) -> int:
@@ -189,12 +189,12 @@ def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:
 def _broker_meant(roster: Roster, to: str) -> str | None:
     """The living broker of that id, or else of that given name. Raises InvalidRequest where it can take nothing, or
     several have the name."""
-    named = [to] if to in roster.brokers else [id for id, (record, _) in roster.brokers.items() if record.name == to]
+    named = [to] if to in roster.brokers else [id for id, known in roster.brokers.items() if known.record.name == to]
     if len(named) > 1:
         brokers = sorted(named)[:NAMED]
         detail = f"{len(named)} brokers have the name {to!r}: {', '.join(brokers)}"
         raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
-    if named and not roster.brokers[named[0]][0].takes_more:
+    if named and not roster.brokers[named[0]].record.takes_more:
         raise InvalidRequest(f"broker {named[0]} is starting or draining, and takes nothing", field="to", value=to)
     return named[0] if named else None
 

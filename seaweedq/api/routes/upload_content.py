@@ -91,7 +91,7 @@ async def put(broker: Broker, scope: Scope, body: Body, topic: str, upload: str)
     """Take the bytes of an upload: 201 once they are durable, and those that were announced; so again for the same
     bytes. The URL is that of the upload's answer."""
     found = await broker.catalog.known(topic)
-    record, _ = await broker.uploads.find(found, upload)
+    record = (await broker.uploads.find(found, upload)).record
     await _check(broker, scope, "PUT", record.name, record.size)
     _check_length(scope, upload, record)
     broker.budget.hold(PUT_BYTES)

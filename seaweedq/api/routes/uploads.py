@@ -154,7 +154,7 @@ async def create_upload(request: Request, topic: str) -> Response:
 async def show_upload(request: Request, topic: str, upload: str) -> Response:
     """An upload: its state, and how to go on with it."""
     broker, found = await _topic(request, topic)
-    record, _ = await broker.uploads.find(found, upload)
+    record = (await broker.uploads.find(found, upload)).record
     return json_answer(await _state(broker, found, upload, record))
 
 
@@ -173,7 +173,7 @@ async def sign_parts(request: Request, topic: str, upload: str) -> Response:
     """Where parts of an upload go: at most 100 at a time, in any order, and again."""
     broker, found = await _topic(request, topic)
     wanted = await read_request(request, _PARTS)
-    record, _ = await broker.uploads.find(found, upload)
+    record = (await broker.uploads.find(found, upload)).record
     signed = [(number, await broker.uploads.signed_part(found, upload, number, record)) for number in wanted.numbers]
     return json_answer(PartsAnswer([PartUrl(number, s.url, s.method, s.headers) for number, s in signed]))
 

@@ -9,6 +9,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import ImportRecord
 from seaweedq.coordination.transactions import entries, read_all
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady
 
 PAGE = 50
@@ -33,14 +34,6 @@ class Where:
         return keys.IMPORTS.key(self.topic, self.incarnation, self.upload_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A record as it was read or written, and its revision."""
-
-    record: ImportRecord
-    revision: int
-
-
 class ImportRecords:
     """Reads and writes them."""
 
@@ -49,12 +42,12 @@ class ImportRecords:
         self._coordination = coordination
         self._membership = membership
 
-    async def read(self, where: Where) -> Held | None:
+    async def read(self, where: Where) -> Versioned[ImportRecord] | None:
         """The record, read anew."""
         there = await self._coordination.get(where.key)
-        return Held(keys.IMPORTS.decode(there.value), there.revision) if there else None
+        return keys.IMPORTS.read(there) if there else None
 
-    async def create(self, topic: Topic, where: Where, record: ImportRecord) -> Held:
+    async def create(self, topic: Topic, where: Where, record: ImportRecord) -> Versioned[ImportRecord]:
         """Create it, or find the one that somebody else was faster with. Raises NotReady, TopicBeingDeleted,
         TopicNotFound."""
         while True:
@@ -62,7 +55,7 @@ class ImportRecords:
             compares = [Compare(where.key, 0), there, self._membership.compare()]
             revision = await self._coordination.commit(compares, [Put(where.key, keys.IMPORTS.encode(record))])
             if revision:
-                return Held(record, revision)
+                return Versioned(record, revision)
             if held := await self.read(where):
                 return held
             if not self._membership.valid():
@@ -72,18 +65,20 @@ class ImportRecords:
             if topic.record.incarnation != where.incarnation:
                 raise NotReady(f"topic {topic.name!r} was deleted and created again in the meantime")
 
-    async def write(self, where: Where, held: Held, record: ImportRecord) -> Held | None:
+    async def write(
+        self, where: Where, held: Versioned[ImportRecord], record: ImportRecord
+    ) -> Versioned[ImportRecord] | None:
         """Change it from what was held; None: somebody else did, or it is gone. A write whose answer was lost is found
         done when it is tried again."""
         value = keys.IMPORTS.encode(record)
         revision = await self._coordination.commit([Compare(where.key, held.revision)], [Put(where.key, value)])
         if revision:
-            return Held(record, revision)
+            return Versioned(record, revision)
         there = await self._coordination.get(where.key)
         mine = there is not None and there.value == value and record.broker in (None, self._membership.broker)
-        return Held(record, there.revision) if there and mine else None
+        return Versioned(record, there.revision) if there and mine else None
 
-    async def drop(self, where: Where, held: Held) -> None:
+    async def drop(self, where: Where, held: Versioned[ImportRecord]) -> None:
         """Remove it, unless it has changed."""
         await self._coordination.commit([Compare(where.key, held.revision)], [Delete(where.key)])
 
@@ -93,7 +88,7 @@ class ImportRecords:
         for start in range(0, len(entries), PAGE):
             await self._coordination.commit([], [Delete(entry.key) for entry in entries[start : start + PAGE]])
 
-    async def all(self) -> AsyncIterator[tuple[Where, Held]]:
+    async def all(self) -> AsyncIterator[tuple[Where, Versioned[ImportRecord]]]:
         """Those of all topics."""
         async for entry in entries(self._coordination, keys.IMPORTS.prefix()):
-            yield Where(*keys.IMPORTS.parse(entry.key)), Held(keys.IMPORTS.decode(entry.value), entry.revision)
+            yield Where(*keys.IMPORTS.parse(entry.key)), keys.IMPORTS.read(entry)

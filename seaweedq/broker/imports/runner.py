@@ -21,11 +21,12 @@ from seaweedq.broker.imports import rules as plan
 from seaweedq.broker.imports.local_copy import opened
 from seaweedq.broker.imports.pipe_protocol import Job, Told
 from seaweedq.broker.imports.reader_process import MEMORY_BYTES, Reader, ReaderDied
-from seaweedq.broker.imports.record_store import Held, ImportRecords, Where
+from seaweedq.broker.imports.record_store import ImportRecords, Where
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.publisher import Prepared, Producer, Published, Publisher
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination.records import ImportProblem, ImportRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     Damaged,
     Fenced,
@@ -70,7 +71,7 @@ class _Import:
     and not written yet: `unsaved` batches. `writing` is held while `held` is behind the record."""
 
     where: Where
-    held: Held
+    held: Versioned[ImportRecord]
     now: ImportRecord
     parting: Parting
     unsaved: int = 0
@@ -107,7 +108,7 @@ class Importing:
         self._command = command
         self._folder = folder
 
-    async def run(self, where: Where, held: Held, parting: Parting) -> bool:
+    async def run(self, where: Where, held: Versioned[ImportRecord], parting: Parting) -> bool:
         """Work on an import until it is over (True), another one's, or the broker parts with it. Raises
         TopicNotFound."""
         work = _Import(where, held, held.record, parting)

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from seaweedq.broker.imports import rules as plan
-from seaweedq.broker.imports.record_store import Held, ImportRecords, Where
+from seaweedq.broker.imports.record_store import ImportRecords, Where
 from seaweedq.broker.imports.runner import Importing, Parting
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
@@ -23,6 +23,7 @@ from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import ImportRecord, UploadRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, SeaweedqError, TopicBeingDeleted, TopicNotFound, UploadConflict, UploadNotFound
 from seaweedq.failpoints import reach
 from seaweedq.segments.rows import Reference
@@ -40,7 +41,7 @@ Format = Literal["parquet", "ndjson", "arrow"]
 class Claims:
     """What imports need of uploads (broker/uploads/service)."""
 
-    find: Callable[[Topic, str], Awaitable[tuple[UploadRecord, int]]]
+    find: Callable[[Topic, str], Awaitable[Versioned[UploadRecord]]]
     claim: Callable[[Topic, str, Literal["imported"]], Awaitable[Reference]]
 
 
@@ -163,10 +164,10 @@ class Imports:
 
     def _living(self) -> Sequence[str]:
         """The brokers that may adopt."""
-        return [broker for broker, (record, _) in self._roster.brokers.items() if record.takes_more]
+        return [broker for broker, known in self._roster.brokers.items() if known.record.takes_more]
 
-    async def _create(self, topic: Topic, where: Where, format: Format, bare: bool) -> Held:
-        upload, _ = await self._claims.find(topic, where.upload_id)
+    async def _create(self, topic: Topic, where: Where, format: Format, bare: bool) -> Versioned[ImportRecord]:
+        upload = (await self._claims.find(topic, where.upload_id)).record
         reference = await self._claims.claim(topic, where.upload_id, "imported")
         reach("import.claimed")
         record = ImportRecord(
@@ -185,7 +186,7 @@ class Imports:
         reach("import.checking")
         return held
 
-    async def _see_to(self, where: Where, held: Held) -> None:
+    async def _see_to(self, where: Where, held: Versioned[ImportRecord]) -> None:
         """Work on it here, unless somebody who lives does so elsewhere."""
         mine = held.record.broker == self._membership.broker
         if where in self._tasks or self._parting.is_set():
@@ -207,7 +208,7 @@ class Imports:
         self._tasks.pop(where, None)
         self._ended.wake()
 
-    async def _work(self, where: Where, held: Held) -> None:
+    async def _work(self, where: Where, held: Versioned[ImportRecord]) -> None:
         try:
             async with self._turns:
                 if await self._importing.run(where, held, self._parting):

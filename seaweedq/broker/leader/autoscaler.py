@@ -97,8 +97,8 @@ class Scaler:
                 continue
             name = (topic.name, topic.record.incarnation)
             policies[name] = policy_of(topic)  # also of one that is left alone: its load counts
-            for number, (record, _) in list(self._catalog.records(topic).items()):
-                if record.state == "open":
+            for number, known in list(self._catalog.records(topic).items()):
+                if (record := known.record).state == "open":
                     key = (*name, number)
                     segment = segment_of(key, record, self._reports.loads.get(key), now_us)
                     found.append(replace(segment, locked=True) if key in self._later else segment)
@@ -130,4 +130,4 @@ class Scaler:
     def _is_open(self, segment: SegmentId) -> bool:
         topic = self._topic(segment)
         known = self._catalog.records(topic).get(segment[2]) if topic else None
-        return known is not None and known[0].state == "open"
+        return known is not None and known.record.state == "open"

@@ -29,6 +29,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
 
@@ -42,8 +43,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class _Homeless:
     segment: SegmentId
-    record: SegmentRecord
-    revision: int
+    known: Versioned[SegmentRecord]
 
 
 @dataclass(slots=True)
@@ -127,20 +127,20 @@ class Leader:
         """Begin the recovery of each journal whose broker is gone."""
         self._again = {broker: again for broker, again in self._again.items() if broker in self._roster.journals}
         self._recovery.see(self._roster.journals)
-        for broker, (record, revision) in list(self._roster.journals.items()):
+        for broker, journal in list(self._roster.journals.items()):
             again = self._again.get(broker)
             early = again is not None and self._clock.monotonic_s() < again.at_s
             if self._roster.alive(broker) or broker in self._recovering or early or not await self._roster.gone(broker):
                 continue
             self._election.leader_compare()
             reach("leader.recover")
-            task = asyncio.create_task(self._recover_one(broker, record, revision), name=f"recovery of {broker}")
+            task = asyncio.create_task(self._recover_one(broker, journal), name=f"recovery of {broker}")
             self._recovering[broker] = task
             task.add_done_callback(partial(self._recovered, broker))
 
-    async def _recover_one(self, broker: str, record: JournalRecord, revision: int) -> bool:
+    async def _recover_one(self, broker: str, journal: Versioned[JournalRecord]) -> bool:
         async with self._places:
-            return await self._recovery.recover(broker, record, revision)
+            return await self._recovery.recover(broker, journal.record, journal.revision)
 
     def _recovered(self, broker: str, task: asyncio.Task[bool]) -> None:
         del self._recovering[broker]
@@ -183,7 +183,7 @@ class Leader:
                 self._election.leader_compare(),
                 *released,
                 *map(self._roster.compare, dict.fromkeys(targets[one.segment] for one in page)),
-                *(Compare(put.key, one.revision) for put, one in zip(writes, page, strict=True)),
+                *(Compare(put.key, one.known.revision) for put, one in zip(writes, page, strict=True)),
             ]
             reach("leader.give")
             if await self._catalog.commit(compares, writes) is None:
@@ -198,10 +198,10 @@ class Leader:
         for name, incarnation, number in self._catalog.owned_by(owner):
             topic = self._catalog.find(name)
             if topic and topic.record.incarnation == incarnation:
-                found.append(_Homeless((name, incarnation, number), *self._catalog.segment(topic, number)))
+                found.append(_Homeless((name, incarnation, number), self._catalog.segment(topic, number)))
         return found
 
 
 def _owned_by(one: _Homeless, owner: str) -> Put:
-    record = msgspec.structs.replace(one.record, owner=owner)
+    record = msgspec.structs.replace(one.known.record, owner=owner)
     return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(record))

@@ -74,4 +74,6 @@ class Evening:
 
 def hosts_of(roster: Roster) -> list[Host]:
     """The living brokers."""
-    return [Host(broker, record.zone, not record.takes_more) for broker, (record, _) in sorted(roster.brokers.items())]
+    brokers = sorted(roster.brokers)
+    known = [roster.brokers[broker].record for broker in brokers]
+    return [Host(broker, one.zone, not one.takes_more) for broker, one in zip(brokers, known, strict=True)]

@@ -33,7 +33,7 @@ class Reports:
 
     async def ask(self) -> None:
         """Ask all living brokers."""
-        urls = {broker: record.url for broker, (record, _) in self._roster.brokers.items() if broker != self._broker}
+        urls = {broker: known.record.url for broker, known in self._roster.brokers.items() if broker != self._broker}
         asked = (self._peers.call(url, "load", None, LoadReport, CALL_S) for url in urls.values())
         answers = await asyncio.gather(*asked, return_exceptions=True)
         reports = {broker: a for broker, a in zip(urls, answers, strict=True) if isinstance(a, LoadReport)}

@@ -98,7 +98,7 @@ class Loads:
                 cool_downs[topic] = policy_of(topic).cool_down_s
             known = self._metered.get(key)
             if known is None:
-                seen[key] = _met(self._catalog.segment(topic, key[2])[0], topic.opened.get(key[2]))
+                seen[key] = _met(self._catalog.segment(topic, key[2]).record, topic.opened.get(key[2]))
             else:
                 seen[key] = known
                 _look(known, topic.opened.get(key[2]), passed_s, cool_downs[topic])

@@ -37,7 +37,7 @@ def observed(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], n
 def _hot(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_us: int) -> dict[int, tuple[int, float]]:
     name = (topic.name, topic.record.incarnation)
     busy = {number: load for number, load in loads.items() if any(load.messages_peaks) and number in records}
-    segments = [segment_of((*name, number), records[number][0], load, now_us) for number, load in busy.items()]
+    segments = [segment_of((*name, number), records[number].record, load, now_us) for number, load in busy.items()]
     hosts = [Host(owner) for owner in dict.fromkeys(segment.owner for segment in segments)]
     found = hot_keys(segments, {name: policy_of(topic)}, hosts)
     return {plan.segment[2]: (plan.hash, plan.share) for plan in found}

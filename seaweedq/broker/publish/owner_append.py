@@ -33,13 +33,13 @@ class OwnerAppender:
         if self._ownership.has(topic, rows.segment):
             opened = await self._ownership.opened(topic, rows.segment)
             return await self._taker.append(opened, rows.part, rows.encoded, sequences)
-        owner = self._catalog.segment(topic, rows.segment)[0].owner
+        owner = self._catalog.segment(topic, rows.segment).record.owner
         url = self._roster.url(owner)
         if url is None:
             raise NotOwner(f"segment {rows.segment} of {topic.name!r} belongs to {owner}, who is gone", owner=owner)
 
         def check_owner() -> None:
-            record, _ = self._catalog.segment(topic, rows.segment)
+            record = self._catalog.segment(topic, rows.segment).record
             if record.owner != owner or not self._roster.alive(owner):
                 raise Unavailable(f"{owner} is not the owner any more, and has not answered")
 

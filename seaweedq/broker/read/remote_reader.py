@@ -205,9 +205,9 @@ class Readables:
             return far
         far.seen = topic.moved.count
         owners = {
-            n: r.owner
-            for n, (r, _) in self._catalog.records(topic).items()
-            if r.state == "open" and r.owner != self._membership.broker
+            number: known.record.owner
+            for number, known in self._catalog.records(topic).items()
+            if known.record.state == "open" and known.record.owner != self._membership.broker
         }
         for number in far.segments.keys() - owners.keys():
             del far.segments[number]

@@ -169,14 +169,14 @@ class Everywhere:
     async def _know_predecessors(self, topic: Topic) -> None:
         """The watch may be behind what was looked up of single segments."""
         records = self._catalog.records(topic)
-        if any(before not in records for record, _ in records.values() for before in record.predecessors):
+        if any(before not in records for known in records.values() for before in known.record.predecessors):
             await self._catalog.reread(topic)
 
     async def _with_sizes(self, topic: Topic, standing: dict[int, Position]) -> dict[int, Position]:
         """The same with the sizes of sealed segments."""
 
         async def sized(position: Position) -> Position:
-            if self._catalog.segment(topic, position.segment)[0].state == "open" or not position.end:
+            if self._catalog.segment(topic, position.segment).record.state == "open" or not position.end:
                 return position
             segment = await self._ownership.opened(topic, position.segment)
             return await self._position(segment, sizes=True)

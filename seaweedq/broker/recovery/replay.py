@@ -90,7 +90,7 @@ class Replay:
         async def append(place: Place) -> int:
             name, segment = place
             topic = self._live(name, segment)
-            if topic is None or self._catalog.segment(topic, segment)[0].owner != broker:
+            if topic is None or self._catalog.segment(topic, segment).record.owner != broker:
                 return 0
             return await self._append(topic, segment, rows[place])
 
@@ -107,7 +107,7 @@ class Replay:
         return topic
 
     async def _append(self, topic: Topic, segment: int, frames: list[Frame]) -> int:
-        record, _ = self._catalog.segment(topic, segment)
+        record = self._catalog.segment(topic, segment).record
         source = Source.of(topic.name, segment, record, topic.layout)
         chain = Chain(self._store, topic.name, segment)
         await chain.open()

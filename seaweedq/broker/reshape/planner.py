@@ -56,7 +56,7 @@ class Planner:
         there = await self._coordination.get(path)
         first = keys.COUNTERS.decode(there.value).next if there else 0
         intent = intents.intent_of(records, segments, points, first, owners)
-        if len({records[number][0].owner for number in segments}) > 1:
+        if len({records[number].record.owner for number in segments}) > 1:
             raise NotOwner(f"segments {list(segments)} of {topic.name!r} have different owners")
         transaction = intents.plan(topic, records, intent)
         counter = Put(path, keys.COUNTERS.encode(Counter(first + len(intent.successors))))

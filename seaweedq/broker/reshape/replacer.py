@@ -84,13 +84,13 @@ class Replacer:
             await self._look(topic, intent)
             return None
         reach("reshape.committed")
-        return self._catalog.segment(topic, intent.segments[0])[0].intent
+        return self._catalog.segment(topic, intent.segments[0]).record.intent
 
     def _is_mine(self, topic: Topic, intent: Intent) -> bool:
         """Whether all its segments have this very intent, and this broker."""
         mine = self._ownership.broker
         records = self._catalog.records(topic)
-        return intents.locks(records, intent) and all(records[n][0].owner == mine for n in intent.segments)
+        return intents.locks(records, intent) and all(records[n].record.owner == mine for n in intent.segments)
 
     async def _replace(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> bool:
         """Write that the segments are sealed, and that their successors are open. False: something has changed."""
@@ -139,7 +139,7 @@ class Replacer:
 
     def _owner_to_be(self, successor: Successor) -> str:
         """Who was planned, as long as it lives and takes more; else this broker; else any other one that takes more."""
-        brokers = {broker: record.takes_more for broker, (record, _) in self._roster.brokers.items()}
+        brokers = {broker: known.record.takes_more for broker, known in self._roster.brokers.items()}
         mine = self._ownership.broker
         willing = [broker for broker in (successor.owner, mine, *sorted(brokers)) if broker and brokers.get(broker)]
         return willing[0] if willing else mine
@@ -161,7 +161,7 @@ class Replacer:
         return True
 
     def _owner(self, topic: Topic, number: int) -> str | None:
-        return self._catalog.segment(topic, number)[0].owner
+        return self._catalog.segment(topic, number).record.owner
 
     async def _look(self, topic: Topic, intent: Intent) -> None:
         await self._catalog.look_at(topic, intent.segments)

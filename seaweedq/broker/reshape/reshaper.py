@@ -64,7 +64,7 @@ class Reshaper:
             topic = self._catalog.find(name)
             if topic is None or topic.record.incarnation != incarnation or topic.record.state == "deleting":
                 continue
-            record, _ = self._catalog.segment(topic, number)
+            record = self._catalog.segment(topic, number).record
             if record.intent is None or record.owner != self._ownership.broker:
                 continue
             key = (topic, record.intent.id)

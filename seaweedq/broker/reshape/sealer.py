@@ -52,7 +52,7 @@ class Sealer:
         have been lost."""
         for topic, number in self._ownership.locks.held(self._holder):
             known = self._catalog.records(topic).get(number)
-            if known is None or known[0].owner != self._ownership.broker:
+            if known is None or known.record.owner != self._ownership.broker:
                 self._ownership.locks.release(topic, [number], self._holder)
 
     async def flush_ahead(self, segment: OpenSegment) -> None:

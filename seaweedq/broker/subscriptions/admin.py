@@ -17,7 +17,7 @@ import pyarrow as pa
 from seaweedq.broker.read.remote_reader import Readables
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.read.topic_positions import Everywhere
-from seaweedq.broker.subscriptions.assignment import Held, Succession, key_of
+from seaweedq.broker.subscriptions.assignment import Succession, key_of
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.subscription import Backlog, Subscription
 from seaweedq.broker.topics.catalog import Topic
@@ -28,6 +28,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SubscriptionNotFound
 from seaweedq.failpoints import reach
 
@@ -98,7 +99,7 @@ class SubscriptionAdmin:
             await self._make(topic, name, held, starts)
         return True
 
-    async def _make(self, topic: Topic, name: str, held: Held, starts: dict[int, int]) -> None:
+    async def _make(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord], starts: dict[int, int]) -> None:
         unchanged = [Compare(key_of(topic, name), held.revision)]
         cursors = [
             Put(
@@ -130,7 +131,7 @@ class SubscriptionAdmin:
             self._dispatcher.forget(topic, name)
             await self._finish(topic, name, held)
 
-    async def _finish(self, topic: Topic, name: str, held: Held) -> None:
+    async def _finish(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> None:
         """Remove the cursors, and then the record, of one that is `deleting`."""
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
         unchanged = [Compare(key_of(topic, name), held.revision)]

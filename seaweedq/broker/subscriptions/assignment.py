@@ -11,8 +11,6 @@ cursors, which are read after the transaction; the epoch, one higher, keeps a re
 anything. A dispatcher that lives lets go by itself: all its acks are in the cursors before the record names nobody.
 """
 
-from typing import NamedTuple
-
 import msgspec
 
 from seaweedq.balancer.placement import Host, successor_of
@@ -22,17 +20,11 @@ from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import SubscriptionRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SubscriptionNotFound
 from seaweedq.failpoints import reach
 
 KNOWN = 100_000  # dispatchers that are remembered
-
-
-class Held(NamedTuple):
-    """A subscription's record, and its revision."""
-
-    record: SubscriptionRecord
-    revision: int
 
 
 class Succession:
@@ -72,15 +64,15 @@ class Succession:
 
     def heir(self, topic: Topic, name: str) -> str:
         """Who would take over; this broker where all are about to leave."""
-        hosts = [Host(broker, r.zone, not r.takes_more) for broker, (r, _) in self._roster.brokers.items()]
+        hosts = [Host(b, known.record.zone, not known.record.takes_more) for b, known in self._roster.brokers.items()]
         return successor_of(f"{topic.name}/{topic.record.incarnation}/{name}", hosts) or self._membership.broker
 
-    async def read(self, topic: Topic, name: str) -> Held | None:
+    async def read(self, topic: Topic, name: str) -> Versioned[SubscriptionRecord] | None:
         """The record as it is now."""
         there = await self._coordination.get(key_of(topic, name))
-        return Held(keys.SUBSCRIPTIONS.decode(there.value), there.revision) if there else None
+        return keys.SUBSCRIPTIONS.read(there) if there else None
 
-    async def take(self, topic: Topic, name: str) -> Held:
+    async def take(self, topic: Topic, name: str) -> Versioned[SubscriptionRecord]:
         """Become the dispatcher of an active subscription, in a new epoch. Raises SubscriptionNotFound, NotOwner."""
         there = await self.read(topic, name)
         if there is None or there.record.state != "active":
@@ -97,14 +89,16 @@ class Succession:
             [Compare(key_of(topic, name), there.revision), *compares],
         )
 
-    async def claim(self, topic: Topic, name: str, record: SubscriptionRecord, before: Held | None) -> Held:
+    async def claim(
+        self, topic: Topic, name: str, record: SubscriptionRecord, before: Versioned[SubscriptionRecord] | None
+    ) -> Versioned[SubscriptionRecord]:
         """Write a record of this broker's in place of what was there before. Raises NotOwner where it has changed."""
         compares = await self.free(before.record if before else None)
         mine = msgspec.structs.replace(record, dispatcher=self._membership.broker)
         revision = before.revision if before else 0
         return await self.write(topic, name, mine, [Compare(key_of(topic, name), revision), *compares])
 
-    async def release(self, topic: Topic, name: str, held: Held) -> None:
+    async def release(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> None:
         """Dispatch no more; all acks are in the cursors. Raises CoordinationUnavailable: perhaps it is done."""
         record = msgspec.structs.replace(held.record, dispatcher=None)
         reach("dispatch.release")
@@ -112,13 +106,15 @@ class Succession:
         await self._coordination.commit([Compare(key, held.revision)], [Put(key, keys.SUBSCRIPTIONS.encode(record))])
         self.doubt(topic, name)
 
-    async def write(self, topic: Topic, name: str, record: SubscriptionRecord, compares: list[Compare]) -> Held:
+    async def write(
+        self, topic: Topic, name: str, record: SubscriptionRecord, compares: list[Compare]
+    ) -> Versioned[SubscriptionRecord]:
         """Write the record if all of it holds. Raises NotOwner."""
         put = Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(record))
         revision = await self._coordination.commit(compares, [put])
         if revision is None:
             raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
-        return Held(record, revision)
+        return Versioned(record, revision)
 
     async def free(self, record: SubscriptionRecord | None) -> list[Compare]:
         """What must hold for this broker to dispatch after the one that `record` names. Raises NotOwner: not yet."""

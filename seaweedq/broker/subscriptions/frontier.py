@@ -22,7 +22,7 @@ class Frontier:
     def __init__(self, records: Records, acked_to: AckedTo, done: Collection[int] = ()) -> None:
         self.done = {number for number in done if number in records}
         for number in sorted(records):
-            if is_acked(records[number][0], acked_to(number)) and self._is_due(records, number):
+            if is_acked(records[number].record, acked_to(number)) and self._is_due(records, number):
                 self.done.add(number)
         self.open = {n: None for n in sorted(records) if n not in self.done and self._is_due(records, n)}
 
@@ -33,7 +33,7 @@ class Frontier:
         reached = [number for number in self.open if _has_ended(records, number, acked_to)]
         while reached:
             number = reached.pop()
-            successors = records[number][0].successors if number in records else ()
+            successors = records[number].record.successors if number in records else ()
             if number not in records or any(successor not in records for successor in successors):
                 complete = False
                 continue
@@ -47,7 +47,7 @@ class Frontier:
         return complete
 
     def _is_due(self, records: Records, number: int) -> bool:
-        return all(before in self.done or before not in records for before in records[number][0].predecessors)
+        return all(before in self.done or before not in records for before in records[number].record.predecessors)
 
     def has_ended(self, records: Records, acked_to: AckedTo) -> bool:
         """Whether `advance` has something to take in."""
@@ -55,7 +55,7 @@ class Frontier:
 
 
 def _has_ended(records: Records, number: int, acked_to: AckedTo) -> bool:
-    return number not in records or is_acked(records[number][0], acked_to(number))
+    return number not in records or is_acked(records[number].record, acked_to(number))
 
 
 def is_acked(record: SegmentRecord, acked_to: int) -> bool:

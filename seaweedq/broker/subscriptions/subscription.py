@@ -13,12 +13,12 @@ import msgspec
 
 from seaweedq.broker.log.intervals import Run
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.subscriptions.assignment import Held
 from seaweedq.broker.subscriptions.delivery import Delivery, Judged, Lease
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
 
 
@@ -118,9 +118,9 @@ class Subscription:
         return min((c.pin for c in self.cursors.values() if c.pin is not None), default=None)
 
     @property
-    def held(self) -> Held:
+    def held(self) -> Versioned[SubscriptionRecord]:
         """Its record, as it was taken."""
-        return Held(self.record, self.revision)
+        return Versioned(self.record, self.revision)
 
     def check(self) -> None:
         """Raises what closed it."""
@@ -148,10 +148,10 @@ class Subscription:
         end = max(end, acked_to)
         return Backlog(segment, acked_to, end, max(0, end - acked_to - found.delivery.acked.size))
 
-    def judge_done(self, known: tuple[SegmentRecord, int] | None, segment: int, offsets: Sequence[int]) -> Judged:
-        """What an ack means in a segment that has no cursor here, and this record and revision: of one that is done all
+    def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Sequence[int]) -> Judged:
+        """What an ack means in a segment that has no cursor here, and this record: of one that is done all
         is acked, of another one nothing was delivered."""
-        end = known[0].end_offset if known and segment in self.frontier.done else 0
+        end = known.record.end_offset if known and segment in self.frontier.done else 0
         unknown = sorted({offset for offset in offsets if offset >= (end or 0)})
         return Judged(known=len(set(offsets)) - len(unknown), unknown=unknown)
 

@@ -12,10 +12,12 @@ import numpy as np
 
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.bounds import Bounds
+from seaweedq.broker.topics.segment_records import Records
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import SegmentRecord, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import NotOwner, NotReady, SegmentNotFound, TopicBeingDeleted, TopicNotFound
 from seaweedq.segments.keyrange import KeyRange, tiles_key_space
@@ -34,9 +36,10 @@ class Routing(Bounds):
     opened: list[OpenSegment | None]
 
     @staticmethod
-    def of(records: Mapping[int, tuple[SegmentRecord, int]], opened: Mapping[int, OpenSegment]) -> "Routing":
-        """Where rows go as these records, each with its revision, say."""
-        parts = sorted((low, n) for n, (record, _) in records.items() if record.state == "open" for low in record.parts)
+    def of(records: Records, opened: Mapping[int, OpenSegment]) -> "Routing":
+        """Return where rows go as these records say."""
+        open_ = [(number, known.record) for number, known in records.items() if known.record.state == "open"]
+        parts = sorted((low, number) for number, record in open_ for low in record.parts)
         lows = np.array([low for low, _ in parts], dtype=np.int32)
         return Routing(lows, [number for _, number in parts], [opened.get(number) for _, number in parts])
 
@@ -61,14 +64,14 @@ class Topic:
     routing: Routing | None = None
     moved: Signal = field(default_factory=Signal)  # a segment's record has changed
 
-    def regroup(self, segment: int, now: tuple[SegmentRecord, int] | None) -> None:
+    def regroup(self, segment: int, now: Versioned[SegmentRecord] | None) -> None:
         """A segment's record has changed: routes are looked up anew, and one that another broker has is let go."""
         self.routing = None
         opened = self.opened.get(segment)
-        if opened and now and now[0].owner != opened.owner:
+        if opened and now and now.record.owner != opened.owner:
             del self.opened[segment]
-            fate = f"is owned by {now[0].owner}" if now[0].owner else "is sealed"
-            opened.close(NotOwner(f"segment {segment} of {self.name!r} {fate}", owner=now[0].owner))
+            fate = f"is owned by {now.record.owner}" if now.record.owner else "is sealed"
+            opened.close(NotOwner(f"segment {segment} of {self.name!r} {fate}", owner=now.record.owner))
         self.moved.wake()
         self.signal.wake()
 
@@ -91,7 +94,7 @@ class Catalog:
         self._coordination = coordination
         self._closed = closed  # told of a topic that is gone or being deleted
         self._topics: dict[str, Topic] = {}
-        self._segments: dict[str, dict[int, tuple[SegmentRecord, int]]] = {}  # by topic/incarnation
+        self._segments: dict[str, dict[int, Versioned[SegmentRecord]]] = {}  # by topic/incarnation
         self._owners: dict[str | None, set[SegmentKey]] = {}  # open segments by owner
         self._locked: set[SegmentKey] = set()  # those with an intent
         self.locking = Signal()  # a segment has got an intent, or another one
@@ -125,9 +128,9 @@ class Catalog:
     def segments(self, topic: Topic) -> dict[int, SegmentRecord]:
         """The topic's segments by id."""
         known = self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
-        return {segment: record for segment, (record, _) in sorted(known.items())}
+        return {segment: known[segment].record for segment in sorted(known)}
 
-    def records(self, topic: Topic) -> Mapping[int, tuple[SegmentRecord, int]]:
+    def records(self, topic: Topic) -> Records:
         """The topic's segments by id, each with its revision."""
         return self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
 
@@ -170,9 +173,9 @@ class Catalog:
             raise NotReady(f"the open segments of topic {topic.name!r} do not cover all keys at the moment; try again")
 
     def _is_whole(self, topic: Topic) -> bool:
-        return tiles_key_space(KeyRange(r.low, r.high) for r, _ in self.records(topic).values() if r.state == "open")
+        return tiles_key_space(KeyRange(r.low, r.high) for r in self.segments(topic).values() if r.state == "open")
 
-    def segment(self, topic: Topic, segment: int) -> tuple[SegmentRecord, int]:
+    def segment(self, topic: Topic, segment: int) -> Versioned[SegmentRecord]:
         """A segment's record and its revision. Raises SegmentNotFound."""
         known = self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
         if segment not in known:
@@ -238,14 +241,15 @@ class Catalog:
         known = self._segments.setdefault(f"{name}/{incarnation}", {})
         key = (name, incarnation, segment)
         self._locked.discard(key)
-        if segment in known and known[segment][0].state == "open":
-            self._disown(known[segment][0].owner, key)
+        if segment in known and known[segment].record.state == "open":
+            self._disown(known[segment].record.owner, key)
         if change.value is None:
             known.pop(segment, None)
             if not known:
                 del self._segments[f"{name}/{incarnation}"]
         else:
-            known[segment] = record, _ = (keys.SEGMENTS.decode(change.value), change.revision)
+            record = keys.SEGMENTS.decode(change.value)
+            known[segment] = Versioned(record, change.revision)
             if record.state == "open":
                 self._owners.setdefault(record.owner, set()).add(key)
             if record.intent:

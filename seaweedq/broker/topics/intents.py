@@ -55,9 +55,9 @@ def intent_of(
     """
     for number in segments:
         _check_free(records, number)
-    ordered = sorted(segments, key=lambda number: records[number][0].low)
+    ordered = sorted(segments, key=lambda number: records[number].record.low)
     _check_adjacent(records, ordered)
-    whole = KeyRange(records[ordered[0]][0].low, records[ordered[-1]][0].high)
+    whole = KeyRange(records[ordered[0]].record.low, records[ordered[-1]].record.high)
     if len(points) >= MAX_SUCCESSORS:
         raise InvalidRequest(
             f"the change would make {len(points) + 1} successors; at most {MAX_SUCCESSORS} are possible"
@@ -101,10 +101,10 @@ def finish(
     ids = tuple(successor.id for successor in intent.successors)
     writes = {
         number: replace(
-            records[number][0],
+            records[number].record,
             state="sealed",
             owner=None,
-            successors=_within(records[number][0], intent),
+            successors=_within(records[number].record, intent),
             end_offset=ended.offsets[number],
             sealed_us=ended.at_us,
             intent=None,
@@ -113,7 +113,7 @@ def finish(
     }
     state: Literal["open"] = "open"
     for one in intent.successors:
-        before = tuple(n for n in intent.segments if records[n][0].low < one.high and one.low < records[n][0].high)
+        before = tuple(n for n in intent.segments if _overlaps(records[n].record, one))
         owner, cuts = successors[one.id]
         writes[one.id] = SegmentRecord(one.low, one.high, state, before, (), owner, None, ended.at_us, cuts=cuts)
     absent = tuple(Compare(_key(topic, number), 0) for number in ids)
@@ -126,13 +126,13 @@ def finish(
 
 def locks(records: Records, intent: Intent) -> bool:
     """Whether all its segments have this very intent, as these records say."""
-    return all(number in records and records[number][0].intent == intent for number in intent.segments)
+    return all(number in records and records[number].record.intent == intent for number in intent.segments)
 
 
 def _check_free(records: Records, number: int) -> None:
     if number not in records:
         raise SegmentNotFound(f"the topic has no segment {number}", segment=number)
-    record, _ = records[number]
+    record = records[number].record
     if record.state != "open":
         raise SegmentConflict(
             f"segment {number} is sealed; its successors are {list(record.successors)}",
@@ -152,12 +152,12 @@ def _check_adjacent(records: Records, ordered: list[int]) -> None:
             f"segments are {list(ordered)[:40]}; name at least 1 and at most {MAX_SUCCESSORS} different ones"
         )
     for left, right in pairwise(ordered):
-        if records[left][0].high != records[right][0].low:
+        if records[left].record.high != records[right].record.low:
             raise InvalidRequest(
-                f"segment {left} ends at key hash {records[left][0].high}, but segment {right} begins at "
-                f"{records[right][0].low}: only segments with adjacent key ranges can be merged"
+                f"segment {left} ends at key hash {records[left].record.high}, but segment {right} begins at "
+                f"{records[right].record.low}: only segments with adjacent key ranges can be merged"
             )
-    if (parts := sum(len(records[number][0].parts) for number in ordered)) > MAX_PARTS:
+    if (parts := sum(len(records[number].record.parts) for number in ordered)) > MAX_PARTS:
         raise SegmentConflict(
             f"segments {list(ordered)} would merge into one with {parts} producer tables; at most {MAX_PARTS} are "
             "possible; try again when more producers have been idle for a day",
@@ -166,19 +166,23 @@ def _check_adjacent(records: Records, ordered: list[int]) -> None:
 
 
 def _within(record: SegmentRecord, intent: Intent) -> tuple[int, ...]:
-    return tuple(one.id for one in intent.successors if one.low < record.high and record.low < one.high)
+    return tuple(one.id for one in intent.successors if _overlaps(record, one))
+
+
+def _overlaps(record: SegmentRecord, successor: Successor) -> bool:
+    return record.low < successor.high and successor.low < record.high
 
 
 def _written(topic: Topic, records: Records, intent: Intent, now: Intent | None) -> Transaction:
     writes = [
-        Put(_key(topic, number), keys.SEGMENTS.encode(replace(records[number][0], intent=now)))
+        Put(_key(topic, number), keys.SEGMENTS.encode(replace(records[number].record, intent=now)))
         for number in intent.segments
     ]
     return Transaction(_unchanged(topic, records, intent), tuple(writes))
 
 
 def _unchanged(topic: Topic, records: Records, intent: Intent) -> tuple[Compare, ...]:
-    return tuple(Compare(_key(topic, number), records[number][1]) for number in intent.segments)
+    return tuple(Compare(_key(topic, number), records[number].revision) for number in intent.segments)
 
 
 def _key(topic: Topic, number: int) -> str:

@@ -50,13 +50,13 @@ class Ownership:
     def has(self, topic: Topic, segment: int) -> bool:
         """Whether the segment is this broker's to serve, as far as it knows: its own, or sealed, which is anybody's.
         Raises SegmentNotFound."""
-        record, _ = self._catalog.segment(topic, segment)
+        record = self._catalog.segment(topic, segment).record
         return record.owner == self._membership.broker or record.state == "sealed"
 
     def record(self, topic: Topic, segment: int) -> SegmentRecord | None:
         """What is known of a segment."""
         found = self._catalog.records(topic).get(segment)
-        return found[0] if found else None
+        return found.record if found else None
 
     async def routing(self, topic: Topic) -> Routing:
         """Where the topic's rows go. Raises NotReady, TopicBeingDeleted."""
@@ -78,7 +78,7 @@ class Ownership:
             await self._catalog.look(topic.name, segment)
         found = await self.open(topic, segment) or await self.open(topic, segment)  # its record may change meanwhile
         if found is None:
-            owner = self._catalog.segment(topic, segment)[0].owner
+            owner = self._catalog.segment(topic, segment).record.owner
             raise NotOwner(f"segment {segment} of {topic.name!r} is owned by {owner}", owner=owner)
         return found
 
@@ -101,7 +101,7 @@ class Ownership:
             return  # it may have been written to since
         if segment in topic.opened or (topic, segment) in self._openings:
             return
-        record, _ = self._catalog.segment(topic, segment)
+        record = self._catalog.segment(topic, segment).record
         chain = Chain(self._store, topic.name, segment)
         chain.begin()
         source = Source.of(topic.name, segment, record, topic.layout)
@@ -116,7 +116,7 @@ class Ownership:
 
     async def _open_once(self, topic: Topic, segment: int) -> OpenSegment | None:
         async with self._places:
-            _, revision = self._catalog.segment(topic, segment)
+            revision = self._catalog.segment(topic, segment).revision
             opened = await self._open(topic, segment)
         if not self._is_still(topic, segment, revision):
             return None
@@ -128,10 +128,10 @@ class Ownership:
     def _is_still(self, topic: Topic, number: int, revision: int) -> bool:
         """Whether a chain that was read since that revision is still ours to write: a segment on its way to another
         broker is not opened, and one that has been away has a longer chain by now."""
-        return self.locks.holder(topic, number) is None and self._catalog.segment(topic, number)[1] == revision
+        return self.locks.holder(topic, number) is None and self._catalog.segment(topic, number).revision == revision
 
     async def _open(self, topic: Topic, number: int) -> OpenSegment:
-        record, _ = self._catalog.segment(topic, number)
+        record = self._catalog.segment(topic, number).record
         chain = Chain(self._store, topic.name, number)
         try:
             await chain.open()

@@ -61,7 +61,7 @@ class SegmentMover:
         mine, taken = self._ownership.broker, self._ownership.locks
         if target == mine or not self._roster.alive(target) or taken.holder(topic, segment):
             return False
-        record, _ = self._catalog.segment(topic, segment)
+        record = self._catalog.segment(topic, segment).record
         if record.owner != mine:
             return False
         if not committed and record.intent and record.intent.state == "committed":
@@ -102,16 +102,18 @@ class SegmentMover:
         """Take messages again: the segment is still this broker's."""
         self._ownership.locks.release(topic, [segment], holder)
         topic.routing = None
-        intent = self._catalog.segment(topic, segment)[0].intent
+        intent = self._catalog.segment(topic, segment).record.intent
         if (opened := topic.opened.get(segment)) and not (intent and intent.state == "committed"):
             opened.reopen()
         topic.moved.wake()
 
     async def _hand_over(self, topic: Topic, segment: int, target: str) -> bool:
         """Write the new owner: whether it is the owner now."""
-        record, revision = self._catalog.segment(topic, segment)
+        known = self._catalog.segment(topic, segment)
+        record = known.record
         key = keys.SEGMENTS.key(topic.name, topic.record.incarnation, segment)
-        compares = [Compare(key, revision), self._ownership.compare(), self._roster.compare(target)]
+        unchanged = Compare(key, known.revision)
+        compares = [unchanged, self._ownership.compare(), self._roster.compare(target)]
         records, intent = self._catalog.records(topic), record.intent
         undone = Transaction((), ())
         if intent and intent.state == "planned":
@@ -124,8 +126,8 @@ class SegmentMover:
         try:
             done = await self._catalog.commit([*compares, *undone.compares], [given, *others]) is not None
         except CoordinationUnavailable:
-            await self._be_sure(topic, segment, Put(key, keys.SEGMENTS.encode(record)), Compare(key, revision))
-            done = self._catalog.segment(topic, segment)[0].owner == target
+            await self._be_sure(topic, segment, Put(key, keys.SEGMENTS.encode(record)), unchanged)
+            done = self._catalog.segment(topic, segment).record.owner == target
         if not done:
             await self._catalog.look(topic.name, segment)
         return done
@@ -136,7 +138,7 @@ class SegmentMover:
             try:
                 if await self._catalog.commit([unchanged, self._ownership.compare()], [again]) is None:
                     await self._catalog.look(topic.name, segment)
-                    if self._catalog.segment(topic, segment)[1] == unchanged.revision:
+                    if self._catalog.segment(topic, segment).revision == unchanged.revision:
                         raise NotOwner("this broker's lease has expired")
                 return
             except CoordinationUnavailable:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.versioned import Versioned
 
-Records = Mapping[int, tuple[SegmentRecord, int]]  # by segment: the record, and its revision in coordination
+Records = Mapping[int, Versioned[SegmentRecord]]  # by segment
 
 
 def starts_at(records: Records, ends: Mapping[int, int], found: Mapping[int, int]) -> dict[int, int]:
@@ -16,7 +17,7 @@ def starts_at(records: Records, ends: Mapping[int, int], found: Mapping[int, int
     starts: dict[int, int] = {}
     reached: set[int] = set()
     for number in sorted(found):
-        behind = any(before in reached for before in records[number][0].predecessors)
+        behind = any(before in reached for before in records[number].record.predecessors)
         starts[number] = 0 if behind else found[number]
         if behind or starts[number] < ends[number]:
             reached.add(number)

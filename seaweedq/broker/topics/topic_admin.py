@@ -126,7 +126,7 @@ class TopicAdmin:
     def _hosts(self) -> list[str]:
         """The brokers that get new segments, this one first."""
         mine = self._membership.broker
-        others = sorted(b for b, (record, _) in self._roster.brokers.items() if b != mine and record.takes_more)
+        others = sorted(b for b, known in self._roster.brokers.items() if b != mine and known.record.takes_more)
         return [mine, *others[:HOSTS]]
 
     async def change(self, topic: Topic, config: TopicConfig) -> bool:

@@ -8,10 +8,10 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.coordination.transactions import entries
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, UploadNotFound
 
 PAGE = 200  # records read at a time
-Found = tuple[UploadRecord, int]
 
 
 class UploadRecords:
@@ -31,7 +31,7 @@ class UploadRecords:
             await self._catalog.look(topic.name)
             self._catalog.check(topic)
 
-    async def look(self, topic: Topic, upload: str) -> Found:
+    async def look(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
         """One of this very topic, whatever its state, and its revision. Raises UploadNotFound, and NotReady where it is
         of a topic of that name that this broker has not heard of yet."""
         incarnation = incarnation_of(upload)
@@ -44,26 +44,26 @@ class UploadRecords:
         there = await self._coordination.get(key_of(topic, upload))
         if there is None:
             raise not_found(topic, upload)
-        return keys.UPLOADS.decode(there.value), there.revision
+        return keys.UPLOADS.read(there)
 
     async def change(
         self,
         topic: Topic,
         upload: str,
         decide: Callable[[UploadRecord], UploadRecord],
-        found: Found | None = None,
-    ) -> Found:
+        found: Versioned[UploadRecord] | None = None,
+    ) -> Versioned[UploadRecord]:
         """Bring a record to what `decide` makes of it, as it is now (pure; what it raises, this raises). `found` saves
         a look. Raises UploadNotFound."""
         while True:
-            record, revision = found or await self.look(topic, upload)
-            wanted = decide(record)
-            if wanted == record:
-                return record, revision
-            key = key_of(topic, upload)
-            changed = await self._coordination.commit([Compare(key, revision)], [Put(key, keys.UPLOADS.encode(wanted))])
+            found = found or await self.look(topic, upload)
+            wanted = decide(found.record)
+            if wanted == found.record:
+                return found
+            put = Put(key_of(topic, upload), keys.UPLOADS.encode(wanted))
+            changed = await self._coordination.commit([Compare(put.key, found.revision)], [put])
             if changed:
-                return wanted, changed
+                return Versioned(wanted, changed)
             found = None
 
     def of(self, topic: Topic) -> AsyncIterator[Entry]:

@@ -9,7 +9,7 @@ import msgspec
 
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import rules as plan
-from seaweedq.broker.uploads.record_store import Found, UploadRecords
+from seaweedq.broker.uploads.record_store import UploadRecords
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.failpoints import reach
@@ -35,8 +35,7 @@ async def remove_topic(records: UploadRecords, store: PayloadStore, topic: Topic
     """Remove all uploads and payloads of a topic that is being deleted. Repeatable."""
     async for entry in records.of(topic):
         reach("delete.uploads")
-        found: Found = keys.UPLOADS.decode(entry.value), entry.revision
-        await records.change(topic, keys.UPLOADS.parse(entry.key)[2], plan.dead, found)
+        await records.change(topic, keys.UPLOADS.parse(entry.key)[2], plan.dead, keys.UPLOADS.read(entry))
     reach("delete.payloads")
     await clear_folder(store, topic.name, topic.record.incarnation + 1)
 

@@ -19,11 +19,12 @@ from seaweedq.broker.uploads import rules as plan
 from seaweedq.broker.uploads.broker_urls import OwnUrls
 from seaweedq.broker.uploads.digest_check import UploadCheck, check_digest
 from seaweedq.broker.uploads.open_quota import UploadCount
-from seaweedq.broker.uploads.record_store import Found, UploadRecords, not_found
+from seaweedq.broker.uploads.record_store import UploadRecords, not_found
 from seaweedq.broker.uploads.removal import clear, cleared, remove_topic
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.records import TopicConfig, UploadRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     InvalidUpload,
     UploadConflict,
@@ -89,17 +90,17 @@ class Uploads:
         plan.check_size(size, config, self._settings)
         return plan.part_bytes(size, multipart, self._store.presigns, self._settings)
 
-    async def find(self, topic: Topic, upload: str) -> Found:
+    async def find(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
         """An upload of this very topic, and its revision. Raises UploadNotFound, also for a removed one."""
-        record, revision = await self._records.look(topic, upload)
-        if record.state == "removed":
+        found = await self._records.look(topic, upload)
+        if found.record.state == "removed":
             raise not_found(topic, upload)
-        return record, revision
+        return found
 
     async def signed(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> SignedRequest:
         """Where an open upload's bytes go, as a whole. Raises UploadNotFound, UploadExpired, and UploadConflict for
         one that was published or comes in parts."""
-        record = record or (await self.find(topic, upload))[0]
+        record = record or (await self.find(topic, upload)).record
         expires_s = self._url_seconds(upload, record)
         if record.parts is not None:
             raise UploadConflict(
@@ -113,7 +114,7 @@ class Uploads:
         self, topic: Topic, upload: str, number: int, record: UploadRecord | None = None
     ) -> SignedRequest:
         """Where a part goes. Raises as `signed`, and InvalidRequest for a part that there is not."""
-        record = record or (await self.find(topic, upload))[0]
+        record = record or (await self.find(topic, upload)).record
         size, expires_s = plan.part_size(record, number), self._url_seconds(upload, record)
         assert record.parts is not None
         return await self._store.presign_part(record.name, record.parts, number, expires_s, size)
@@ -130,7 +131,7 @@ class Uploads:
         Raises what `chunks` raises, UploadNotFound, UploadExpired, UploadMismatch, and UploadConflict for other bytes
         than those that are there.
         """
-        record, _ = await self.find(topic, upload)
+        record = (await self.find(topic, upload)).record
         self._check_time(upload, record)
         if record.checked is None and not await self._is_there(record):
             return await self._store_first(topic, upload, record, chunks)
@@ -145,7 +146,7 @@ class Uploads:
 
     async def parts(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> list[Part]:
         """The parts that the store has. Raises UploadNotFound, UploadConflict for an upload that comes as a whole."""
-        record = record or (await self.find(topic, upload))[0]
+        record = record or (await self.find(topic, upload)).record
         plan.part_count(record)
         assert record.parts is not None
         try:
@@ -159,7 +160,7 @@ class Uploads:
 
         Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
         """
-        record, _ = await self.find(topic, upload)
+        record = (await self.find(topic, upload)).record
         if record.state != "open":
             return record
         self._check_time(upload, record)
@@ -174,13 +175,13 @@ class Uploads:
         """End an upload; one that is removed already is no error. Raises UploadNotFound, and UploadConflict where a
         message may name it."""
         found = await self._records.look(topic, upload)
-        record, revision = await self._records.change(topic, upload, plan.removed, found)
-        if found[0].state == "open":
+        removed = await self._records.change(topic, upload, plan.removed, found)
+        if found.record.state == "open":
             self._open.ended(topic)
         reach("upload.removed")
-        await clear(self._store, record)
+        await clear(self._store, removed.record)
         reach("upload.cleared")
-        await self._records.change(topic, upload, cleared, (record, revision))
+        await self._records.change(topic, upload, cleared, removed)
 
     async def claim(self, topic: Topic, upload: str, use: plan.Use = "published") -> Reference:
         """Publish an upload: from here its object stays as long as its topic. Any number of messages may name it until
@@ -188,7 +189,8 @@ class Uploads:
 
         Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
         """
-        record, revision = await self.find(topic, upload)
+        found = await self.find(topic, upload)
+        record = found.record
         self._check_time(upload, record)
         if record.state not in (use, "published"):
             digest = await self._check.digest(upload, record)
@@ -198,7 +200,7 @@ class Uploads:
             self._check_time(upload, record)
             reach("claim.checked")
             was, claimed = record.state, partial(_claimed, topic, upload, digest, use)
-            record, _ = await self._records.change(topic, upload, claimed, (record, revision))
+            record = (await self._records.change(topic, upload, claimed, found)).record
             if was == "open":
                 self._open.ended(topic)
             reach("claim.published")
@@ -226,7 +228,7 @@ class Uploads:
     async def _note(self, topic: Topic, upload: str, digest: str) -> UploadRecord:
         """The object has this digest. One that came after its upload was removed goes again."""
         try:
-            return (await self._records.change(topic, upload, partial(_checked, topic, upload, digest)))[0]
+            return (await self._records.change(topic, upload, partial(_checked, topic, upload, digest))).record
         except UploadNotFound:
             await self._drop_if_removed(topic, upload)
             raise
@@ -245,7 +247,7 @@ class Uploads:
         reach("upload.joined")
 
     async def _drop_if_removed(self, topic: Topic, upload: str) -> None:
-        record, _ = await self._records.look(topic, upload)
+        record = (await self._records.look(topic, upload)).record
         if record.state == "removed":
             await clear(self._store, record)
             raise not_found(topic, upload)

@@ -48,13 +48,13 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
         lock = FolderLock(dead.settings.home, Disk())  # as a process does that stands still
         lock.acquire()
         await until(lambda: said("can not be reached"))
-        record, revision = leader.roster.journals[broker]
+        journal = leader.roster.journals[broker]
         for _ in range(3):
-            assert not await leader.recovery.recover(broker, record, revision)
+            assert not await leader.recovery.recover(broker, journal.record, journal.revision)
         assert said("can not be reached") == 1
         if end == "reached again":
             lock.release()
-            assert await leader.recovery.recover(broker, record, revision)
+            assert await leader.recovery.recover(broker, journal.record, journal.revision)
         else:
             await together.coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
         await until(lambda: said(end))

@@ -22,7 +22,7 @@ async def test_publishes_after_a_split_ask_the_store_nothing(tmp_path: Path) -> 
         await here.until_sealed(0)
         await here.more(20)
         topic = owner.catalog.topic("t")
-        successors = owner.catalog.segment(topic, 0)[0].successors
+        successors = owner.catalog.segment(topic, 0).record.successors
         assert [topic.opened[number].chain.last for number in successors] == [None, None]
         folders = tuple(f"topics/t/segment={number}/" for number in successors)
         assert [one for one in asked if one.startswith(("before list", "before open")) and one.endswith(folders)] == []
@@ -34,7 +34,7 @@ async def test_what_somebody_may_have_written_to_is_opened_at_the_store(tmp_path
         topic = owner.catalog.topic("t")
         opened = await owner.ownership.opened(topic, 0)
         del topic.opened[0]
-        _, revision = owner.catalog.segment(topic, 0)
+        revision = owner.catalog.segment(topic, 0).revision
         tables = [ProducerTables.empty(0, opened.source.key_range)]
         owner.ownership.begin(topic, 0, revision - 1, tables)
         assert 0 not in topic.opened, "its record has changed since"

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from seaweedq.api.internal.change_requests import stage
 from seaweedq.broker.broker import Broker
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers.changing import TOPIC, ask, at, make, records, refused
 from tests.support.brokers.deaf import deaf
@@ -182,4 +183,4 @@ OPEN = SegmentRecord(0, 5, "open", (), (), "b", None, 1, intent=INTENT)
 )
 def test_how_far_an_intent_has_come(changes: dict[int, dict[str, Any]], expected: str) -> None:
     numbers = {1, 2} | changes.keys()
-    assert stage({n: (replace(OPEN, **changes.get(n, {})), 1) for n in numbers}, INTENT) == expected
+    assert stage({n: Versioned(replace(OPEN, **changes.get(n, {})), 1) for n in numbers}, INTENT) == expected

@@ -9,6 +9,7 @@ import pytest
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers.changing import ask, at, make, records, refused
 from tests.support.brokers.in_process_cluster import InLoop, in_loop
@@ -119,8 +120,10 @@ async def test_segments_with_too_many_parts_are_not_merged(together: InLoop) -> 
 async def test_a_name_that_several_brokers_have_means_none_of_them(together: InLoop) -> None:
     one, two = together.brokers
     await make(one)
-    record, revision = one.roster.brokers[two.membership.broker]
-    one.roster.brokers[two.membership.broker] = msgspec.structs.replace(record, name="b0"), revision
+    known = one.roster.brokers[two.membership.broker]
+    one.roster.brokers[two.membership.broker] = Versioned(
+        msgspec.structs.replace(known.record, name="b0"), known.revision
+    )
     async with at(together, one) as http:
         told = refused(await ask(http, 0, "move", {"to": "b0"}), 422, "invalid-request", "2 brokers", "'b0'")
         assert told["brokers"] == sorted(broker.membership.broker for broker in (one, two))
@@ -130,8 +133,10 @@ async def test_a_name_that_several_brokers_have_means_none_of_them(together: InL
 async def test_a_broker_that_drains_is_given_nothing(together: InLoop) -> None:
     one, two = together.brokers
     await make(one)
-    record, revision = one.roster.brokers[two.membership.broker]
-    one.roster.brokers[two.membership.broker] = msgspec.structs.replace(record, draining=True), revision
+    known = one.roster.brokers[two.membership.broker]
+    one.roster.brokers[two.membership.broker] = Versioned(
+        msgspec.structs.replace(known.record, draining=True), known.revision
+    )
     async with at(together, one) as http:
         refused(await ask(http, 0, "move", {"to": "b1"}), 422, "invalid-request", "draining")
     assert records(one)[0].owner == one.membership.broker

@@ -196,12 +196,15 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
     assert await one.mover.move(topic, 1, theirs)
     records = one.catalog.records(topic)
     first = 2
-    half, whole = records[0][0].high, records[1][0].high
+    half, whole = records[0].record.high, records[1].record.high
     intent = Intent(first, "committed", (0, 1), (Successor(2, 0, half + 9), Successor(3, half + 9, whole)))
     lose(cluster, lambda record: is_committed(record) and record.owner == mine, happens)
     writes = [
-        Put(keys.SEGMENTS.key("t", topic.record.incarnation, n), keys.SEGMENTS.encode(replace(r, intent=intent)))
-        for n, (r, _) in records.items()
+        Put(
+            keys.SEGMENTS.key("t", topic.record.incarnation, n),
+            keys.SEGMENTS.encode(replace(known.record, intent=intent)),
+        )
+        for n, known in records.items()
     ]
     cluster.coordination.after, after = nothing, cluster.coordination.after
     cluster.coordination.before, before = nothing, cluster.coordination.before

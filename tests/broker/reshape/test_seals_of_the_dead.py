@@ -54,7 +54,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
             chain = Chain(together.store, "t", 0)
             await chain.open()
             if not fenced and chain.end == 0:  # a recovery has put its first entry; a second one is to follow
-                record, _ = broker.catalog.segment(topic, 0)
+                record = broker.catalog.segment(topic, 0).record
                 await recovery._append_entry(Source.of("t", 0, record, topic.layout), chain, frames[:1])
             try:
                 await seal_one(self, topic, intent, segment, *now)
@@ -83,7 +83,7 @@ async def test_a_plan_that_a_move_has_undone_meanwhile_is_not_committed(
         one, two = together.brokers
         await one.admin.create("t", TopicConfig())
         mine = one.catalog.topic("t")
-        assert one.catalog.segment(mine, 0)[0].owner == one.membership.broker
+        assert one.catalog.segment(mine, 0).record.owner == one.membership.broker
         await one.publisher.single(mine, message(one), None)
 
         async def beside_a_move(self: Sealer, segment: OpenSegment) -> None:

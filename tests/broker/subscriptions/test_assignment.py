@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from seaweedq.broker.subscriptions.assignment import Held, Succession
+from seaweedq.broker.subscriptions.assignment import Succession
 from seaweedq.broker.subscriptions.cursor_store import Cursors
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
@@ -15,6 +15,7 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import JournalRecord, SubscriptionRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, NotOwner, SubscriptionNotFound
 
 RECORD = SubscriptionRecord("ordered", "earliest", 30, 0, None, 1, epoch=1)
@@ -66,7 +67,7 @@ class World:
         await self.coordination.leases.revoke(self.members[name].lease)
         await self.roster.load()
 
-    async def subscription(self, held: Held) -> Subscription:
+    async def subscription(self, held: Versioned[SubscriptionRecord]) -> Subscription:
         """The subscription as its dispatcher opens it."""
         cursors = await Cursors(self.coordination).read(self.topic, "s", held.record.epoch, 0.0)
         return Subscription(self.topic, "s", held.record, held.revision, cursors)
@@ -95,7 +96,7 @@ async def test_nobody_takes_over_from_one_that_lives_or_whose_journal_is_not_wor
     with pytest.raises(NotOwner):
         await b.take(world.topic, "s")
     await world.die("a")
-    with pytest.raises(NotOwner, match="not recovered"):
+    with pytest.raises(NotOwner, match="not been recovered"):
         await b.take(world.topic, "s")
     await world.journal("a", recovered=True)
     taken = await b.take(world.topic, "s")
@@ -106,9 +107,9 @@ async def test_of_many_that_take_over_at_once_one_does(world: World) -> None:
     brokers = [await world.join(name) for name in "abcd"]
     await brokers[0].release(world.topic, "s", await brokers[0].claim(world.topic, "s", RECORD, None))
     outcomes = await asyncio.gather(*(each.take(world.topic, "s") for each in brokers), return_exceptions=True)
-    taken = [outcome for outcome in outcomes if isinstance(outcome, Held)]
+    taken = [outcome for outcome in outcomes if isinstance(outcome, Versioned)]
     assert len(taken) == 1
-    assert all(isinstance(outcome, Held | NotOwner) for outcome in outcomes)
+    assert all(isinstance(outcome, Versioned | NotOwner) for outcome in outcomes)
     assert (await brokers[0].read(world.topic, "s")) == taken[0]
 
 

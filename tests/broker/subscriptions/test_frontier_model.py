@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.topics.segment_records import starts_at
 from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.versioned import Versioned
 
 
 class Lineage:
     """A topic's records as they come to be; `seen` are those that a broker knows."""
 
     def __init__(self, roots: int) -> None:
-        self.records = {n: (_open(()), 1) for n in range(roots)}
+        self.records = {n: Versioned(_open(()), 1) for n in range(roots)}
         self.order = list(range(roots))  # the open ones by their ranges
         self.acked: dict[int, int] = {}
         self.seen = dict(self.records)
@@ -23,10 +24,10 @@ class Lineage:
         sealed = self.order[at : at + count]
         fresh = [len(self.records) + n for n in range(parts)]
         for number in sealed:
-            before = self.records[number][0].predecessors
-            self.records[number] = SegmentRecord(0, 1, "sealed", before, tuple(fresh), None, end, 0), 2
+            before = self.records[number].record.predecessors
+            self.records[number] = Versioned(SegmentRecord(0, 1, "sealed", before, tuple(fresh), None, end, 0), 2)
         for number in fresh:
-            self.records[number] = _open(tuple(sealed)), 1
+            self.records[number] = Versioned(_open(tuple(sealed)), 1)
         self.order[at : at + count] = fresh
 
     def acked_to(self, number: int) -> int:
@@ -35,7 +36,7 @@ class Lineage:
     def done(self) -> set[int]:
         """What is done, by the definition."""
         found: set[int] = set()
-        for number, (record, _) in sorted(self.records.items()):
+        for number, record in sorted((n, known.record) for n, known in self.records.items()):
             ended = record.state == "sealed" and self.acked_to(number) >= (record.end_offset or 0)
             if ended and found.issuperset(record.predecessors):
                 found.add(number)
@@ -77,13 +78,17 @@ def test_what_is_open_is_what_comes_behind_all_that_is_done(roots: int, steps: l
             lineage.seen = dict(lineage.records)
             frontier = Frontier(lineage.seen, lineage.acked_to, frontier.done)
         for number in frontier.open:
-            assert frontier.done.issuperset(lineage.records[number][0].predecessors)
+            assert frontier.done.issuperset(lineage.records[number].record.predecessors)
         assert frontier.done <= lineage.done()
     if not frontier.advance(lineage.records, lineage.acked_to):
         raise AssertionError("all records are known")
     done = lineage.done()
     assert frontier.done == done
-    due = {n for n, (r, _) in lineage.records.items() if n not in done and done.issuperset(r.predecessors)}
+    due = {
+        n
+        for n, r in ((n, known.record) for n, known in lineage.records.items())
+        if n not in done and done.issuperset(r.predecessors)
+    }
     assert {*frontier.open} == due
     fresh = Frontier(lineage.records, lineage.acked_to)
     assert (fresh.done, {*fresh.open}) == (done, due)
@@ -98,13 +103,13 @@ def test_records_that_retention_has_removed_hold_nothing_up(
         lineage.replace(*numbers)
     frontier = Frontier(lineage.records, lineage.acked_to)
     gone: set[int] = set()
-    for number, (record, _) in sorted(lineage.records.items()):
+    for number, record in sorted((n, known.record) for n, known in lineage.records.items()):
         if record.state == "sealed" and gone.issuperset(record.predecessors) and data.draw(st.booleans()):
             gone.add(number)
     left = {n: known for n, known in lineage.records.items() if n not in gone}
     if not frontier.advance(left, lineage.acked_to):
         frontier = Frontier(left, lineage.acked_to, frontier.done)
-    assert {n for n in left if gone.issuperset(left[n][0].predecessors)} <= {*frontier.open} | frontier.done
+    assert {n for n in left if gone.issuperset(left[n].record.predecessors)} <= {*frontier.open} | frontier.done
     assert not gone & {*frontier.open}
 
 
@@ -115,11 +120,12 @@ def test_behind_the_first_message_that_reaches_a_time_all_counts(
     lineage = Lineage(roots)
     for _, *numbers in steps:
         lineage.replace(*numbers)
-    ends = {n: 2 if r.end_offset is None else r.end_offset for n, (r, _) in lineage.records.items()}
+    ends = {n: known.record.end_offset for n, known in lineage.records.items()}
+    ends = {n: 2 if end is None else end for n, end in ends.items()}
     found = {n: data.draw(st.integers(0, end)) for n, end in ends.items()}
     starts = starts_at(lineage.records, ends, found)
     behind: set[int] = set()
-    for number, (record, _) in sorted(lineage.records.items()):
+    for number, record in sorted((n, known.record) for n, known in lineage.records.items()):
         if behind & {*record.predecessors}:
             assert starts[number] == 0
             behind.add(number)

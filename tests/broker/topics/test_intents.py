@@ -18,18 +18,19 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig, TopicRecord
 from seaweedq.coordination.transactions import check_transaction
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, SeaweedqError, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tile, tiles_key_space
 from tests.support.reshape.scale import scaled
 
 TOPIC = Topic.of("t", TopicRecord(3, "active", TopicConfig(), 0), 7)
-Records = dict[int, tuple[SegmentRecord, int]]
+Records = dict[int, Versioned[SegmentRecord]]
 
 
 def segments(count: int, **more: Any) -> Records:
     """Open segments of one size that tile the key space."""
     return {
-        n: (SegmentRecord(r.low, r.high, "open", (), (), "x", None, 0, **more), 10 + n)
+        n: Versioned(SegmentRecord(r.low, r.high, "open", (), (), "x", None, 0, **more), 10 + n)
         for n, r in enumerate(tile(count))
     }
 
@@ -42,6 +43,10 @@ def written(transaction: Transaction) -> dict[int, SegmentRecord]:
         assert (name, incarnation) == ("t", 3)
         found[number] = keys.SEGMENTS.decode(put.value)
     return found
+
+
+def _plain(records: Records) -> list[SegmentRecord]:
+    return [known.record for known in records.values()]
 
 
 def finished(records: Records, intent: Intent, ends: int = 100) -> dict[int, SegmentRecord]:
@@ -70,20 +75,20 @@ def test_a_roll_has_one_successor_on_the_same_range() -> None:
 
 
 def sealed(records: Records) -> None:
-    records[1] = (replace(records[1][0], state="sealed", successors=(7, 8)), 3)
+    records[1] = Versioned(replace(records[1].record, state="sealed", successors=(7, 8)), 3)
 
 
 def locked(records: Records) -> None:
-    records[1] = (replace(records[1][0], intent=Intent(9, "planned", (1,), (Successor(9, 0, 1),))), 3)
+    records[1] = Versioned(replace(records[1].record, intent=Intent(9, "planned", (1,), (Successor(9, 0, 1),))), 3)
 
 
 def committed(records: Records) -> None:
-    records[1] = (replace(records[1][0], intent=Intent(9, "committed", (1,), (Successor(9, 0, 1),))), 3)
+    records[1] = Versioned(replace(records[1].record, intent=Intent(9, "committed", (1,), (Successor(9, 0, 1),))), 3)
 
 
 def many_parts(records: Records) -> None:
-    low = records[1][0].low
-    records[1] = (replace(records[1][0], cuts=tuple(range(low + 1, low + MAX_PARTS + 1))), 3)
+    low = records[1].record.low
+    records[1] = Versioned(replace(records[1].record, cuts=tuple(range(low + 1, low + MAX_PARTS + 1))), 3)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +134,7 @@ def test_as_many_successors_and_parts_as_are_allowed() -> None:
 
 
 def test_one_hash_can_not_be_split() -> None:
-    records = {0: (SegmentRecord(5, 6, "open", (), (), "x", None, 0), 1)}
+    records = {0: Versioned(SegmentRecord(5, 6, "open", (), (), "x", None, 0), 1)}
     with pytest.raises(InvalidRequest, match="must rise"):
         intents.intent_of(records, [0], [5], 1)
 
@@ -195,11 +200,11 @@ class Coordinated(RuleBasedStateMachine):
             if compare.key == "topics/t":
                 continue
             _, _, number = keys.SEGMENTS.parse(compare.key)
-            if (self.now[number][1] if number in self.now else 0) != compare.revision:
+            if (self.now[number].revision if number in self.now else 0) != compare.revision:
                 return False
         self.revision += 1
         for number, record in written(transaction).items():
-            self.now[number] = (record, self.revision)
+            self.now[number] = Versioned(record, self.revision)
         self.views.append(dict(self.now))
         return True
 
@@ -213,13 +218,13 @@ class Coordinated(RuleBasedStateMachine):
             intent = intents.intent_of(records, wanted, points, self.next_id)
         except SeaweedqError:
             return
-        free = all(self.now[n][1] == records[n][1] for n in intent.segments)
+        free = all(self.now[n].revision == records[n].revision for n in intent.segments)
         assert self.commit(intents.plan(TOPIC, records, intent)) == free
         self.next_id += len(intent.successors)
 
     def intents(self, records: Records, state: str) -> list[Intent]:
         """Those of a state that stand in some record."""
-        found = {r.intent.id: r.intent for r, _ in records.values() if r.intent and r.intent.state == state}
+        found = {r.intent.id: r.intent for r in _plain(records) if r.intent and r.intent.state == state}
         return [found[id] for id in sorted(found)]
 
     @rule(data=st.data(), end=st.sampled_from(["undo", "commit"]))
@@ -229,7 +234,7 @@ class Coordinated(RuleBasedStateMachine):
             return
         intent = data.draw(st.sampled_from(found))
         still = intents.locks(self.now, intent)
-        unmoved = all(self.now[n][1] == records[n][1] for n in intent.segments)
+        unmoved = all(self.now[n].revision == records[n].revision for n in intent.segments)
         done = self.commit(getattr(intents, end)(TOPIC, records, intent))
         assert done == (still and unmoved)
 
@@ -237,15 +242,15 @@ class Coordinated(RuleBasedStateMachine):
     def move(self, data: st.DataObject) -> None:
         """To another owner; what is planned is undone with it."""
         records = self.view(data)
-        number = data.draw(st.sampled_from([n for n, (r, _) in records.items() if r.state == "open"]))
-        record, revision = records[number]
-        if self.now[number][1] != revision:
+        number = data.draw(st.sampled_from([n for n, known in records.items() if known.record.state == "open"]))
+        record, revision = records[number].record, records[number].revision
+        if self.now[number].revision != revision:
             return
         if record.intent and record.intent.state == "planned":
             assert self.commit(intents.undo(TOPIC, records, record.intent))
             record = replace(record, intent=None)
         self.revision += 1
-        self.now[number] = (replace(record, owner=data.draw(st.sampled_from("xyz"))), self.revision)
+        self.now[number] = Versioned(replace(record, owner=data.draw(st.sampled_from("xyz"))), self.revision)
         self.views.append(dict(self.now))
 
     @rule(data=st.data(), end=st.integers(0, 1000))
@@ -264,12 +269,12 @@ class Coordinated(RuleBasedStateMachine):
     @invariant()
     def open_ranges_tile_the_key_space(self) -> None:
         if hasattr(self, "now"):
-            open_ = [KeyRange(r.low, r.high) for r, _ in self.now.values() if r.state == "open"]
-            assert tiles_key_space(open_)
+            open_ = [one for one in _plain(self.now) if one.state == "open"]
+            assert tiles_key_space(KeyRange(one.low, one.high) for one in open_)
 
     @invariant()
     def an_intent_stands_in_all_its_records_or_in_none(self) -> None:
-        for record, _ in getattr(self, "now", {}).values():
+        for record in _plain(getattr(self, "now", {})):
             if record.intent:
                 assert intents.locks(self.now, record.intent)
                 assert record.state == "open"
@@ -277,14 +282,14 @@ class Coordinated(RuleBasedStateMachine):
     @invariant()
     def lineage_is_a_graph_without_circles_and_both_ends_agree(self) -> None:
         now = getattr(self, "now", {})
-        for number, (record, _) in now.items():
+        for number, record in ((number, known.record) for number, known in now.items()):
             assert all(before < number for before in record.predecessors), "ids rise along the lineage"
-            assert all(number in now[before][0].successors for before in record.predecessors)
-            assert all(number in now[after][0].predecessors for after in record.successors)
+            assert all(number in now[before].record.successors for before in record.predecessors)
+            assert all(number in now[after].record.predecessors for after in record.successors)
             assert (record.state == "sealed") == (record.end_offset is not None) == bool(record.successors)
             if record.end_offset is not None:
                 assert record.end_offset == self.ends[number]
-                heirs = sorted((now[s][0].low, now[s][0].high) for s in record.successors)
+                heirs = sorted((now[s].record.low, now[s].record.high) for s in record.successors)
                 assert heirs[0][0] <= record.low
                 assert heirs[-1][1] >= record.high
                 assert all(a[1] == b[0] for a, b in pairwise(heirs))

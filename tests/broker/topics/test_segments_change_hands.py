@@ -22,7 +22,7 @@ async def topic_at(broker: Broker, name: str = "t") -> Topic:
 
 
 def owner(broker: Broker, topic: Topic, segment: int = 0) -> str | None:
-    return broker.catalog.segment(topic, segment)[0].owner
+    return broker.catalog.segment(topic, segment).record.owner
 
 
 async def read_all(broker: Broker, topic: Topic) -> list[bytes]:

@@ -60,7 +60,7 @@ class Scene(Upheaval):
             for broker in self.cluster.living:
                 topic = self.topic(broker)
                 known = broker.catalog.records(topic).get(segment) if topic else None
-                if known and known[0].owner == broker.membership.broker:
+                if known and known.record.owner == broker.membership.broker:
                     return broker
             await asyncio.sleep(0.01)
         raise AssertionError(f"nobody owns {segment}")

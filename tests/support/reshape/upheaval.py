@@ -115,7 +115,7 @@ class Upheaval:
         for broker in self.cluster.living:
             topic = self.topic(broker)
             known = broker.catalog.records(topic).get(segment) if topic else None
-            if topic and known and known[0].owner == broker.membership.broker:
+            if topic and known and known.record.owner == broker.membership.broker:
                 self._do(broker, broker.mover.move(topic, segment, target.membership.broker))
 
     def flush(self) -> None:

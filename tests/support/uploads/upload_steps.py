@@ -13,7 +13,7 @@ async def chunks(content: bytes):
 async def put(world: World, broker: int, upload: str, content: bytes) -> None:
     """The client's part: at the store, or through a broker."""
     uploads = world.uploads[broker]
-    record, _ = await uploads.find(world.topic, upload)
+    record = (await uploads.find(world.topic, upload)).record
     if not world.store.presigns:
         await uploads.receive(world.topic, upload, chunks(content))
     elif record.parts is None:
