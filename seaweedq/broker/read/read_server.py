@@ -1,7 +1,8 @@
-"""What other brokers read of this one's segments: ends, which they may wait for, rows, and where a time begins.
+"""Reads of this broker's segments for other brokers: ends, which a caller may wait for, rows, and the search for a
+time.
 
-Every answer is of a broker that owns the segment, if it is not sealed, and has its lease, so that a reader elsewhere
-sees what is acknowledged. Calls are bounded: rows and bytes by the caller, as a client's fetch is, waits by MAX_WAIT_S.
+Only the owner of an open segment answers, and only while it has its lease, so a reader at another broker sees what is
+acknowledged. Calls are bounded: rows and bytes by the caller, as a client's fetch is, waits by MAX_WAIT_S.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ MAX_WAIT_S = 10.0
 
 
 class Lent(msgspec.Struct, array_like=True):
-    """Rows on their way: the first offset, the optional columns (layout.mask_of), Arrow IPC without the schema."""
+    """Rows between brokers: the first offset, the optional columns (layout.mask_of), Arrow IPC without the schema."""
 
     first: int
     columns: int
@@ -30,13 +31,13 @@ class Lent(msgspec.Struct, array_like=True):
 
 
 class Lending(msgspec.Struct, array_like=True):
-    """What a read gives: rows, and where the segment ends."""
+    """The answer to a read: rows, and the end of the segment."""
 
     end: int
     pieces: list[Lent]
 
     def rows(self, layout: Layout) -> Pieces:
-        """The rows as they were, each piece with its first offset."""
+        """Returns the rows as Arrow batches, each with its first offset."""
         return [
             (one.first, pa.ipc.read_record_batch(pa.py_buffer(one.payload), layout.rows(one.columns)))
             for one in self.pieces
@@ -44,7 +45,7 @@ class Lending(msgspec.Struct, array_like=True):
 
 
 class Lender:
-    """Lets other brokers read. `check_ready` raises NotReady where this broker may not answer."""
+    """Answers reads of other brokers. `check_ready` raises NotReady where this broker may not answer."""
 
     def __init__(
         self, catalog: Catalog, ownership: Ownership, reader: Reader, clock: Clock, check_ready: Callable[[], None]
@@ -56,7 +57,8 @@ class Lender:
         self._check_ready = check_ready
 
     async def ends(self, topic: Topic, known: dict[int, int], wait_s: float) -> dict[int, int]:
-        """The ends of this broker's segments of a topic, by id. Raises NotReady, TopicBeingDeleted."""
+        """Returns the ends of this broker's segments of a topic by id, as soon as they differ from `known` or `wait_s`
+        has passed. Raises NotReady, TopicBeingDeleted."""
         async for _ in Deadline(self._clock, min(wait_s, MAX_WAIT_S)).attempts(topic.signal):
             self._catalog.check(topic)
             ends = {segment.id: segment.end for segment in await self._ownership.mine(topic) if not segment.closed}
@@ -66,18 +68,18 @@ class Lender:
         return ends
 
     async def read(self, topic: Topic, call: SegmentCall) -> Lending:
-        """Rows of a segment of this broker. Raises NotOwner, NotReady."""
+        """Returns rows of a segment of this broker. Raises NotOwner, NotReady."""
         segment = await self._opened(topic, call)
         pieces = await self._reader.read(segment, call.offset, call.limit, call.max_bytes)
         lent = [Lent(first, mask_of(rows), rows.serialize().to_pybytes()) for first, rows in pieces]
         return Lending(segment.end, lent)
 
     async def find(self, topic: Topic, call: SegmentCall) -> int:
-        """Where a time begins in a segment of this broker. Raises NotOwner, NotReady."""
+        """Returns the first offset of a time in a segment of this broker. Raises NotOwner, NotReady."""
         return await self._reader.find(await self._opened(topic, call), call.timestamp_us)
 
     async def size_since(self, topic: Topic, call: SegmentCall) -> int:
-        """Bytes of a segment of this broker. Raises NotOwner, NotReady."""
+        """Returns about how many bytes a segment of this broker has from an offset on. Raises NotOwner, NotReady."""
         return await self._reader.size_since(await self._opened(topic, call), call.offset)
 
     async def _opened(self, topic: Topic, call: SegmentCall) -> OpenSegment:

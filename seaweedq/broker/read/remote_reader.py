@@ -1,9 +1,10 @@
 """Segments of a topic wherever they are: this broker's own, sealed ones, which it reads from their files, and those of
-others, read by calls to their owners.
+other brokers, which it reads by calls to their owners.
 
-A remote segment's end is what its owner said last: a lower bound, since ends only rise. While a topic is read it is
-kept current, by one long poll an owner; whoever must not miss what is there asks anew (`refresh`). An owner that does
-not answer is *silent*: its segments are left out, and it is asked in the background until it answers.
+The end of a remote segment is the one that its owner reported last: a lower bound, since ends only rise. While a topic
+is read it is kept current by one long poll for each owner; a caller that must not miss a message asks again
+(`refresh`). An owner that does not answer is *unreachable*: its segments are left out, and it is asked in the
+background until it answers.
 """
 
 import asyncio
@@ -30,26 +31,26 @@ from seaweedq.segments.layout import Layout
 
 CALL_S = 5.0
 PAUSE_S = 0.2
-FOLLOW_S = 0.002  # between two long polls: a busy owner's answer covers what came meanwhile
-SEARCHES = 16  # segments that are searched for a time at once
-LINGER_S = 10.0  # a topic that nobody read for so long is followed no more
+FOLLOW_S = 0.002  # between two long polls: the next answer of a busy owner covers what came in between
+SEARCHES = 16  # concurrent searches for a time
+LINGER_S = 10.0  # the long polls of a topic end when nobody has read it for so long
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class _Far:
-    """What is known of the segments of a topic that others own, and which of those do not answer."""
+class _RemoteTopic:
+    """The known segments of a topic that other brokers own, and the owners that do not answer."""
 
-    seen: int = -1  # of topic.moved, when `segments` was made
+    seen: int = -1  # count of topic.moved when `segments` was made
     segments: dict[int, "RemoteSegment"] = field(default_factory=dict)
     owners: list[str | None] = field(default_factory=list)  # in the order of their segments
-    silent: set[str | None] = field(default_factory=set)
-    read_s: float = 0.0  # when somebody looked last, monotonic
+    unreachable: set[str | None] = field(default_factory=set)
+    read_s: float = 0.0  # time of the last read, monotonic
     following: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
     probing: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
 
     def of(self, owner: str | None) -> dict[int, int]:
-        """The known ends of an owner's segments."""
+        """Returns the known ends of an owner's segments."""
         return {number: segment.end for number, segment in self.segments.items() if segment.owner == owner}
 
 
@@ -67,21 +68,21 @@ class RemoteSegment:
 
     @property
     def layout(self) -> Layout:
-        """How its rows look."""
+        """The layout of its rows."""
         return self._topic.layout
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
-        """Rows from `offset` on. Raises Unavailable."""
+        """Returns rows from `offset` on. Raises Unavailable."""
         lending = await self._ask("read", Lending, offset=offset, limit=limit, max_bytes=max_bytes)
         self.end = max(self.end, lending.end)
         return lending.rows(self.layout)
 
     async def find(self, timestamp_us: int) -> int:
-        """The first offset whose `_timestamp` reaches this, or the end. Raises Unavailable."""
+        """Returns the first offset whose `_timestamp` reaches this, or the end. Raises Unavailable."""
         return await self._ask("find", int, timestamp_us=timestamp_us)
 
     async def size_since(self, offset: int) -> int:
-        """About how many bytes the rows from `offset` on take. Raises Unavailable."""
+        """Returns about how many bytes the rows from `offset` on take. Raises Unavailable."""
         return await self._ask("size", int, offset=offset)
 
     async def _ask(self, path: str, answer: type[T], **what: int) -> T:
@@ -90,7 +91,7 @@ class RemoteSegment:
 
 
 class Readables:
-    """The segments of all topics, as far as they can be read."""
+    """The segments of all topics that this broker can read."""
 
     def __init__(
         self,
@@ -109,32 +110,33 @@ class Readables:
         self._reader = reader
         self._peers = peers
         self._clock = clock
-        self._topics: dict[Topic, _Far] = {}
+        self._topics: dict[Topic, _RemoteTopic] = {}
 
     def records(self, topic: Topic) -> Records:
-        """The records of a topic's segments, as they are known here."""
+        """Returns the records of a topic's segments, as they are known here."""
         return self._catalog.records(topic)
 
     async def of(self, topic: Topic, numbers: Collection[int]) -> tuple[list[Readable], set[int]]:
-        """Those of these segments that can be read now, in their order, and the numbers of the others."""
-        far = self._look(topic)
-        far.read_s = self._clock.monotonic_s()
-        for owner in far.owners:
-            if owner not in far.following:
-                self._spawn(far.following, owner, self._follow(topic, far, owner))
-            if owner in far.silent and owner not in far.probing:
-                self._spawn(far.probing, owner, self._probe(topic, far, owner))
-        near = [number for number in numbers if number not in far.segments]
+        """Returns those of these segments that can be read now, in their order, and the numbers of the others."""
+        remote = self._look(topic)
+        remote.read_s = self._clock.monotonic_s()
+        for owner in remote.owners:
+            if owner not in remote.following:
+                self._spawn(remote.following, owner, self._follow(topic, remote, owner))
+            if owner in remote.unreachable and owner not in remote.probing:
+                self._spawn(remote.probing, owner, self._probe(topic, remote, owner))
+        near = [number for number in numbers if number not in remote.segments]
         if cold := [number for number in near if number not in topic.opened]:
             await asyncio.gather(*(self._open(topic, number) for number in cold))
         found: dict[int, Readable] = {
             n: Local(segment, self._reader) for n in near if (segment := topic.opened.get(n)) and not segment.closed
         }
-        found |= {n: s for n in numbers if (s := far.segments.get(n)) and s.owner not in far.silent}
+        found |= {n: s for n in numbers if (s := remote.segments.get(n)) and s.owner not in remote.unreachable}
         return [found[n] for n in numbers if n in found], {n for n in numbers if n not in found}
 
     async def every(self, topic: Topic, numbers: Collection[int]) -> dict[int, Readable]:
-        """All of these segments by id; waits for those that are held. Raises NotOwner where one can not be read."""
+        """Returns all of these segments by id, and waits for those that are locked. Raises NotOwner where one cannot be
+        read."""
         missing: Collection[int] = numbers
         async for attempt in Deadline(self._clock, CALL_S).attempts(topic.signal, PAUSE_S):
             found, missing = await self.of(topic, numbers)
@@ -147,40 +149,44 @@ class Readables:
         )
 
     async def find(self, topic: Topic, ends: Mapping[int, int], timestamp_us: int) -> dict[int, int]:
-        """Where to begin in each of these segments, given their ends, to have all messages from the first one on whose
-        time reaches this. Raises Unavailable."""
+        """Returns the offset to begin at in each of these segments, given their ends, so that no message from the first
+        one on whose time reaches this is missed. Raises Unavailable."""
         segments = await self.every(topic, ends)
         found = await gather_bounded(SEARCHES, lambda segment: segment.find(timestamp_us), segments.values())
         return starts_at(self._catalog.records(topic), ends, dict(zip(segments, found, strict=True)))
 
     async def refresh(self, topic: Topic, numbers: Iterable[int]) -> set[int]:
-        """Ask those who own these segments for the ends of all theirs: the numbers of those whose end is known now."""
-        far, wanted = self._look(topic), set(numbers)
-        owners = dict.fromkeys(segment.owner for n, segment in far.segments.items() if n in wanted)
-        answers = await asyncio.gather(*(self._ends(topic, far, owner, 0) for owner in owners), return_exceptions=True)
+        """Asks the owners of these segments for the ends of all of theirs. Returns the numbers of the segments whose
+        end is known now."""
+        remote, wanted = self._look(topic), set(numbers)
+        owners = dict.fromkeys(segment.owner for n, segment in remote.segments.items() if n in wanted)
+        answers = await asyncio.gather(
+            *(self._ends(topic, remote, owner, 0) for owner in owners), return_exceptions=True
+        )
         known: set[int] = set()
         for answer in answers:
             if not isinstance(answer, BaseException):
                 known |= answer[0]
             elif not isinstance(answer, Unavailable):
                 raise answer
-        await self._look_again(topic, far, (wanted - known) & far.segments.keys())
+        await self._look_again(topic, remote, (wanted - known) & remote.segments.keys())
         return known
 
     def forget(self, topic: Topic) -> None:
-        """Nobody here reads the topic any more."""
-        far = self._topics.pop(topic, None)
-        for task in [*far.following.values(), *far.probing.values()] if far else []:
+        """Forgets a topic that nobody reads here any more."""
+        remote = self._topics.pop(topic, None)
+        for task in [*remote.following.values(), *remote.probing.values()] if remote else []:
             task.cancel()
 
     def close(self) -> None:
-        """Follow nobody any more."""
+        """Ends all long polls."""
         for topic in list(self._topics):
             self.forget(topic)
 
     async def ask(self, topic: Topic, owner: str | None, path: str, call: Any, answer: type[T], timeout_s: float) -> T:
-        """A call to an owner. Raises Unavailable: then it is silent, unless it said so itself."""
-        far = self._look(topic)
+        """Returns an owner's answer to a call. Raises Unavailable, and marks the owner as unreachable unless the error
+        is its own answer."""
+        remote = self._look(topic)
         url = self._roster.url(owner)
         try:
             if url is None:
@@ -191,78 +197,80 @@ class Readables:
                 await self._catalog.look(topic.name, call.segment)
             raise
         except Unavailable:
-            far.silent.add(owner)
+            remote.unreachable.add(owner)
             raise
 
     async def _open(self, topic: Topic, number: int) -> None:
         with suppress(Unavailable, SegmentNotFound):
             await self._ownership.open(topic, number)
 
-    def _look(self, topic: Topic) -> _Far:
-        """What is known, brought up to who owns what now."""
-        far = self._topics.setdefault(topic, _Far())
-        if far.seen == topic.moved.count:
-            return far
-        far.seen = topic.moved.count
+    def _look(self, topic: Topic) -> _RemoteTopic:
+        """Returns what is known of a topic, brought up to date with the owners of now."""
+        remote = self._topics.setdefault(topic, _RemoteTopic())
+        if remote.seen == topic.moved.count:
+            return remote
+        remote.seen = topic.moved.count
         owners = {
             number: known.record.owner
             for number, known in self._catalog.records(topic).items()
             if known.record.state == "open" and known.record.owner != self._membership.broker
         }
-        for number in far.segments.keys() - owners.keys():
-            del far.segments[number]
+        for number in remote.segments.keys() - owners.keys():
+            del remote.segments[number]
         for number, owner in owners.items():
-            known = far.segments.get(number)
+            known = remote.segments.get(number)
             if known is None or known.owner != owner:
-                far.segments[number] = RemoteSegment(self, topic, number, owner, known.end if known else 0)
-        far.owners = list(dict.fromkeys(owners.values()))
-        far.silent.intersection_update(far.owners)
-        return far
+                remote.segments[number] = RemoteSegment(self, topic, number, owner, known.end if known else 0)
+        remote.owners = list(dict.fromkeys(owners.values()))
+        remote.unreachable.intersection_update(remote.owners)
+        return remote
 
-    async def _ends(self, topic: Topic, far: _Far, owner: str | None, wait_s: float) -> tuple[set[int], set[int]]:
-        """Take an owner's ends in: the numbers of those that are known now, and of those about which the two disagree.
-        Raises Unavailable."""
-        call = EndsCall(topic.name, topic.record.incarnation, far.of(owner), wait_s)
+    async def _ends(
+        self, topic: Topic, remote: _RemoteTopic, owner: str | None, wait_s: float
+    ) -> tuple[set[int], set[int]]:
+        """Takes in an owner's ends. Returns the numbers that are known now, and those about which the two brokers
+        disagree. Raises Unavailable."""
+        call = EndsCall(topic.name, topic.record.incarnation, remote.of(owner), wait_s)
         ends = await self.ask(topic, owner, "ends", call, dict[int, int], wait_s + CALL_S)
-        far.silent.discard(owner)
-        rises = [(segment, end) for n, end in ends.items() if (segment := far.segments.get(n)) and end > segment.end]
+        remote.unreachable.discard(owner)
+        rises = [(segment, end) for n, end in ends.items() if (segment := remote.segments.get(n)) and end > segment.end]
         for segment, end in rises:
             segment.end = end
         if rises:
             topic.signal.wake()
-        return ends.keys() & far.segments.keys(), ends.keys() ^ far.of(owner).keys()
+        return ends.keys() & remote.segments.keys(), ends.keys() ^ remote.of(owner).keys()
 
-    async def _look_again(self, topic: Topic, far: _Far, missing: Iterable[int]) -> None:
-        """Segments of which an owner that answers says nothing have another one, or are sealed: the watch may be
-        behind."""
+    async def _look_again(self, topic: Topic, remote: _RemoteTopic, missing: Iterable[int]) -> None:
+        """Reads the records of segments that their owner, which answers, does not name: they have another owner or are
+        sealed, and the watch may be behind."""
         for number in missing:
-            segment = far.segments.get(number)
-            if segment is None or segment.owner not in far.silent:
+            segment = remote.segments.get(number)
+            if segment is None or segment.owner not in remote.unreachable:
                 await self._catalog.look(topic.name, number)
 
-    async def _follow(self, topic: Topic, far: _Far, owner: str | None) -> None:
-        while self._clock.monotonic_s() - far.read_s < LINGER_S and owner in self._look(topic).owners:
+    async def _follow(self, topic: Topic, remote: _RemoteTopic, owner: str | None) -> None:
+        while self._clock.monotonic_s() - remote.read_s < LINGER_S and owner in self._look(topic).owners:
             pause_s = FOLLOW_S
             try:
-                _, strange = await self._ends(topic, far, owner, MAX_WAIT_S)
-                if strange:
-                    await self._look_again(topic, far, strange)
+                _, mismatched = await self._ends(topic, remote, owner, MAX_WAIT_S)
+                if mismatched:
+                    await self._look_again(topic, remote, mismatched)
                     pause_s = PAUSE_S
             except Unavailable:
                 pause_s = PAUSE_S
             await asyncio.sleep(pause_s)
 
-    async def _probe(self, topic: Topic, far: _Far, owner: str | None) -> None:
-        while owner in far.silent:
+    async def _probe(self, topic: Topic, remote: _RemoteTopic, owner: str | None) -> None:
+        while owner in remote.unreachable:
             with suppress(Unavailable):
-                await self._ends(topic, far, owner, 0)
+                await self._ends(topic, remote, owner, 0)
                 topic.signal.wake()
             await asyncio.sleep(PAUSE_S)
 
     def _spawn(self, tasks: dict[str | None, asyncio.Task[None]], owner: str | None, work: Any) -> None:
         async def run() -> None:
             try:
-                with suppress(SeaweedqError):  # the topic goes; whoever reads next learns that
+                with suppress(SeaweedqError):  # the topic is being deleted: its next reader gets the error
                     await work
             finally:
                 tasks.pop(owner, None)

@@ -1,6 +1,6 @@
-"""A segment as readers see it, wherever its owner is: what dispatching, lag and starts need of it.
+"""A segment as its readers see it, wherever its owner is: dispatching, lag and starts read through it.
 
-A sealed segment has no owner: it is local to every broker, which reads it from its files.
+A sealed segment has no owner: every broker reads it from its files.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from seaweedq.segments.layout import Layout
 
 
 class Readable(Protocol):
-    """A segment that can be read. All of it raises Unavailable where its owner can not be asked, or has changed."""
+    """A segment that can be read. Every method raises Unavailable where its owner has changed or cannot be asked."""
 
     @property
     def id(self) -> int:
@@ -20,24 +20,25 @@ class Readable(Protocol):
 
     @property
     def layout(self) -> Layout:
-        """How its rows look."""
+        """The layout of its rows."""
 
     @property
     def end(self) -> int:
-        """One above the last durable offset, as far as that is known here; it only rises."""
+        """The offset above the last durable one, as far as it is known here; it only rises."""
 
     @property
     def certain(self) -> bool:
-        """Whether `end` is the end, and not what its owner said last."""
+        """Whether `end` is the end now, and not the one that the owner reported last."""
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
-        """Up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end."""
+        """Returns up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the
+        end."""
 
     async def find(self, timestamp_us: int) -> int:
-        """The first offset whose `_timestamp` reaches this, or the end."""
+        """Returns the first offset whose `_timestamp` reaches this, or the end."""
 
     async def size_since(self, offset: int) -> int:
-        """About how many bytes the rows from `offset` on take."""
+        """Returns about how many bytes the rows from `offset` on take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +55,27 @@ class Local:
 
     @property
     def layout(self) -> Layout:
-        """How its rows look."""
+        """The layout of its rows."""
         return self.segment.layout
 
     @property
     def end(self) -> int:
-        """One above the last durable offset."""
+        """The offset above the last durable one."""
         return self.segment.end
 
     @property
     def certain(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
-        """Rows from `offset` on."""
+        """Returns rows from `offset` on."""
         return await self.reader.read(self.segment, offset, limit, max_bytes)
 
     async def find(self, timestamp_us: int) -> int:
-        """The first offset whose `_timestamp` reaches this, or the end."""
+        """Returns the first offset whose `_timestamp` reaches this, or the end."""
         return await self.reader.find(self.segment, timestamp_us)
 
     async def size_since(self, offset: int) -> int:
-        """About how many bytes the rows from `offset` on take."""
+        """Returns about how many bytes the rows from `offset` on take."""
         return await self.reader.size_since(self.segment, offset)

@@ -1,8 +1,8 @@
-"""What concerns a whole topic, at all the brokers that own segments of it: where they stand, flush, close.
+"""Requests that concern a whole topic, at all brokers that own segments of it: positions, flush, close.
 
-Each owner is asked for its own segments; segments that changed hands meanwhile, were sealed, or whose owner does not
-answer, are asked for again, until the time is over. So an answer is complete, or there is none. Nobody is asked about a
-sealed segment: its record has its end.
+Each owner is asked for its own segments. Segments that change owner meanwhile, are sealed, or whose owner does not
+answer are asked for again until the timeout, so an answer is complete or there is none. Nobody is asked for a sealed
+segment: its record has its end.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ from seaweedq.errors import NotOwner, NotReady, Unavailable
 
 PAUSE_S = 0.1
 CALL_MARGIN_S = 1.0
-SEALED = 16  # sealed segments whose files are looked at at once
+SEALED = 16  # sealed segments whose sizes are read concurrently
 T = TypeVar("T")
 
 
 class Position(msgspec.Struct, array_like=True):
-    """Where a segment stands: offsets, and the bytes of its files and tail where they were asked for. An open one comes
-    with what its owner has observed of its load."""
+    """The offsets of a segment, and the bytes of its files and tail where they were asked for. The position of an open
+    segment comes with the load that its owner has observed."""
 
     segment: int
     flushed: int
@@ -74,11 +74,12 @@ class Everywhere:
         self._timeout_s = timeout_s
 
     async def positions(self, topic: Topic, sizes: bool = False, flush: bool = False) -> dict[int, Position]:
-        """All segments by id, sealed ones too; with `flush` after everything acknowledged before the call is in files.
+        """Returns the positions of all segments by id, sealed ones too; with `flush` after everything that was
+        acknowledged before the call is in files.
 
-        They are those of one set of records: of the messages of any key, what lies below the positions comes before
-        all that does not, also where segments are replaced meanwhile; who needs the records takes them at once, before
-        anything else is awaited. (With `sizes` they may be newer.) Raises Unavailable, TopicBeingDeleted.
+        They belong to one set of records: of the messages of any key, those below the positions come before all others,
+        also where segments are replaced meanwhile. A caller that needs the records takes them at once, before it awaits
+        anything. (With `sizes` they may be newer.) Raises Unavailable, TopicBeingDeleted.
         """
         call = TopicCall(topic.name, topic.record.incarnation, sizes, flush)
         deadline = Deadline(self._clock, self._timeout_s)
@@ -104,8 +105,8 @@ class Everywhere:
         return await self._with_sizes(topic, standing) if sizes else standing
 
     async def own(self, topic: Topic, sizes: bool = False, flush: bool = False) -> list[Position]:
-        """This broker's part of the answer. A segment that is held is left out: it is about to be another's, or to give
-        way to others."""
+        """Returns the positions of this broker's own segments. A locked segment is left out: it is about to change its
+        owner, or to be replaced."""
         segments = [segment for segment in await self._ownership.mine(topic) if not segment.closed]
         if flush:
             await asyncio.gather(*(self._flusher.flush(segment, self._timeout_s) for segment in segments))
@@ -118,7 +119,7 @@ class Everywhere:
         return [position for segment, position in found.items() if not segment.closed]
 
     async def close(self, topic: Topic, here: Callable[[], Awaitable[None]]) -> None:
-        """Have all living owners close a topic that is being deleted; `here` does it on this broker."""
+        """Makes all living owners close a topic that is being deleted; `here` closes it on this broker."""
         await self._catalog.reread(topic)
         owners = dict.fromkeys(record.owner for record in self._catalog.segments(topic).values())
         call = TopicCall(topic.name, topic.record.incarnation)
@@ -133,7 +134,7 @@ class Everywhere:
         await here()
 
     def _missing(self, topic: Topic, found: Mapping[int, Position]) -> dict[str | None, list[int]]:
-        """The open segments that are still to be asked for, by owner."""
+        """Returns the open segments that are still to be asked for, by owner."""
         missing: dict[str | None, list[int]] = {}
         for number, record in self._catalog.segments(topic).items():
             if record.state == "open" and number not in found:
@@ -148,8 +149,9 @@ class Everywhere:
         found: dict[int, Position],
         left_s: float,
     ) -> Unavailable | None:
-        """Add to `found` what the owners of missing segments answer; gives why one did not. What an owner that answers
-        says nothing of may be another's, or sealed: the watch may be behind."""
+        """Adds to `found` what the owners of missing segments answer. Returns the error of one that did not answer. A
+        segment that its owner does not name may have another owner, or be sealed: its record is read again, since the
+        watch may be behind."""
         trouble = None
         answers = await asyncio.gather(
             *(self._ask(owner, topic, call, left_s) for owner in missing), return_exceptions=True
@@ -167,13 +169,14 @@ class Everywhere:
         return trouble
 
     async def _know_predecessors(self, topic: Topic) -> None:
-        """The watch may be behind what was looked up of single segments."""
+        """Reads the topic's records again where a known segment has an unknown predecessor: the watch may be behind
+        what was looked up of single segments."""
         records = self._catalog.records(topic)
         if any(before not in records for known in records.values() for before in known.record.predecessors):
             await self._catalog.reread(topic)
 
     async def _with_sizes(self, topic: Topic, standing: dict[int, Position]) -> dict[int, Position]:
-        """The same with the sizes of sealed segments."""
+        """Returns the positions with the sizes of sealed segments."""
 
         async def sized(position: Position) -> Position:
             if self._catalog.segment(topic, position.segment).record.state == "open" or not position.end:
@@ -194,7 +197,7 @@ class Everywhere:
     async def _call(
         self, owner: str | None, url: str, path: str, call: TopicCall, answer: type[T], timeout_s: float
     ) -> T:
-        """Asks an owner for as long as it lives: one that stands still does not answer."""
+        """Returns the answer of an owner, which is asked for as long as it lives: one that hangs does not answer."""
         asking = self._peers.call(url, path, call, answer, timeout_s)
         return await ask_while(lambda: self._roster.check_alive(owner), asking)
 
