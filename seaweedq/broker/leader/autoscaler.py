@@ -1,8 +1,7 @@
-"""Scaling: the leader has segments split that get too much, and neighbours merged that have become idle.
+"""Autoscaling: the leader has overloaded segments split, and idle neighbours merged.
 
-What is to be done is decided in balancer/scaling, in a thread, from what the owners report; a plan is written
-(broker/reshape/planner), and the owner carries it out. It decides nothing about safety, and a plan that fails costs
-nothing.
+`balancer/scaling` decides in a thread, from the loads that owners report. A plan is written (broker/reshape/planner),
+and the owner carries it out. Nothing here matters for safety, and a plan that fails costs nothing.
 """
 
 import asyncio
@@ -23,15 +22,15 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError
 
-PLANS = 64  # at most, each time
-BREATH = 1_000  # segments that are looked at between two turns of others
+PLANS = 64  # at most, in each round
+BREATH = 1_000  # segments between two turns of other tasks
 LATER_S = 20.0
-REST = 10  # times as long as a round took to decide there is no other
+REST = 10  # no further round for so many times the duration of the last one
 logger = logging.getLogger(__name__)
 
 
 class Scaler:
-    """The leader's part in it. `hot` are the segments whose load is that of one key, which no split would help."""
+    """The autoscaler. `hot` are the segments whose load comes from one key, which no split would help."""
 
     def __init__(
         self,
@@ -52,11 +51,13 @@ class Scaler:
         self._election = election
         self._clock = clock
         self._told: set[SegmentId] = set()
-        self._later: dict[SegmentId, float] = {}  # left alone until then: they could not be planned
+        self._later: dict[
+            SegmentId, float
+        ] = {}  # segments that could not be planned, and the time until which they are left alone
         self._not_before_s = float("-inf")
 
     async def scale(self) -> None:
-        """Decide from the last reports, and have it planned."""
+        """Decides from the last reports, and plans it."""
         if self._clock.monotonic_s() < self._not_before_s:
             return
         began_s = self._clock.monotonic_s()
@@ -96,7 +97,7 @@ class Scaler:
             if topic.record.state == "deleting":
                 continue
             name = (topic.name, topic.record.incarnation)
-            policies[name] = policy_of(topic)  # also of one that is left alone: its load counts
+            policies[name] = policy_of(topic)  # also of a topic that is not scaled: its load counts
             for number, known in list(self._catalog.records(topic).items()):
                 if (record := known.record).state == "open":
                     key = (*name, number)
@@ -113,7 +114,7 @@ class Scaler:
         return topic if topic and topic.record.incarnation == segment[1] else None
 
     def _tell_hot(self, hot: dict[SegmentId, HotKey]) -> None:
-        """Say it once of each segment, also where its load comes and goes."""
+        """Logs each hot segment once, also where its load comes and goes."""
         self._told = set(filter(self._is_open, self._told))
         for segment, plan in hot.items():
             if segment not in self._told:

@@ -1,11 +1,11 @@
-"""The leader: sees that every journal of the dead is recovered, and every segment has a living owner.
+"""The leader: has the journal of every dead broker recovered, and gives every segment a living owner.
 
-It is level triggered and keeps nothing that it can not read again: each round looks at how things are and does the next
-step. A round costs what is wrong, not what there is, and waits for nothing but coordination: whatever may take long
-goes on beside it (recoveries, and the chores: broker/leader/periodic). Every transaction compares the leader's key, and
-the key of each broker that it names an owner; one that takes a segment from a dead broker also compares that this one
-is gone and that its journal was recovered. Both are read again before, since the views may be behind: a broker's keys
-were there before it owned anything, and never come back.
+It is level triggered and keeps nothing that it cannot read again: each round looks at the present state and does the
+next step. A round costs what is wrong, not what there is, and waits for coordination alone: work that may take long
+goes on beside it (recoveries, and the periodic tasks: broker/leader/periodic). Every transaction compares the leader's
+key, and the key of each broker that it names an owner; one that takes a segment from a dead broker also compares that
+this broker is gone and that its journal was recovered. Both are read again before, since the views may be behind: the
+keys of a broker existed before it owned anything, and never come back.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
 
-PAGE = 40  # segments a transaction: twice that, their new owners and four more comparisons stay below 128
+PAGE = 40  # segments in a transaction: twice that, their new owners and four more comparisons stay below 128
 ROUND_S = 1.0
 FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
-RECOVERIES = 4  # at a time: each holds a batch of a journal in memory
+RECOVERIES = 4  # concurrent ones: each holds a batch of a journal in memory
 logger = logging.getLogger(__name__)
 
 
@@ -48,14 +48,14 @@ class _Homeless:
 
 @dataclass(slots=True)
 class _Again:
-    """When a journal's recovery may be tried again, and how long to wait if that fails too."""
+    """The time at which a journal's recovery may be tried again, and the pause after a further failure."""
 
     at_s: float = float("-inf")
     pause_s: float = FIRST_AGAIN_S
 
 
 class Leader:
-    """One broker's leadership; `run` is its loop, which does nothing while another one leads."""
+    """The leadership of one broker; `run` is its loop, which does nothing while another broker leads."""
 
     def __init__(
         self,
@@ -84,11 +84,11 @@ class Leader:
         self._again: dict[str, _Again] = {}
 
     def wake(self) -> None:
-        """Something has changed: look at once."""
+        """Begins the next round at once, since something has changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Lead whenever elected, for ever."""
+        """Leads whenever this broker is elected, for ever."""
         try:
             while True:
                 await self._election.elected()
@@ -101,7 +101,7 @@ class Leader:
             await self.stop()
 
     async def round(self) -> None:
-        """One look at everything, and the next step of each."""
+        """Looks at everything once, and does the next step of each."""
         await self._recover()
         await self._give_homeless()
         for chore in self._chores:
@@ -116,7 +116,7 @@ class Leader:
             logger.exception("a round of the leader failed")
 
     async def stop(self) -> None:
-        """End what goes on beside the rounds."""
+        """Ends the tasks beside the rounds."""
         for task in self._recovering.values():
             task.cancel()
         await asyncio.gather(
@@ -124,7 +124,7 @@ class Leader:
         )
 
     async def _recover(self) -> None:
-        """Begin the recovery of each journal whose broker is gone."""
+        """Begins the recovery of each journal whose broker is gone."""
         self._again = {broker: again for broker, again in self._again.items() if broker in self._roster.journals}
         self._recovery.see(self._roster.journals)
         for broker, journal in list(self._roster.journals.items()):
@@ -161,14 +161,15 @@ class Leader:
                 await self._give(segments, released)
 
     async def _released(self, owner: str | None) -> list[Compare] | None:
-        """What must hold for a dead owner's segments to be given away; None: not yet."""
+        """Returns the comparisons under which a dead owner's segments may be given away; None where they may not
+        yet."""
         if owner is None:
             return []
         broker, journal = keys.BROKERS.key(owner), keys.JOURNALS.key(owner)
         there = await self._coordination.get(journal)
         if await self._coordination.get(broker) or (there and not keys.JOURNALS.decode(there.value).recovered):
             return None
-        return [Compare(broker, 0)]  # the journal's key can only go from here, with its content
+        return [Compare(broker, 0)]  # from now on the journal's key can only be removed, with its content
 
     async def _give(self, homeless: Sequence[_Homeless], released: list[Compare]) -> None:
         owned = self._evening.owned()
@@ -193,7 +194,7 @@ class Leader:
                 return
 
     def _owned_by(self, owner: str | None) -> list[_Homeless]:
-        """The segments of the topics that are there."""
+        """Returns the owner's segments of topics that exist."""
         found = []
         for name, incarnation, number in self._catalog.owned_by(owner):
             topic = self._catalog.find(name)

@@ -1,4 +1,4 @@
-"""What the leader does beside its rounds, each at most once at a time: a round never waits for a chore."""
+"""Periodic tasks of the leader. They run beside its rounds, each at most once at a time: no round waits for one."""
 
 import asyncio
 import logging
@@ -9,13 +9,13 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import SeaweedqError
 
-DELETION_S = 5.0  # how long a deletion is left to whoever began it, before the leader goes on with it
+DELETION_S = 5.0  # the leader continues a deletion that has not ended for so long
 DELETIONS = 4
 logger = logging.getLogger(__name__)
 
 
 class Chore:
-    """`work`, due again `every_s` after it has ended, also after it has failed."""
+    """A periodic task: `work` is due again `every_s` after it has ended, also after it has failed."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[object]], every_s: float, clock: Clock) -> None:
         self._name = name
@@ -26,12 +26,12 @@ class Chore:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Begin, if it is due and not under way."""
+        """Begins the work, if it is due and not under way."""
         if self._task is None and self._clock.monotonic_s() >= self._due_s:
             self._task = asyncio.create_task(self._run(), name=self._name)
 
     async def stop(self) -> None:
-        """Break off what is under way."""
+        """Cancels the work that is under way."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -49,7 +49,7 @@ class Chore:
 
 
 class Deletions:
-    """Deletions that whoever began them seems to have left."""
+    """Deletions of topics that the broker which began them seems to have abandoned."""
 
     def __init__(self, catalog: Catalog, delete: Callable[[Topic], Awaitable[None]], clock: Clock) -> None:
         self._catalog = catalog
@@ -58,7 +58,7 @@ class Deletions:
         self._since_s: dict[Topic, float] = {}
 
     async def end(self) -> None:
-        """Go on with those that are due."""
+        """Continues those that are due."""
         now_s = self._clock.monotonic_s()
         self._since_s = {topic: self._since_s.get(topic, now_s) for topic in self._catalog.doomed()}
         due = [topic for topic, since_s in self._since_s.items() if now_s - since_s > DELETION_S]

@@ -1,7 +1,7 @@
-"""Evening out: segments move between living brokers until none has much more to do than the others.
+"""Rebalancing: segments move between living brokers until their loads are about equal.
 
-What is to move is decided in balancer/placement, in a thread, from what the owners report; the owner of a segment moves
-it (broker/topics/segment_mover). It decides nothing about safety, and a move that fails costs nothing.
+`balancer/placement` decides in a thread, from the loads that owners report; the owner of a segment moves it
+(broker/topics/segment_mover). Nothing here matters for safety, and a move that fails costs nothing.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError
 
-MOVES = 64  # at most, each time
+MOVES = 64  # at most, in each round
 GIVERS = 8
 TOLERANCE = 0.3
-GIVE_S = 30.0  # a large tail takes its time to be flushed
-SETTLED_S = 30.0  # a segment that was moved stays where it is for so long
-REST = 10  # times as long as a plan took to make there is no other
+GIVE_S = 30.0  # enough to flush a large tail
+SETTLED_S = 30.0  # a moved segment stays where it is for so long
+REST = 10  # no further plan for so many times the duration of the last one
 logger = logging.getLogger(__name__)
 
 
 class Evening:
-    """The leader's part in it."""
+    """The leader's rebalancer."""
 
     def __init__(self, catalog: Catalog, roster: Roster, reports: Reports, peers: Peers, clock: Clock) -> None:
         self._catalog = catalog
@@ -39,11 +39,11 @@ class Evening:
         self._not_before_s = float("-inf")
 
     def owned(self) -> dict[SegmentId, str]:
-        """The segments of living brokers."""
+        """Returns the segments of living brokers, with their owners."""
         return {segment: owner for owner in self._roster.brokers for segment in self._catalog.owned_by(owner)}
 
     async def even(self) -> None:
-        """Decide, and have segments moved. Who does not report gives nothing and is given nothing."""
+        """Decides on moves, and has them made. A broker that does not report gives nothing and gets nothing."""
         if len(self._roster.brokers) < 2 or self._clock.monotonic_s() < self._not_before_s:
             return
         hosts = [host for host in hosts_of(self._roster) if host.broker in self._reports.answered]
@@ -53,13 +53,13 @@ class Evening:
         self._not_before_s = now_s + REST * (now_s - began_s)
         self._moved_s = {segment: at for segment, at in self._moved_s.items() if now_s - at < SETTLED_S}
         settled = {host.broker for host in hosts if not host.draining}
-        locked = self._catalog.locked()  # a move would undo the plan
+        locked = self._catalog.locked()  # a move would undo the plan of a split or merge
         free = [m for m in planned if m.segment not in locked or m.source not in settled]
         due = [m for m in free if m.segment not in self._moved_s or m.source not in settled]
         await gather_bounded(GIVERS, self.move, due)
 
     async def move(self, move: Move) -> None:
-        """Have one segment moved, and then stay for a while."""
+        """Has one segment moved, which then stays where it is for a while."""
         url = self._roster.url(move.source)
         if url is None:
             return
@@ -73,7 +73,7 @@ class Evening:
 
 
 def hosts_of(roster: Roster) -> list[Host]:
-    """The living brokers."""
+    """Returns the living brokers."""
     brokers = sorted(roster.brokers)
     known = [roster.brokers[broker].record for broker in brokers]
     return [Host(broker, one.zone, not one.takes_more) for broker, one in zip(brokers, known, strict=True)]

@@ -1,9 +1,9 @@
-"""The leader's sweep of uploads: what nobody published in time goes, or was only imported, and what removals that were
-cut off have left.
+"""The leader's sweep of uploads: removes those that were not published in time or only imported, and what removals that
+were cut off have left.
 
-It looks at a page of records at a time, and does for each what upload_plan's `step` says. Each change compares the
-record's revision and the leader's key, so a publish that was faster keeps its payload. What fails is left to the next
-pass, which goes on behind it.
+It reads a page of records at a time, and does for each what broker/uploads/rules' `step` says. Each change compares the
+record's revision and the leader's key, so a publish that was faster keeps its payload. The next pass continues behind a
+record that failed.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ PAGE = 200
 
 
 class UploadSweep:
-    """Done by the leader, over all topics, those that are gone too. `leading` holds while it leads."""
+    """The sweep over all topics, also those that are gone. `leading` holds while this broker leads."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class UploadSweep:
         self._clock = clock
         self._grace_s = grace_s
         self._leading = leading
-        self._after = ""  # how far this pass is
+        self._after = ""  # the last key of this pass
 
     async def records(self) -> None:
-        """One pass over all records of uploads, or the rest of the last one."""
+        """Makes one pass over all records of uploads, or the rest of the last one."""
         async for entry in entries(self._coordination, keys.UPLOADS.prefix(), self._after, PAGE):
             self._after = entry.key
             await self._one(entry)
         self._after = ""
 
     async def folders(self) -> int:
-        """Delete what is in the folders of topics that are gone: a put may have ended after its record had gone. How
-        many objects went.
+        """Deletes what the folders of topics that are gone still hold: a put may have ended after its record had gone.
+        Returns the number of deleted objects.
 
         Counters are read before the topics: an incarnation that is in use is in the catalog, or not below its counter.
         """
@@ -93,7 +93,7 @@ class UploadSweep:
                 await self._forget(entry)
 
     async def _over(self, key: str) -> Compare | None:
-        """That no import reads an upload any more, as a transaction can see it; None where one does."""
+        """Returns a comparison that no import reads the upload any more; None where one does."""
         imported = keys.IMPORTS.key(*keys.UPLOADS.parse(key))
         there = await self._coordination.get(imported)
         if there is None:

@@ -1,4 +1,4 @@
-"""What brokers say of the loads of their segments, as the leader knows it."""
+"""The loads of all brokers' segments, as the leader knows them from reports."""
 
 import asyncio
 
@@ -13,10 +13,10 @@ CALL_S = 5.0
 
 
 class Reports:
-    """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` and `costs` are of
-    those that answered, whose names are in `answered`.
+    """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` and `costs` are those
+    of the brokers that answered, whose names are in `answered`.
 
-    What a segment's earlier owner has observed of it still counts: a move does not make it unknown.
+    The observations of a segment's earlier owner still count: a move does not make its load unknown.
     """
 
     def __init__(self, catalog: Catalog, roster: Roster, peers: Peers, broker: str, own: Loads) -> None:
@@ -29,10 +29,10 @@ class Reports:
         self._broker = broker
         self._own = own
         self._owners: dict[SegmentId, str] = {}
-        self._earlier: dict[SegmentId, SegmentLoad] = {}  # under owners before the present one
+        self._earlier: dict[SegmentId, SegmentLoad] = {}  # observed by earlier owners
 
     async def ask(self) -> None:
-        """Ask all living brokers."""
+        """Asks all living brokers."""
         urls = {broker: known.record.url for broker, known in self._roster.brokers.items() if broker != self._broker}
         asked = (self._peers.call(url, "load", None, LoadReport, CALL_S) for url in urls.values())
         answers = await asyncio.gather(*asked, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""Loads: what this broker's segments take, and of which keys, for the balancer and for whoever looks.
+"""Loads: rates of this broker's segments, and the keys they come from, for the balancer and for observers.
 
-Counted when rows become durable, looked at once a second. Hashes are those of a few rows that still are in the tail
-then: what they cost does not grow with what comes. What was not observed counts for nothing, rather than as idle: a
-broker that got a segment a moment ago would look as if it had room for more.
+Rows are counted when they become durable, and metered once a second. Hashes are taken of a few rows that are still in
+the tail then, so their cost does not grow with the traffic. What was not observed counts as unknown, and not as idle:
+else a broker that got a segment a moment ago would look as if it had room for more.
 """
 
 import asyncio
@@ -31,27 +31,28 @@ from seaweedq.segments.keyhash import hash_keys
 from seaweedq.segments.keyrange import KeyRange
 
 TICK_S = 1.0
-DRAWS, ROWS = 8, 32  # sampled of a segment, each second
-WARM = 0.1  # of the target: above, the report says where in the range the load falls
+DRAWS, ROWS = 8, 32  # samples of a segment, each second
+WARM = 0.1  # share of the target: above it, the report has the distribution over the range
 _STEP = 0.6180339887498949
-_PLACES = np.arange(ROWS) * _STEP % 1  # even, and in step with no pattern of keys
+_PLACES = np.arange(ROWS) * _STEP % 1  # evenly spread, and in step with no pattern of keys
 logger = logging.getLogger(__name__)
 
 
 class LoadReport(msgspec.Struct, array_like=True):
-    """What a broker tells the leader: the loads of its segments, and of those that have none for how many seconds."""
+    """A broker's report to the leader: the loads of its segments, and the seconds for which the others have had
+    none."""
 
     loads: list[tuple[SegmentId, SegmentLoad]]
     idle: list[tuple[SegmentId, float]]
 
     def all(self) -> dict[SegmentId, SegmentLoad]:
-        """The load of each segment."""
+        """Returns the load of each segment."""
         return dict(self.loads) | {segment: SegmentLoad(observed_s=observed_s) for segment, observed_s in self.idle}
 
 
 @dataclass(slots=True)
 class _Metered:
-    """A segment as it was looked at last; one that nobody needed yet is not open, and takes nothing."""
+    """A segment at its last reading; one that nobody has needed yet is not open, and has no load."""
 
     segment: OpenSegment | None
     meter: LoadMeter
@@ -60,7 +61,7 @@ class _Metered:
     end: int = 0
 
     def begin(self, segment: OpenSegment) -> None:
-        """Count from here."""
+        """Begins to count now."""
         self.segment, self.end = segment, segment.end
         self.messages, self.size_bytes = segment.taken_messages, segment.taken_bytes
 
@@ -76,7 +77,7 @@ class Loads:
         self._metered: dict[SegmentId, _Metered] = {}
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Reads the meters, for ever."""
         while True:
             await asyncio.sleep(TICK_S)
             try:
@@ -85,7 +86,7 @@ class Loads:
                 logger.exception("loads were not looked at, going on")
 
     def tick(self) -> None:
-        """Look once."""
+        """Reads the meters once."""
         now_s = self._clock.monotonic_s()
         passed_s, self._ticked_s = now_s - self._ticked_s, now_s
         seen: dict[SegmentId, _Metered] = {}
@@ -105,13 +106,13 @@ class Loads:
         self._metered = seen
 
     def of(self, topic: Topic) -> dict[int, SegmentLoad]:
-        """The loads of a topic's open segments that are this broker's, by number."""
+        """Returns the loads of a topic's open segments that this broker owns, by number."""
         name, policy = (topic.name, topic.record.incarnation), policy_of(topic)
         known = ((number, self._metered.get((*name, number))) for number in self._catalog.records(topic))
         return {number: _told(one.meter, policy) for number, one in known if one}
 
     def report(self) -> LoadReport:
-        """All of them, for the leader."""
+        """Returns all loads, for the leader."""
         found = LoadReport([], [])
         policies: dict[tuple[str, int], ScalingPolicy] = {}
         for key, one in self._metered.items():
@@ -126,7 +127,7 @@ class Loads:
         return found
 
     def totals(self) -> tuple[Averages, Averages]:
-        """Messages and bytes a second of all of them together, corrected."""
+        """Returns messages and bytes a second of all segments together, corrected."""
         loads = [one.meter.load(keys=False) for one in self._metered.values()]
         observed_s = np.array([max(load.observed_s, 1e-9) for load in loads]).reshape(-1, 1)
         weights = -np.expm1(-observed_s / np.array(WINDOWS_S))
@@ -135,7 +136,7 @@ class Loads:
         return tuple(messages.sum(axis=0).tolist()), tuple(size.sum(axis=0).tolist())
 
     def costs(self) -> dict[SegmentId, float]:
-        """What each segment counts as in placement."""
+        """Returns the cost of each segment in placement."""
         return costs(self.report().all())
 
 
@@ -149,7 +150,7 @@ def _met(record: SegmentRecord, segment: OpenSegment | None) -> _Metered:
 def _look(known: _Metered, segment: OpenSegment | None, passed_s: float, cool_down_s: float) -> None:
     if known.segment is not segment and segment:
         known.begin(segment)
-        known.messages = known.size_bytes = known.end = 0  # all that it ever took came since the last look
+        known.messages = known.size_bytes = known.end = 0  # all its rows came since the last reading
     messages = size_bytes = 0
     if segment:
         messages, size_bytes = segment.taken_messages - known.messages, segment.taken_bytes - known.size_bytes
@@ -160,14 +161,14 @@ def _look(known: _Metered, segment: OpenSegment | None, passed_s: float, cool_do
 
 
 def _told(meter: LoadMeter, policy: ScalingPolicy) -> SegmentLoad:
-    """A load as the balancer needs it: of a cool segment nobody asks where its keys fall."""
+    """Returns a load as the balancer needs it: of a cool segment it does not need the distribution of keys."""
     load = meter.load(keys=False)
     warm = max(load.messages_per_s) > WARM * policy.target_messages_per_s
     return meter.load() if warm or max(load.bytes_per_s) > WARM * policy.target_bytes_per_s else load
 
 
 def segment_of(key: SegmentId, record: SegmentRecord, load: SegmentLoad | None, now_us: int) -> Segment:
-    """An open segment as the balancer's decisions see it."""
+    """Returns an open segment as the balancer's decisions see it."""
     intent = record.intent
     return Segment(
         key,
@@ -181,7 +182,7 @@ def segment_of(key: SegmentId, record: SegmentRecord, load: SegmentLoad | None, 
 
 
 def policy_of(topic: Topic) -> ScalingPolicy:
-    """A topic's policy; none of a later version, which this one cannot read, is followed."""
+    """Returns a topic's policy; one of a later version, which this broker cannot read, is not followed."""
     config = topic.record.config
     try:
         return scaling_policy(config.scaling, config.initial_segments)
@@ -190,7 +191,7 @@ def policy_of(topic: Topic) -> ScalingPolicy:
 
 
 def _sample(meter: LoadMeter, segment: OpenSegment, since: int, messages: int) -> None:
-    """Show the meter some rows that came since an offset, and are in the tail still."""
+    """Shows the meter some of the rows that came since an offset, and are still in the tail."""
     keyless, keyed = 0, []
     for buffered, times in _drawn(segment.tail.since(since), segment.end):
         rows = buffered.rows
@@ -219,7 +220,7 @@ def _drawn(buffered: Sequence[BufferedRows], end: int) -> list[tuple[BufferedRow
     return [(buffered[at], count) for at, count in zip(drawn.tolist(), times.tolist(), strict=True)]
 
 
-@lru_cache(maxsize=1024)  # most have few rows, or one of a few sizes
+@lru_cache(maxsize=1024)  # most commits have few rows, or one of a few sizes
 def _places(rows: int) -> tuple[pa.Array, npt.NDArray[np.intp]]:
     """Chooses which of so many rows are looked at. Returns them, and as how many each counts."""
     chosen, counts = np.unique((_PLACES * rows).astype(np.intp), return_counts=True)

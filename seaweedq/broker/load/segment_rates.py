@@ -1,6 +1,6 @@
-"""What the owner of segments tells whoever looks of their loads: rates, and keys too hot to be split. Decides nothing.
+"""Rates of segments that their owner reports to observers, and keys too hot to be split. Decides nothing.
 
-It says what the owner itself has seen: of a segment that was moved, what came since then.
+It reports what the owner itself has seen: of a segment that was moved, the rows since then.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from seaweedq.broker.topics.segment_records import Records
 
 
 class Observed(msgspec.Struct, array_like=True, frozen=True):
-    """What an open segment takes a second, by window, corrected. `hot_key` is the hash, with its share (0 to 1), of one
-    key because of which a segment that gets too much is not split."""
+    """The rates of an open segment a second, by window, corrected. `hot_key` is the hash, with its share (0 to 1), of
+    the one key because of which an overloaded segment is not split."""
 
     messages_per_s: Averages = IDLE
     bytes_per_s: Averages = IDLE
@@ -26,7 +26,7 @@ class Observed(msgspec.Struct, array_like=True, frozen=True):
 
 
 def observed(topic: Topic, records: Records, loads: Mapping[int, SegmentLoad], now_us: int) -> dict[int, Observed]:
-    """Of the segments of a topic whose loads these are, by number."""
+    """Returns the rates of the segments of a topic that have these loads, by number."""
     hot = _hot(topic, records, loads, now_us)
     return {
         number: Observed(load.corrected_messages_per_s, load.corrected_bytes_per_s, hot.get(number))

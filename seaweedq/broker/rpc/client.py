@@ -1,7 +1,7 @@
-"""Talking to other brokers over HTTP: calls below /internal, and whole requests of clients handed on (relayed).
+"""Calls to other brokers over HTTP: below /internal, and whole requests of clients that are handed on (relayed).
 
-Every one carries the cluster's secret; there is no other way in. A broker that does not answer is Unavailable, and what
-became of the request is unknown: whoever asks decides whether it may be repeated.
+Every one carries the cluster's secret; there is no other way in. A broker that does not answer is Unavailable, and the
+outcome of the request is unknown: the caller decides whether it may be repeated.
 """
 
 import asyncio
@@ -15,19 +15,19 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import SeaweedqError, Unavailable, by_slug
 
 if TYPE_CHECKING:
-    import aiohttp  # a tenth of a start: a broker that is alone never needs it
+    import aiohttp  # a tenth of the time of a start, and a broker that is alone never needs it
 
 SECRET_HEADER = "Seaweedq-Secret"
 CONNECT_S = 2.0
 LOOK_S = 0.5
-SILENT = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # what the client did not say
+NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
 FORBIDDEN = 403
 T = TypeVar("T")
 Headers = Mapping[str, str]
 
 
 class Trouble(msgspec.Struct, array_like=True):
-    """An error on its way between brokers."""
+    """An error between brokers."""
 
     slug: str
     detail: str
@@ -36,11 +36,11 @@ class Trouble(msgspec.Struct, array_like=True):
 
     @staticmethod
     def of(error: SeaweedqError) -> "Trouble":
-        """The error as it is told."""
+        """Returns the message for an error."""
         return Trouble(error.slug, error.detail, dict(error.fields), error.inside)
 
     def error(self) -> SeaweedqError:
-        """The error as it was."""
+        """Returns the error of the message."""
         return by_slug().get(self.slug, SeaweedqError)(self.detail, inside=self.inside, **self.fields)
 
 
@@ -54,7 +54,7 @@ class Relayed:
 
 
 def other_secret(url: str) -> Unavailable:
-    """What a broker that refuses this one means."""
+    """Returns the error for a broker that refuses this one."""
     return Unavailable("another broker refused this one: their cluster_secret settings differ", inside=url)
 
 
@@ -84,8 +84,8 @@ class Peers:
         self._session: aiohttp.ClientSession | None = None
 
     async def call(self, url: str, path: str, request: Any, answer: type[T], timeout_s: float) -> T:
-        """POST a msgpack'd request to `/internal/{path}`. Raises Unavailable where no answer came, else what the other
-        side raised."""
+        """Posts a request as msgpack to `/internal/{path}`, and returns the decoded answer. Raises Unavailable where no
+        answer came, else the error that the other broker raised."""
         body = await self.post(url, path, msgspec.msgpack.encode(request), timeout_s)
         try:
             return msgspec.msgpack.decode(body, type=answer)
@@ -96,7 +96,7 @@ class Peers:
             ) from error
 
     async def post(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
-        """As `call`, with bytes."""
+        """Posts bytes as `call` does, and returns bytes."""
         found = await self.relay("POST", f"{url}/internal/{path}", {}, body, timeout_s)
         if found.status == 200:
             return found.body
@@ -112,7 +112,7 @@ class Peers:
         return (await self.relay("POST", f"{url}/internal/status", {}, b"", timeout_s)).status == FORBIDDEN
 
     async def relay(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
-        """Send a request on. Raises Unavailable where no answer came."""
+        """Sends a request on. Raises Unavailable where no answer came."""
         import aiohttp
 
         if self._session is not None and self._session.closed:
@@ -131,7 +131,7 @@ class Peers:
             ) from error
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         if self._session is not None:
             await self._session.close()
 
@@ -141,5 +141,7 @@ class Peers:
         if self._session is None:
             # No limit: long polls that are handed on must not keep acks waiting; clients' own connections bound them.
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, use_dns_cache=True)
-            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, skip_auto_headers=SILENT)
+            self._session = aiohttp.ClientSession(
+                connector=connector, auto_decompress=False, skip_auto_headers=NOT_ADDED
+            )
         return self._session

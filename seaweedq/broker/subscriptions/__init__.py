@@ -1,1 +1,1 @@
-"""Subscriptions: who dispatches, deliveries, cursors."""
+"""Subscriptions: assignment to a dispatcher, delivery, cursors."""

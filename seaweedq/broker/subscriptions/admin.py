@@ -1,11 +1,11 @@
-"""Creating, listing and deleting subscriptions, and their lag; at the broker that dispatches, or would.
+"""Creation, listing and deletion of subscriptions, and their lag; at the broker that dispatches one, or would.
 
-Create: 1. the record, `creating`, naming this broker; 2. cursors, one a segment; 3. the record, `active`. Delete: 1.
-the record, `deleting`; 2. the cursors go; 3. the record. Each write compares what the last one left, so of two brokers
-one does it all. A record that is not active counts as not there; as long as its broker lives and works on it nobody
-else does. What a dead one has left, or this broker itself after a lost answer, is done with by the next creation or
-deletion, as a deletion that was cut off: a cursor that it left for a segment of which the next creator has not heard
-would be one too many.
+Creation writes: 1. the record, `creating`, which names this broker; 2. the cursors, one for each segment; 3. the
+record, `active`. Deletion writes: 1. the record, `deleting`; 2. the cursors are removed; 3. the record is removed. Each
+write compares the result of the one before, so of two brokers only one does all of it. A record that is not active does
+not count as a subscription; while its broker lives and works on it no other broker touches it. What a dead broker has
+left, or this one after a lost answer, the next creation or deletion removes first, as a deletion that was cut off: a
+cursor that is left of a segment that the next creator does not know would be one too many.
 """
 
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ from seaweedq.errors import NotOwner, SubscriptionNotFound
 from seaweedq.failpoints import reach
 
 PAGE = 60
-LAGS = 16  # segments whose lag is looked at at once
+LAGS = 16  # segments whose lag is measured concurrently
 LAG_S, PAUSE_S = 5.0, 0.1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a subscription has still to ack of one segment; `size_bytes` is about what it takes in memory or files."""
+    """The unacked messages of one segment; `size_bytes` is about what they take in memory or files."""
 
     segment: int
     acked_to: int
@@ -51,8 +51,8 @@ class Lag:
 
 
 class SubscriptionAdmin:
-    """Applies changes of subscriptions to coordination and the dispatcher. What has changed meanwhile at another broker
-    raises NotOwner: ask again, perhaps there."""
+    """Applies changes of subscriptions to coordination and the dispatcher. A change that another broker was faster with
+    raises NotOwner: the caller tries again, perhaps at that broker."""
 
     def __init__(
         self,
@@ -71,18 +71,19 @@ class SubscriptionAdmin:
         self._clock = clock
 
     async def find(self, topic: Topic, name: str) -> SubscriptionRecord | None:
-        """The record of one that is there, or None."""
+        """Returns the record of an active subscription, or None."""
         there = await self._succession.read(topic, name)
         return there.record if there and there.record.state == "active" else None
 
     async def names(self, topic: Topic) -> list[str]:
-        """The topic's subscriptions, sorted."""
+        """Returns the names of the topic's subscriptions, sorted."""
         entries, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix(topic.name, topic.record.incarnation))
         active = [entry for entry in entries if keys.SUBSCRIPTIONS.decode(entry.value).state == "active"]
         return [str(keys.SUBSCRIPTIONS.parse(entry.key)[2]) for entry in active]
 
     async def create(self, topic: Topic, name: str, record: SubscriptionRecord) -> bool:
-        """Create it with its cursors where `record.start` says. False: it is there already. Raises NotOwner."""
+        """Creates a subscription, with cursors where `record.start` says. Returns False where it exists already. Raises
+        NotOwner."""
         if await self.find(topic, name):
             return False
         starts = await self._starts(topic, record.start)
@@ -115,10 +116,12 @@ class SubscriptionAdmin:
         reach("subscribe.record")
         active = msgspec.structs.replace(held.record, state="active")
         await self._succession.write(topic, name, active, unchanged)
-        self._dispatcher.forget(topic, name)  # one of the same name, whose deletion was in doubt
+        self._dispatcher.forget(
+            topic, name
+        )  # perhaps an earlier one of this name, whose deletion had an unknown outcome
 
     async def delete(self, topic: Topic, name: str) -> None:
-        """Delete it with its cursors. Raises SubscriptionNotFound, NotOwner."""
+        """Deletes a subscription with its cursors. Raises SubscriptionNotFound, NotOwner."""
         async with self._dispatcher.changing(topic, name):
             there = await self._succession.read(topic, name)
             if there is None:
@@ -132,7 +135,7 @@ class SubscriptionAdmin:
             await self._finish(topic, name, held)
 
     async def _finish(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> None:
-        """Remove the cursors, and then the record, of one that is `deleting`."""
+        """Removes the cursors, and then the record, of a subscription that is `deleting`."""
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
         unchanged = [Compare(key_of(topic, name), held.revision)]
         pages = [entries[start : start + PAGE] for start in range(0, len(entries), PAGE)]
@@ -143,9 +146,9 @@ class SubscriptionAdmin:
             reach("unsubscribe.record")
 
     async def lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
-        """What is not acked yet, for each segment that is not done: also of those that wait for their predecessors.
-        Raises Unavailable."""
-        # NotOwner: a segment is just changing hands, or is being replaced.
+        """Returns the lag in each segment that is not done, also in those that wait for their predecessors. Raises
+        Unavailable."""
+        # NotOwner: a segment is just changing its owner, or is being replaced
         deadline = Deadline(self._clock, LAG_S)
         return await deadline.retry(lambda: self._lag(topic, subscription), NotOwner, topic.signal, PAUSE_S)
 
@@ -165,8 +168,8 @@ class SubscriptionAdmin:
         return await gather_bounded(LAGS, lag, left)
 
     async def _starts(self, topic: Topic, start: str | dict[str, str]) -> dict[int, int]:
-        """Where to begin in each segment that there is now. Those that come to be later begin at 0, so where one is
-        replaced while this is found out, or before it is written, nothing is missed and nothing comes twice."""
+        """Returns the offset to begin at in each segment of now. Segments that are created later begin at 0, so no
+        message is missed or delivered twice where a segment is replaced meanwhile."""
         positions = await self._everywhere.positions(topic)
         ends = {number: position.end for number, position in positions.items()}
         if start == "earliest":
@@ -179,7 +182,7 @@ class SubscriptionAdmin:
 
 
 async def _weigh(segment: Readable, offset: int, now_us: int) -> tuple[int, float]:
-    """About how many bytes the rows from `offset` on take, and the age of the first one in seconds."""
+    """Returns about how many bytes the rows from `offset` on take, and the age of the first one in seconds."""
     pieces = await segment.read(offset, 1, 1)
     oldest_us = pieces[0][1].column(0)[0].cast(pa.int64()).as_py()
     return await segment.size_since(offset), max(0.0, (now_us - oldest_us) / 1e6)

@@ -1,14 +1,17 @@
-"""Who dispatches a subscription: the broker that its record names, for as long as that one lives; then its heir.
+"""Assignment of a subscription to a dispatcher: the broker that its record names while that one lives, then the
+preferred broker.
 
-The heir is the rendezvous winner among living brokers that are not about to leave, so all brokers agree on it without
-a word. It takes over in one transaction, which compares
-- the record's revision: of two that try one wins, and whatever an earlier dispatcher still sends (a checkpoint, a
-  release, an own take-over) compares a revision that is not there any more;
-- this broker's key: who has been declared dead takes nothing over;
-- that the last dispatcher's key is gone. It never comes back, so a paused one can not go on either.
-Before that, its journal must have been worked in: the key is gone, or says `recovered`. Then all its acks are in the
-cursors, which are read after the transaction; the epoch, one higher, keeps a recovery that runs again from adding
-anything. A dispatcher that lives lets go by itself: all its acks are in the cursors before the record names nobody.
+The preferred broker is the rendezvous winner among living brokers that are not about to leave, so all brokers agree on
+it without a message. It takes a subscription over in one transaction, which compares
+
+- the record's revision: of two brokers that try one wins, and a late write of an earlier dispatcher (a checkpoint, a
+  release, a take-over) compares a revision that is gone;
+- this broker's key: a broker that was declared dead takes nothing over;
+- that the last dispatcher's key is gone. A key never comes back, so a paused dispatcher cannot go on either.
+
+Before that its journal must be replayed: the journal's key is gone, or says `recovered`. Then all its acks are in the
+cursors, which are read after the transaction; the new epoch keeps a replay that runs again from adding anything. A
+living dispatcher releases a subscription by itself: all its acks are in the cursors before the record names nobody.
 """
 
 import msgspec
@@ -28,7 +31,7 @@ KNOWN = 100_000  # dispatchers that are remembered
 
 
 class Succession:
-    """Finds, takes and releases the records of subscriptions for one broker; `leaving`: it takes nothing over."""
+    """Finds, takes and releases the records of subscriptions for one broker."""
 
     def __init__(self, coordination: Coordination, roster: Roster, membership: Membership) -> None:
         self._coordination = coordination
@@ -38,7 +41,7 @@ class Succession:
         self.leaving = False
 
     async def dispatcher(self, topic: Topic, name: str) -> str:
-        """The broker to ask about a subscription; where there is none, the one that would make it."""
+        """Returns the broker to ask about a subscription; where it does not exist, the broker that would create it."""
         known = self._known.get((topic, name))
         if known and self._roster.alive(known):
             return known
@@ -54,26 +57,27 @@ class Succession:
         return who
 
     def doubt(self, topic: Topic, name: str) -> None:
-        """Whoever was said to be the dispatcher is not, or does not answer: look anew next time."""
+        """Forgets the known dispatcher, which does not answer or is another one: the next call looks it up."""
         self._known.pop((topic, name), None)
 
     def forget(self, topic: Topic) -> None:
-        """The topic is gone."""
+        """Forgets the dispatchers of a topic that is gone."""
         for key in [key for key in self._known if key[0] is topic]:
             del self._known[key]
 
     def heir(self, topic: Topic, name: str) -> str:
-        """Who would take over; this broker where all are about to leave."""
+        """Returns the broker that would take the subscription over; this one where all are about to leave."""
         hosts = [Host(b, known.record.zone, not known.record.takes_more) for b, known in self._roster.brokers.items()]
         return successor_of(f"{topic.name}/{topic.record.incarnation}/{name}", hosts) or self._membership.broker
 
     async def read(self, topic: Topic, name: str) -> Versioned[SubscriptionRecord] | None:
-        """The record as it is now."""
+        """Returns the record as it is now."""
         there = await self._coordination.get(key_of(topic, name))
         return keys.SUBSCRIPTIONS.read(there) if there else None
 
     async def take(self, topic: Topic, name: str) -> Versioned[SubscriptionRecord]:
-        """Become the dispatcher of an active subscription, in a new epoch. Raises SubscriptionNotFound, NotOwner."""
+        """Makes this broker the dispatcher of an active subscription, in a new epoch. Raises SubscriptionNotFound,
+        NotOwner."""
         there = await self.read(topic, name)
         if there is None or there.record.state != "active":
             if there and there.record.dispatcher != self._membership.broker:
@@ -92,14 +96,16 @@ class Succession:
     async def claim(
         self, topic: Topic, name: str, record: SubscriptionRecord, before: Versioned[SubscriptionRecord] | None
     ) -> Versioned[SubscriptionRecord]:
-        """Write a record of this broker's in place of what was there before. Raises NotOwner where it has changed."""
+        """Writes a record that names this broker in place of the one before. Raises NotOwner where that one has
+        changed."""
         compares = await self.free(before.record if before else None)
         mine = msgspec.structs.replace(record, dispatcher=self._membership.broker)
         revision = before.revision if before else 0
         return await self.write(topic, name, mine, [Compare(key_of(topic, name), revision), *compares])
 
     async def release(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> None:
-        """Dispatch no more; all acks are in the cursors. Raises CoordinationUnavailable: perhaps it is done."""
+        """Removes the dispatcher from the record, after all acks are in the cursors. Raises CoordinationUnavailable:
+        the outcome is unknown."""
         record = msgspec.structs.replace(held.record, dispatcher=None)
         reach("dispatch.release")
         key = key_of(topic, name)
@@ -109,7 +115,7 @@ class Succession:
     async def write(
         self, topic: Topic, name: str, record: SubscriptionRecord, compares: list[Compare]
     ) -> Versioned[SubscriptionRecord]:
-        """Write the record if all of it holds. Raises NotOwner."""
+        """Writes the record if all comparisons hold. Raises NotOwner."""
         put = Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(record))
         revision = await self._coordination.commit(compares, [put])
         if revision is None:
@@ -117,7 +123,8 @@ class Succession:
         return Versioned(record, revision)
 
     async def free(self, record: SubscriptionRecord | None) -> list[Compare]:
-        """What must hold for this broker to dispatch after the one that `record` names. Raises NotOwner: not yet."""
+        """Returns the comparisons under which this broker may dispatch after the one that `record` names. Raises
+        NotOwner where it may not yet."""
         mine = self._membership.broker
         before = record.dispatcher if record else None
         if before == mine:
@@ -135,5 +142,5 @@ class Succession:
 
 
 def key_of(topic: Topic, name: str) -> str:
-    """Where the subscription's record is."""
+    """Returns the key of the subscription's record."""
     return keys.SUBSCRIPTIONS.key(topic.name, topic.record.incarnation, name)

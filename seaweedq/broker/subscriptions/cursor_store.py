@@ -1,8 +1,8 @@
-"""The way of cursors to coordination and back: read at take-over, written as checkpoints.
+"""Cursors in coordination: read at a take-over, written as checkpoints.
 
 A checkpoint compares the subscription's revision, so that only the present dispatcher writes, and the revision of each
-cursor, so that one whose answer was lost, and which arrives late, does not take a newer one back. Acks pin their
-commits until a checkpoint that has them is known to be durable.
+cursor, so that a write which arrives late, after its answer was lost, does not overwrite a newer one. Acks pin their
+commits until a checkpoint with them is known to be durable.
 """
 
 from collections.abc import Sequence
@@ -36,20 +36,21 @@ class Cursors:
         self._coordination = coordination
 
     async def read(self, topic: Topic, name: str, epoch: int, now_s: float) -> dict[int, SegmentCursor]:
-        """All cursors of a subscription that was taken over in `epoch`, by segment."""
+        """Returns all cursors of a subscription that was taken over in `epoch`, by segment."""
         found = await self._entries(topic, name)
         return {
             n: SegmentCursor.taken(keys.CURSORS.decode(e.value), e.revision, epoch, now_s) for n, e in found.items()
         }
 
     async def save(self, subscription: Subscription, handing_on_s: float | None = None) -> bool:
-        """Write what has changed, and let go of the commits that held its acks. False: another one dispatches now.
+        """Writes the cursors that have changed, and releases the commits that held their acks. Returns False where
+        another broker dispatches now.
 
-        With `handing_on_s` (now, monotonic) also what is leased. Raises CoordinationUnavailable.
+        With `handing_on_s` (now, monotonic) the leases are written too. Raises CoordinationUnavailable.
         """
         async with subscription.saving:
             if subscription.closed and handing_on_s is None:
-                return True  # its last checkpoint, with the leases, is written by whoever hands it on
+                return True  # `Dispatcher.hand_on` writes its last checkpoint, with the leases
             while True:
                 changed = [
                     _Change(segment, cursor, record, cursor.newest)

@@ -1,9 +1,8 @@
-"""Delivery of one segment to one subscription, mode `ordered`: what is acked, what is leased, what comes next.
+"""Delivery of one segment to one subscription, mode `ordered`: acked, leased and next offsets.
 
-Pure: the clock's reading is an argument, nothing is read or written. One consumer at a time has the segment. When a
-lease ends without an ack, those of all later offsets end with it, and delivery begins again at the first unacked offset
-and skips what is acked. An ack counts when the journal has it: until then its offsets are `acking`, neither due nor
-acked.
+Pure: the time is an argument, nothing is read or written. One consumer at a time has the segment. When a lease ends
+without an ack, those of all later offsets end with it; delivery begins again at the first unacked offset, and skips
+acked ones. An ack counts once the journal has it: until then its offsets are `acking`, neither due nor acked.
 """
 
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ MAX_RUNS = 1_000  # acked runs that a cursor carries before nothing new is deliv
 
 @dataclass(slots=True)
 class Lease:
-    """Offsets [low, high) are with the consumer until `deadline_s` (monotonic)."""
+    """The offsets [low, high), which the consumer has until `deadline_s` (monotonic)."""
 
     low: int
     high: int
@@ -27,7 +26,7 @@ class Lease:
 
 @dataclass(slots=True)
 class Judged:
-    """What an ack of some offsets means: `runs` must be made durable, `known` counts the acked ones, `unknown` are
+    """The result of an ack of some offsets: `runs` must be made durable, `known` counts the acked ones, `unknown` are
     neither."""
 
     runs: list[Run] = field(default_factory=list)
@@ -36,7 +35,8 @@ class Judged:
 
 
 class Delivery:
-    """State of a segment in a subscription. `acked_to`: everything below is acked. `leases` are those of `consumer`."""
+    """The state of a segment in a subscription: everything below `acked_to` is acked, and `leases` belong to
+    `consumer`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Delivery:
         return CursorRecord(epoch, self.acked_to, tuple(self.acked), attempts, self.delivered_to)
 
     def expire(self, now_s: float) -> None:
-        """End the leases whose time is over, and all that come behind the first such offset."""
+        """Ends the leases whose time is over, and all that follow the first offset of those."""
         for lease in self._leases:
             open_runs = self._unanswered(lease) if lease.deadline_s <= now_s else []
             if open_runs:
@@ -78,15 +78,16 @@ class Delivery:
         self._leases = [lease for lease in self._leases if self._unanswered(lease)]
 
     def leased(self) -> tuple[list[Lease], str | None]:
-        """What is leased, and to whom."""
+        """Returns the leases, and their consumer."""
         return list(self._leases), self._consumer
 
     def next_deadline(self) -> float | None:
-        """When the next lease ends (monotonic seconds), or None."""
+        """Returns the time at which the next lease ends (monotonic seconds), or None."""
         return min((lease.deadline_s for lease in self._leases), default=None)
 
     def available(self, consumer: str, end: int, limit: int) -> Run | None:
-        """The next offsets for this consumer, at most `limit`, below `end`; None: nothing, or another one's turn."""
+        """Returns the next offsets for this consumer, at most `limit`, below `end`; None where there are none, or where
+        it is another consumer's turn."""
         if self._leases and self._consumer != consumer:
             return None
         low = self._skip(self.position)
@@ -97,7 +98,7 @@ class Delivery:
         return low, self._acking.gap_end(low, self.acked.gap_end(low, high))
 
     def lease(self, run: Run, consumer: str, deadline_s: float) -> None:
-        """Give a run to a consumer; counts another attempt where it was delivered before."""
+        """Leases a run to a consumer; counts another attempt of offsets that were delivered before."""
         low, high = run
         for offset in range(low, min(high, self.delivered_to)):
             self.attempts[offset] = self.attempts.get(offset, 1) + 1
@@ -111,13 +112,14 @@ class Delivery:
         self.delivered_to = max(self.delivered_to, high)
 
     def pass_over(self, low: int, high: int) -> None:
-        """Offsets that nobody will get (expired messages) count as acked; no need to make that durable."""
+        """Counts offsets that nobody will get (expired messages) as acked. They need not become durable."""
         self._apply(low, high)
 
     def judge(self, offsets: Iterable[int], consumer: str | None) -> Judged:
-        """Sort the offsets of an ack into leased, acked and unknown ones.
+        """Sorts the offsets of an ack into leased, acked and unknown ones.
 
-        One whose ack is on its way to the journal goes there once more, so that the repeat waits for durability too.
+        An offset whose ack is on its way to the journal goes there once more, so that the repeated request waits for
+        durability too.
         """
         judged = Judged()
         mine = consumer is None or consumer == self._consumer
@@ -132,12 +134,12 @@ class Delivery:
         return judged
 
     def begin_ack(self, runs: Iterable[Run]) -> None:
-        """The runs are on their way to the journal."""
+        """Marks runs whose ack is on its way to the journal."""
         for run in runs:
             self._acking.add(*run)
 
     def end_ack(self, runs: Iterable[Run], durable: bool) -> None:
-        """The journal has them, or has not: then they are delivered again."""
+        """Takes in the outcome of an ack: `durable`, or the runs are delivered again."""
         for low, high in runs:
             self._acking.discard(low, high)
             if durable:

@@ -1,15 +1,15 @@
-"""The dispatcher: hands a subscription's messages out, takes acks, hands the whole of it on to another broker.
+"""The dispatcher of subscriptions: delivers messages, takes acks, and hands a subscription over to another broker.
 
-Opening a subscription is taking it over (broker/subscriptions/assignment) and then reading its cursors. Which segments
-it reads is its frontier (broker/subscriptions/frontier): what is done is not looked at, what comes behind unacked
-predecessors not yet. An ack is a frame in the journal; a checkpoint (broker/subscriptions/cursor_store) comes before
-the release of those frames, and is written every `checkpoint_s` for what has changed. A crash in between leaves the
-frames, and recovery works them in.
+To open a subscription is to take it over (broker/subscriptions/assignment) and then to read its cursors. Its frontier
+(broker/subscriptions/frontier) says which segments it reads: done ones no more, those with unacked predecessors not
+yet. An ack is a frame in the journal. A checkpoint (broker/subscriptions/cursor_store) comes before the release of
+those frames, and is written every `checkpoint_s` for what has changed. A crash in between leaves the frames, which
+recovery replays.
 
-Handing on: 1. nothing more is leased or acked, who waits is sent on; 2. the acks under way become durable; 3. a
-checkpoint of all of it, leases too, so that nothing comes twice; 4. the record names no dispatcher; 5. it is forgotten
-here. A crash before 4 is a dispatcher's death, with an empty journal as far as this subscription goes; one behind it is
-nothing.
+Order of a handover: 1. no more leases and acks, waiting requests are redirected; 2. the acks under way become durable;
+3. a checkpoint of everything, leases too, so that no message is delivered twice; 4. the record names no dispatcher; 5.
+this broker forgets it. A crash before 4 is the death of a dispatcher whose journal holds nothing of this subscription;
+a crash after 4 has no effect.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from seaweedq.failpoints import reach
 from seaweedq.segments.frames import Frame, FrameKind
 
 PULL_BYTES = 8 * 1024 * 1024
-PAUSE_S = 0.2  # before a segment that could not be read is asked for again
+PAUSE_S = 0.2  # before a segment that could not be read is tried again
 ANYBODY = ""  # pulls without a consumer count as one
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Messages of one segment that a pull gives: rows, and how often each offset was delivered where that is not
-    once."""
+    """Messages of one segment that a pull returns: rows, and the number of deliveries of each offset that was delivered
+    before."""
 
     segment: Readable
     pieces: Pieces
@@ -62,8 +62,7 @@ class Look:
 
 
 class Dispatcher:
-    """The subscriptions that this broker dispatches. `timeout_s`: how long a pull insists on segments that can not be
-    read."""
+    """The subscriptions that this broker dispatches. A pull insists for `timeout_s` on segments that cannot be read."""
 
     def __init__(
         self,
@@ -88,28 +87,28 @@ class Dispatcher:
 
     @property
     def pin(self) -> int | None:
-        """The oldest commit that must stay because of acks without a checkpoint."""
+        """The oldest commit that must stay because of acks that no checkpoint has."""
         return min((s.pin for s in self._subscriptions.values() if s.pin is not None), default=None)
 
     def names(self) -> list[tuple[Topic, str]]:
-        """What is open here."""
+        """Returns the subscriptions that are open here."""
         return list(self._subscriptions)
 
     def has(self, topic: Topic, name: str) -> bool:
-        """Whether it is open here, and not on its way to another broker."""
+        """Whether a subscription is open here, and is not being handed over."""
         found = self._subscriptions.get((topic, name))
         return found is not None and found.closed is None
 
     def changing(self, topic: Topic, name: str) -> AbstractAsyncContextManager[None]:
-        """Held by whoever makes, opens, hands on or removes a subscription."""
+        """Returns the lock for creating, opening, handing over and removing a subscription."""
         lock = self._changing.get((topic, name))
         if lock is None:
             lock = self._changing[topic, name] = asyncio.Lock()
         return lock
 
     async def open(self, topic: Topic, name: str) -> Subscription:
-        """The subscription, taken over where it was not open. Raises SubscriptionNotFound, TopicBeingDeleted, NotOwner:
-        it is another broker's."""
+        """Returns the subscription, which is taken over where it was not open. Raises SubscriptionNotFound,
+        TopicBeingDeleted, and NotOwner where another broker has it."""
         found = self._subscriptions.get((topic, name))
         if found is None:
             async with self.changing(topic, name):
@@ -118,7 +117,7 @@ class Dispatcher:
         return found
 
     def forget(self, topic: Topic, name: str | None = None) -> None:
-        """Close a subscription, or all of a topic: deleted, or another broker's."""
+        """Closes a subscription, or all of a topic, that was deleted or is another broker's."""
         for key in [k for k in self._subscriptions if k[0] is topic and name in (None, k[1])]:
             self._subscriptions.pop(key).closed = NotOwner(
                 f"subscription {key[1]!r} is no longer dispatched by this broker"
@@ -128,7 +127,7 @@ class Dispatcher:
         topic.signal.wake()
 
     async def hand_on(self, topic: Topic, name: str) -> None:
-        """Dispatch a subscription no more. Raises Unavailable: then this broker still does, or has forgotten it."""
+        """Hands a subscription over. Raises Unavailable: then this broker still dispatches it, or has forgotten it."""
         async with self.changing(topic, name):
             subscription = self._subscriptions.get((topic, name))
             if subscription is None:
@@ -149,14 +148,15 @@ class Dispatcher:
                 self.forget(topic, name)
 
     async def look(self, topic: Topic, name: str, consumer: str | None, max_messages: int) -> list[Delivered]:
-        """Lease up to `max_messages` of what is known to be there."""
+        """Leases up to `max_messages` of those that are known to exist."""
         return (await self._round(topic, name, consumer or ANYBODY, max_messages)).found
 
     async def pull(
         self, topic: Topic, name: str, consumer: str | None, max_messages: int, wait_s: float
     ) -> list[Delivered]:
-        """Lease up to `max_messages`; waits up to `wait_s` for the first one. Nothing means that there was none: the
-        owners of all segments that it may read were asked. Raises Unavailable where some did not answer."""
+        """Leases up to `max_messages`, and waits up to `wait_s` for the first one. An empty answer means that there was
+        none: the owners of all segments that the subscription may read were asked. Raises Unavailable where some did
+        not answer."""
         poll = Deadline(self._clock, wait_s)
         deadline = Deadline(self._clock, max(wait_s, self._timeout_s))
         asked: set[int] = set()
@@ -180,12 +180,12 @@ class Dispatcher:
                 f"segments {numbers} of topic {topic.name!r} could not be read within {deadline.time_s:g} s; try again",
                 segments=numbers,
             )
-        return await self.look(topic, name, consumer, max_messages)  # the last refresh has brought something
+        return await self.look(topic, name, consumer, max_messages)  # the last refresh reported new messages
 
     async def ack(
         self, topic: Topic, name: str, offsets: dict[int, list[int]], consumer: str | None
     ) -> dict[int, Judged]:
-        """Ack offsets by segment; returns when what could be acked is durable. Raises JournalUnavailable, NotReady."""
+        """Acks offsets by segment, and returns when they are durable. Raises JournalUnavailable, NotReady."""
         subscription = await self.open(topic, name)
         now_s = self._clock.monotonic_s()
         judged: dict[int, Judged] = {}
@@ -216,26 +216,28 @@ class Dispatcher:
             cursor.delivery.end_ack(runs, is_durable)
             if is_durable:
                 cursor.pin_at(commit.result())
-            subscription.topic.signal.wake()  # it may be another consumer's turn now, or the window have room
+            subscription.topic.signal.wake()  # perhaps it is another consumer's turn now, or the window has room again
 
         commit = self._commit.append_frame(self._frame(subscription, segment, runs))
         commit.add_done_callback(end)
         return commit
 
     async def checkpoint(self) -> None:
-        """Write the cursors that have changed, and let go of the commits that held their acks."""
+        """Writes the cursors that have changed, and releases the commits that held their acks."""
         for (topic, name), subscription in list(self._subscriptions.items()):
             if not await self._cursors.save(subscription) and self._subscriptions.get((topic, name)) is subscription:
                 self.forget(topic, name)
 
     async def _round(self, topic: Topic, name: str, consumer: str, max_messages: int) -> Look:
-        """One look at all segments that the subscription may read."""
+        """Looks once at all segments that the subscription may read."""
         subscription = await self.open(topic, name)
         async with subscription.delivering:
             subscription.check()
             look = await self._lease(topic, subscription, consumer, max_messages)
             while not look.found and subscription.has_ended(self._catalog.records(topic)):
-                look = await self._lease(topic, subscription, consumer, max_messages)  # all that was left had expired
+                look = await self._lease(
+                    topic, subscription, consumer, max_messages
+                )  # all messages that were left had expired
             return look
 
     def _pause_s(self, topic: Topic, name: str, longest_s: float) -> float:
@@ -246,7 +248,7 @@ class Dispatcher:
         return max(0.001, min([longest_s, *left_s]))
 
     async def _lease(self, topic: Topic, subscription: Subscription, consumer: str, wanted: int) -> Look:
-        """Go round the segments, each time beginning with another one, until there is enough."""
+        """Goes round the segments, beginning with another one each time, until there are enough messages."""
         if not subscription.advance(self._catalog.records(topic)):
             await self._catalog.reread(topic)
             subscription.look_anew(self._catalog.records(topic))
@@ -266,7 +268,7 @@ class Dispatcher:
                     break
                 now = delivery.available(consumer, segment.end, wanted)
                 if now is None or now[0] != run[0]:
-                    continue  # leases ended, or an ack failed, during the read: what became due goes first
+                    continue  # leases ended, or an ack failed, during the read: the offsets that became due go first
                 read = (run[0], run[0] + sum(rows.num_rows for _, rows in pieces))
                 delivery.lease(read, consumer, deadline_s)
                 pieces = self._without_expired(delivery.pass_over, pieces)
@@ -279,7 +281,7 @@ class Dispatcher:
         return Look(found, missing, {segment.id for segment in segments if not segment.certain})
 
     def _without_expired(self, pass_over: Callable[[int, int], None], pieces: Pieces) -> Pieces:
-        """Leave out messages whose time is over; nobody gets them, so they count as acked."""
+        """Returns the rows whose time is not over; the others get to nobody, so they count as acked."""
         kept: Pieces = []
         for first, rows in pieces:
             fresh = unexpired(first, rows, self._clock.now_us())

@@ -1,11 +1,12 @@
-"""The frontier: which segments of a topic a subscription reads now, over all splits, merges and rolls.
+"""The frontier: the segments of a topic that a subscription reads now, over all splits, merges and rolls.
 
-Pure. A segment is open to a subscription once all its predecessors are done; it is *done* when it is sealed, all of it
-is acked, and all its predecessors are done too. So a key's messages come in the order in which they were acknowledged,
-and what is done costs nothing any more. Ids rise along the lineage: a successor's is above its predecessors'.
+Pure. A segment is open to a subscription once all its predecessors are done. It is *done* when it is sealed, all of it
+is acked, and all its predecessors are done too. So the messages of a key come in the order in which they were
+acknowledged, and done segments cost nothing. Ids rise along the lineage: a successor's id is above those of its
+predecessors.
 
-A record that is not there any more, of a segment that retention has removed, counts as done; so whoever makes a
-frontier must know all the records that there are.
+A segment whose record is gone, since retention has removed it, counts as done. So a frontier must be made with all
+records that exist.
 """
 
 from collections.abc import Callable, Collection
@@ -17,7 +18,7 @@ AckedTo = Callable[[int], int]  # everything below this offset of a segment is a
 
 
 class Frontier:
-    """`open` segments in the order in which they came to be so, and those that are `done`."""
+    """`open` segments in the order in which they became open, and those that are `done`."""
 
     def __init__(self, records: Records, acked_to: AckedTo, done: Collection[int] = ()) -> None:
         self.done = {number for number in done if number in records}
@@ -27,8 +28,8 @@ class Frontier:
         self.open = {n: None for n in sorted(records) if n not in self.done and self._is_due(records, n)}
 
     def advance(self, records: Records, acked_to: AckedTo) -> bool:
-        """Take in what was acked and sealed. False: the records of some segments are not known here; they are to be
-        read again, and then another frontier is to be made."""
+        """Takes in new acks and seals. Returns False where the records of some segments are not known here: the caller
+        reads them again, and makes another frontier."""
         complete = True
         reached = [number for number in self.open if _has_ended(records, number, acked_to)]
         while reached:
@@ -50,7 +51,7 @@ class Frontier:
         return all(before in self.done or before not in records for before in records[number].record.predecessors)
 
     def has_ended(self, records: Records, acked_to: AckedTo) -> bool:
-        """Whether `advance` has something to take in."""
+        """Whether `advance` would change anything."""
         return any(_has_ended(records, number, acked_to) for number in self.open)
 
 

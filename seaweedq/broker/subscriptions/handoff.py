@@ -1,7 +1,8 @@
-"""When a living dispatcher lets a subscription go: when it is about to leave, and when another broker is the heir.
+"""Handover of subscriptions by a living dispatcher: when it is about to leave, and when another broker is the preferred
+one.
 
-The second is only about balance, so it waits until the brokers have been the same for a while. What does not work is
-tried again; a broker that leaves gives up what takes too long, and its death hands it over.
+The second is only about balance, so it waits until the brokers have been the same for a while. A handover that fails is
+tried again; a broker that leaves gives up those that take too long, and others take them over after its death.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Handover:
-    """Watches over what one dispatcher has open."""
+    """Hands the open subscriptions of one dispatcher over."""
 
     def __init__(self, dispatcher: Dispatcher, succession: Succession, membership: Membership, clock: Clock) -> None:
         self._dispatcher = dispatcher
@@ -32,18 +33,18 @@ class Handover:
         self._since_s: dict[tuple[Topic, str], tuple[str, float]] = {}
 
     async def run(self) -> None:
-        """Hand on what is another broker's, for ever."""
+        """Hands over what another broker is preferred for, for ever."""
         while True:
             await asyncio.sleep(TICK_S)
             await gather_bounded(GIVERS, self._hand_on, self._due())
 
     async def leave(self) -> None:
-        """Take nothing over any more, and hand on everything."""
+        """Takes nothing over any more, and hands everything over."""
         self._succession.leaving = True
         await gather_bounded(GIVERS, self._hand_on, self._dispatcher.names())
 
     def _due(self) -> list[tuple[Topic, str]]:
-        """What another broker has been the heir of for a while."""
+        """Returns the subscriptions that another broker has been preferred for long enough."""
         now_s, mine = self._clock.monotonic_s(), self._membership.broker
         heirs = {key: self._succession.heir(*key) for key in self._dispatcher.names()}
         known = self._since_s

@@ -1,7 +1,7 @@
-"""A subscription as its dispatcher holds it: the delivery of each segment, and the cursors' way to durability.
+"""A subscription at its dispatcher: the delivery of each segment, and the state of its cursors.
 
-An ack is a frame in the journal. Coordination gets a checkpoint of the cursors now and then, and only after that may
-the frames go: `pin` is the oldest commit that still holds acks beyond the last checkpoint.
+An ack is a frame in the journal. Coordination gets a checkpoint of the cursors now and then, and the frames may go only
+after that: `pin` is the oldest commit with acks that the last checkpoint does not have.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from seaweedq.errors import NotOwner
 
 
 class Acks(msgspec.Struct, frozen=True, array_like=True):
-    """The payload of an ack frame: acked runs of one segment. Counts only for the subscription's `epoch`."""
+    """The payload of an ack frame: acked runs of one segment. It counts only for the subscription's `epoch`."""
 
     subscription: str
     incarnation: int
@@ -32,7 +32,7 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SegmentCursor:
-    """One segment of a subscription: its delivery, and which commit holds its oldest ack since the last checkpoint."""
+    """One segment of a subscription: its delivery, and the commit with its oldest ack since the last checkpoint."""
 
     def __init__(self, record: CursorRecord, revision: int = 0, leases: Iterable[Lease] = ()) -> None:
         self.delivery = Delivery.of(record, leases)
@@ -43,29 +43,30 @@ class SegmentCursor:
 
     @staticmethod
     def taken(record: CursorRecord, revision: int, epoch: int, now_s: float) -> "SegmentCursor":
-        """The cursor as a dispatcher takes it over in `epoch`, with the leases that the one before handed on."""
+        """Returns the cursor as a dispatcher takes it over in `epoch`, with the leases that the one before handed
+        over."""
         handed_on = record.leases if record.epoch == epoch - 1 else ()
         return SegmentCursor(record, revision, [Lease(low, high, now_s + left_s) for low, high, left_s in handed_on])
 
     def handed_on(self, epoch: int, now_s: float) -> CursorRecord:
-        """The cursor as a checkpoint, with what is leased."""
+        """Returns a checkpoint of the cursor, with its leases."""
         leases, consumer = self.delivery.leased()
         left = tuple((lease.low, lease.high, lease.deadline_s - now_s) for lease in leases)
         return msgspec.structs.replace(self.delivery.record(epoch), leases=left, consumer=consumer if left else None)
 
     def changed(self, epoch: int, handing_on_s: float | None = None) -> CursorRecord | None:
-        """The checkpoint to write, or None where the last one still says it all and no commit waits for one."""
+        """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one."""
         record = self.delivery.record(epoch) if handing_on_s is None else self.handed_on(epoch, handing_on_s)
         return record if record != self._saved or self.pin is not None else None
 
     def pin_at(self, commit: int) -> None:
-        """This commit holds an ack."""
+        """Notes that this commit holds an ack."""
         if self.pin is None:
             self.pin = commit
         self._newest = commit
 
     def saved(self, record: CursorRecord, newest: int, revision: int) -> None:
-        """A checkpoint is durable that had the acks of all commits up to `newest`."""
+        """Notes that a checkpoint is durable with the acks of all commits up to `newest`."""
         self._saved, self.revision = record, revision
         if self.pin is not None:
             self.pin = newest + 1 if self._newest > newest else None
@@ -78,7 +79,7 @@ class SegmentCursor:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is not acked of a segment: `messages` between `acked_to` and `end`."""
+    """The unacked messages of a segment: `messages` of them between `acked_to` and `end`."""
 
     segment: int
     acked_to: int
@@ -87,8 +88,9 @@ class Backlog:
 
 
 class Subscription:
-    """One subscription of one topic, open at its dispatcher. Whoever leases holds `delivering`, who writes cursors
-    `saving`; once `closed` nothing is leased or acked any more. `cursors` are those of segments that are not done."""
+    """One subscription of one topic, open at its dispatcher. Leases are given under `delivering`, cursors are written
+    under `saving`; once `closed` is set nothing is leased or acked any more. `cursors` are those of segments that are
+    not done."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Subscription:
         self.cursors = cursors
         self.frontier = Frontier(records, self.acked_to)
         for number in self.frontier.done & cursors.keys():
-            del cursors[number]  # it is in coordination as it was read
+            del cursors[number]  # coordination has it as it was read
         self.delivering = asyncio.Lock()
         self.saving = asyncio.Lock()
         self.closed: NotOwner | None = None
@@ -119,28 +121,28 @@ class Subscription:
 
     @property
     def held(self) -> Versioned[SubscriptionRecord]:
-        """Its record, as it was taken."""
+        """Its record as this broker took it."""
         return Versioned(self.record, self.revision)
 
     def check(self) -> None:
-        """Raises what closed it."""
+        """Raises the error that closed the subscription."""
         if self.closed:
             raise self.closed
 
     def cursor(self, segment: int) -> SegmentCursor:
-        """The cursor of a segment; one that has none yet begins at its start."""
+        """Returns the cursor of a segment; a new one begins at the segment's start."""
         found = self.cursors.get(segment)
         if found is None:
             found = self.cursors[segment] = SegmentCursor(CursorRecord(self.record.epoch, 0))
         return found
 
     def acked_to(self, segment: int) -> int:
-        """Everything of a segment that is not done is acked below this."""
+        """Returns the offset below which everything is acked, in a segment that is not done."""
         found = self.cursors.get(segment)
         return found.delivery.acked_to if found else 0
 
     def backlog(self, segment: int, end: int) -> Backlog:
-        """What is not acked of a segment that is not done, and ends there."""
+        """Returns the unacked messages of a segment that is not done and ends at `end`."""
         found = self.cursors.get(segment)
         if found is None:
             return Backlog(segment, 0, end, end)
@@ -149,38 +151,39 @@ class Subscription:
         return Backlog(segment, acked_to, end, max(0, end - acked_to - found.delivery.acked.size))
 
     def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Sequence[int]) -> Judged:
-        """What an ack means in a segment that has no cursor here, and this record: of one that is done all
-        is acked, of another one nothing was delivered."""
+        """Judges an ack in a segment that has no cursor here and has this record and revision: in a done segment
+        everything is acked, in another one nothing was delivered."""
         end = known.record.end_offset if known and segment in self.frontier.done else 0
         unknown = sorted({offset for offset in offsets if offset >= (end or 0)})
         return Judged(known=len(set(offsets)) - len(unknown), unknown=unknown)
 
     def advance(self, records: Records) -> bool:
-        """Take in what was acked and sealed. False: not all records are known; then `look_anew` once they are."""
+        """Takes in new acks and seals. Returns False where not all records are known: then the caller reads them, and
+        calls `look_anew`."""
         return self.frontier.advance(records, self.acked_to)
 
     def has_ended(self, records: Records) -> bool:
-        """Whether `advance` has something to take in."""
+        """Whether `advance` would change anything."""
         return self.frontier.has_ended(records, self.acked_to)
 
     def look_anew(self, records: Records) -> None:
-        """These are all records that there are."""
+        """Makes a frontier from all records that exist."""
         self.frontier = Frontier(records, self.acked_to, self.frontier.done)
 
     def forget_done(self) -> None:
-        """Let go of the cursors of segments that are done, as far as a checkpoint says so."""
+        """Forgets the cursors of done segments, as far as a checkpoint has them."""
         for number in [number for number in self.cursors if number in self.frontier.done]:
             if self.cursors[number].changed(self.record.epoch) is None:
                 del self.cursors[number]
 
     def deadlines(self) -> list[float]:
-        """When leases end (monotonic seconds); at least the next one of each segment."""
+        """Returns the times at which leases end (monotonic seconds); at least the next one of each segment."""
         cursors = [self.cursors[number] for number in self.frontier.open if number in self.cursors]
         return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
 
     def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
-        """The segments, beginning with another one each time, so that none starves; but for those that are done when
-        their turn comes, whose cursors may have gone."""
+        """Yields the segments, beginning with another one each time, so that none starves. It leaves out those that are
+        done when their turn comes, since their cursors may be gone."""
         self._turn = (self._turn + 1) % max(1, len(segments))
         turns = [*segments[self._turn :], *segments[: self._turn]]
         return (segment for segment in turns if segment.id in self.frontier.open)
