@@ -225,7 +225,7 @@ class Broker(Parts):
             self.dispatcher.forget(topic)
             self.imports.forget(topic)
             self.succession.forget(topic)
-            self._slots.forget(topic)
+            self._identities.forget(topic)
         topic.signal.wake()
         topic.moved.wake()
 

@@ -25,11 +25,12 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import GroupCache, Reader
 from seaweedq.broker.maintenance import Upkeep
-from seaweedq.broker.publish.forward_receiver import Receiver
-from seaweedq.broker.publish.forwarder import Outbound, Slots
-from seaweedq.broker.publish.local_append import Taker
+from seaweedq.broker.publish.forward_receiver import ForwardReceiver
+from seaweedq.broker.publish.forwarder import Forwarder, Identities
+from seaweedq.broker.publish.local_append import LocalAppender
+from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.publish.publisher import Publisher
-from seaweedq.broker.publish.remote_append import Elsewhere
+from seaweedq.broker.publish.remote_append import RemoteAppender
 from seaweedq.broker.read.read_server import Lender
 from seaweedq.broker.read.remote_reader import Readables
 from seaweedq.broker.read.topic_positions import Everywhere
@@ -173,21 +174,13 @@ class Parts(ABC):
         self.flusher = Flusher(self.entries)
         self.ownership = Ownership(self.catalog, self.store, self.membership, self.budget, self._dirty)
         self.mover = SegmentMover(self.catalog, self.roster, self.ownership, self.commit, self.flusher, timeout_s)
-        taker = Taker(self.commit, timeout_s)
-        self._slots = Slots(self.membership.broker)
-        elsewhere = Elsewhere(
-            self.catalog,
-            self.ownership,
-            self.roster,
-            taker,
-            Outbound(self.peers, timeout_s),
-            self._slots,
-            clock,
-            timeout_s,
-        )
-        self.publisher = Publisher(self.ownership, taker, elsewhere, self._ids)
+        local, forwarder = LocalAppender(self.commit, timeout_s), Forwarder(self.peers, timeout_s)
+        owners = OwnerAppender(self.catalog, self.ownership, self.roster, local, forwarder)
+        self._identities = Identities(self.membership.broker)
+        remote = RemoteAppender(self.catalog, self.ownership, owners, self._identities, clock, timeout_s)
+        self.publisher = Publisher(self.ownership, local, remote, self._ids)
         self.imports = self._make_imports()
-        self.receiver = Receiver(self.catalog, self.ownership, taker)
+        self.receiver = ForwardReceiver(self.catalog, self.ownership, local)
 
     def _make_imports(self) -> Imports:
         settings = self.settings

@@ -19,6 +19,7 @@ from typing import BinaryIO
 import pyarrow.parquet as pq
 
 from seaweedq.errors import ChainDamaged, Fenced, StoreUnavailable
+from seaweedq.invariants import require
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.storage.interface import ObjectStore
 
@@ -76,7 +77,8 @@ class Chain:
 
         If it is cancelled, the entry may exist or may still appear: the caller may only append the same bytes again.
         """
-        assert EntryName(metadata.sequence, metadata.first_offset) == self.next
+        name = EntryName(metadata.sequence, metadata.first_offset)
+        require(name == self.next, "%s is appended to %s, which goes on with %s", name, self.folder, self.next)
         if self.last and self.last.seal:
             raise ChainDamaged(
                 f"{self.folder} is sealed at offset {self.end}: entry {self.next} cannot be appended", name=self.folder

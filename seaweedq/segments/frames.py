@@ -15,6 +15,7 @@ import pyarrow as pa
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from seaweedq.errors import JournalDamaged
 from seaweedq.segments.layout import Layout
 
 Buffer: TypeAlias = bytes | memoryview | pa.Buffer
@@ -68,8 +69,13 @@ _decoder = msgspec.msgpack.Decoder(list[_Header])
 
 
 def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
-    """Returns the rows of a ROWS frame, without a copy. `layout` is that of the frame's topic and schema id."""
-    return pa.ipc.read_record_batch(pa.py_buffer(frame.payload), layout.rows(frame.columns))
+    """Returns the rows of a ROWS frame, without a copy. `layout` is that of the frame's topic and schema id. Raises
+    JournalDamaged where they are not as many as the frame says."""
+    rows = pa.ipc.read_record_batch(pa.py_buffer(frame.payload), layout.rows(frame.columns))
+    if rows.num_rows != frame.count:
+        where = f"a frame of segment {frame.segment} of {frame.topic!r} from offset {frame.first_offset}"
+        raise JournalDamaged(f"{where} says {frame.count} rows and holds {rows.num_rows}")
+    return rows
 
 
 def check_frames(frames: Iterable[Frame]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from seaweedq.broker.rpc.forward_frames import Header, Outcome, Parcel, encode
+from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome, encode
 from seaweedq.coordination import keys
 from seaweedq.segments.layout import Format, Layout
 from tests.support.processes.together import BROKERS, TOPIC, Together
@@ -112,15 +112,15 @@ def rows(columns: int = 0, count: int = 3) -> bytes:
     return pa.record_batch([pa.array([content[f.name]] * count, f.type) for f in schema], schema=schema).serialize()
 
 
-def forward(header: Header, payload: bytes) -> bytes:
-    return encode([Parcel(header, payload)])
+def forward(header: ForwardHeader, payload: bytes) -> bytes:
+    return encode([ForwardFrame(header, payload)])
 
 
 @pytest.mark.usefixtures("survives")
 def test_nothing_of_a_parcel_is_taken_that_is_not_whole(together: Together, post: Post) -> None:
     number, segment = incarnation(together), own(together)
     good = rows().to_pybytes()
-    header = Header("t", number, segment, low_of(together, segment), 0, "~p", 0, 2, len(good))
+    header = ForwardHeader("t", number, segment, low_of(together, segment), 0, "~p", 0, 2, len(good))
 
     def taken(content: bytes) -> int | None:
         """The first offset, or None for what was refused."""
@@ -175,7 +175,7 @@ def test_flipped_bytes_of_arrow_break_no_broker(together: Together, post: Post) 
         spoilt = bytearray(good)
         for _ in range(drawn.choice((1, 2, 8))):
             spoilt[drawn.randrange(len(spoilt))] = drawn.choice((0, 1, 0x7F, 0x80, 0xFF))
-        header = Header("t", number, segment, low_of(together, segment), 3, "~p", low, low + 2, len(spoilt))
+        header = ForwardHeader("t", number, segment, low_of(together, segment), 3, "~p", low, low + 2, len(spoilt))
         assert post("publish", forward(header, bytes(spoilt)))[0] in range(200, 500)
     together.publish(1, 20)
     fetched = together.ask("GET", 2, f"{TOPIC}/segments/{segment}/messages?limit=10000", headers={"accept": ARROW})

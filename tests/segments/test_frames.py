@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seaweedq.errors import JournalDamaged
 from seaweedq.segments.frames import ALIGNMENT, Frame, FrameKind, pack, rows_of, unpack
 from seaweedq.segments.layout import TIMESTAMP, Layout
 from tests.support.segments.frame_samples import FRAMES, LAYOUTS, plain, rows, rows_frame
@@ -71,3 +73,10 @@ def test_packing_copies_no_payload() -> None:
 
 def acks_frame(payload: bytes) -> Frame:
     return Frame(FrameKind.ACKS, "t", 0, 0, 0, 0, 0, (), 0, payload)
+
+
+def test_rows_that_are_not_as_many_as_the_frame_says_are_damage() -> None:
+    values = [pa.array([1, 2], TIMESTAMP), pa.array([b"v", b"w"])]
+    frame = rows_frame(pa.record_batch(values, schema=LAYOUTS[1].rows(0)))
+    with pytest.raises(JournalDamaged, match="says 3 rows and holds 2"):
+        rows_of(msgspec.structs.replace(frame, count=3), LAYOUTS[1])

@@ -1,6 +1,6 @@
 """Writing an entry: rows that a journal held first become the next Parquet file of a chain.
 
-The one place that puts an entry together, for the flush, for recovery, and for the empty first file of a new topic.
+The flush, recovery, and the creation of a topic (for its empty first file) all put entries together here.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import ChainDamaged
 from seaweedq.failpoints import reach
+from seaweedq.invariants import require
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
 from seaweedq.segments.keyrange import KeyRange
@@ -24,7 +25,7 @@ from seaweedq.storage.interface import ObjectStore
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Which segment rows come from, and what they look like; `cuts` and `predecessors` as in its record."""
+    """A segment as its record describes it, and the layout of its rows. One that is sealed has no owner."""
 
     topic: str
     segment: int
@@ -32,20 +33,22 @@ class Source:
     layout: Layout
     cuts: tuple[int, ...] = ()
     predecessors: tuple[int, ...] = ()
+    owner: str | None = None
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Where the parts of the range begin."""
+        """The low ends of the range's parts."""
         return (self.key_range.low, *self.cuts)
 
     @staticmethod
     def of(topic: str, segment: int, record: SegmentRecord, layout: Layout) -> "Source":
-        """The source that a segment's record describes."""
-        return Source(topic, segment, KeyRange(record.low, record.high), layout, record.cuts, record.predecessors)
+        """Returns the source that a segment's record describes."""
+        key_range = KeyRange(record.low, record.high)
+        return Source(topic, segment, key_range, layout, record.cuts, record.predecessors, record.owner)
 
 
 async def known_producers(store: ObjectStore, source: Source, chain: Chain) -> ProducerTables:
-    """The producer tables as of the chain's end; those of the predecessors' seals where it has no entry yet."""
+    """Returns the producer tables as of the chain's end, or of the predecessors' seals where it has no entry yet."""
     if chain.last:
         return ProducerTables.decode(chain.last.producers, source.segment)
     found = await asyncio.gather(*(_sealed_producers(store, source.topic, number) for number in source.predecessors))
@@ -73,13 +76,18 @@ class EntryWriter:
         self,
         source: Source,
         chain: Chain,
-        pieces: Sequence[tuple[int, pa.RecordBatch]],
+        rows: Sequence[tuple[int, pa.RecordBatch]],
         producers: ProducerTables,
         max_timestamp_us: int,
         seal: Seal | None = None,
     ) -> None:
-        """Encode `pieces` (dense, from the chain's end) in a thread and append them. Raises Fenced."""
+        """Encodes rows, each with its first offset, in a thread and appends them. Raises Fenced, and InvariantViolated
+        unless they are dense and begin at the chain's end."""
         name = chain.next
+        end = name.first_offset
+        for first, some in rows:
+            require(first == end, "rows from offset %d are written to %s, which ends at %d", first, chain.folder, end)
+            end += some.num_rows
         metadata = EntryMetadata(
             cluster=self._cluster,
             topic=source.topic,
@@ -88,7 +96,7 @@ class EntryWriter:
             high=source.key_range.high,
             sequence=name.sequence,
             first_offset=name.first_offset,
-            next_offset=name.first_offset + sum(rows.num_rows for _, rows in pieces),
+            next_offset=end,
             broker=self._broker,
             nonce=self._ids.nonce(),
             schema_id=schema_id(source.layout.values),
@@ -98,7 +106,7 @@ class EntryWriter:
             seal=seal,
         )
         reach("entry.encode")
-        data = await asyncio.to_thread(encode_entry, pieces, source.layout, metadata)
+        data = await asyncio.to_thread(encode_entry, rows, source.layout, metadata)
         reach("entry.append")
         await chain.append(metadata, memoryview(data))
         reach("entry.appended")

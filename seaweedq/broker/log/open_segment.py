@@ -1,7 +1,7 @@
 """A segment that this broker owns: its chain, its tail, its producers.
 
 All of it lives on the event loop; nothing here awaits, so that each method is one step. Rows come in through
-`durable` (after the journal has them) and go out through `flushed` (after the chain has them).
+`durable` (once the journal has them) and go out through `flushed` (once the chain has them).
 """
 
 import asyncio
@@ -43,27 +43,25 @@ Verdict = New | Duplicate | OutOfOrder | InFlight
 
 
 class OpenSegment:
-    """State of one owned segment, or of a sealed one, which is only read and has no owner. Offsets from `next` on
-    are free."""
+    """The state of one owned segment, or of a sealed one, which is only read and has no owner."""
 
     def __init__(
         self,
         source: Source,
         chain: Chain,
         producers: ProducerTables,
-        owner: str | None,
         budget: Budget,
         signal: Signal,
         dirty: Callable[["OpenSegment"], None],
     ) -> None:
         self.source = source
-        self.owner = owner
+        self.owner = source.owner
         self.topic = source.topic
         self.id = source.segment
         self.layout = source.layout
         self.chain = chain
         self.tail = Tail(chain.end)
-        self.next = chain.end  # the offset to give out next; beyond `end` are those on their way to the journal
+        self.next = chain.end  # the offset to give out next; those from `end` on are on their way to the journal
         last = chain.last
         self.producers = producers
         self.max_timestamp_us = last.max_timestamp_us if last else 0
@@ -83,7 +81,7 @@ class OpenSegment:
 
     @property
     def takes_elsewhere(self) -> bool:
-        """Whether its messages go to another segment, or another broker, as far as is known."""
+        """Whether its messages go to another segment, or another broker, as far as is known here."""
         return self.sealed or isinstance(self.closed, NotOwner)
 
     @property

@@ -153,6 +153,9 @@ class Reader:
             if group is None:
                 group = await asyncio.to_thread(load, segment.chain, name, number, segment.layout)
                 self._cache.put(key, group)
+            if not group.first <= offset < group.end:
+                where = f"row group {number} of {segment.chain.folder}{name}"
+                raise ChainDamaged(f"{where} holds offsets {group.first} to {group.end}, not {offset}", name=str(name))
             return group
 
 

@@ -1,16 +1,15 @@
-"""What other brokers forward: parcels for segments of this broker, each with a fate of its own."""
+"""Appending rows that other brokers forward to segments of this broker, each frame with an outcome of its own."""
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from seaweedq.broker.log.append import EncodedRows
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.publish.local_append import Taker
+from seaweedq.broker.publish.local_append import LocalAppender
 from seaweedq.broker.rpc.client import Trouble
-from seaweedq.broker.rpc.forward_frames import Header, Outcome, Parcel
+from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.errors import NotOwner, SeaweedqError
@@ -18,32 +17,32 @@ from seaweedq.errors import NotOwner, SeaweedqError
 THREAD_BYTES = 64 * 1024  # larger ones are checked in a worker thread
 
 
-class Receiver:
-    """Takes parcels."""
+class ForwardReceiver:
+    """Appends forwarded rows."""
 
-    def __init__(self, catalog: Catalog, ownership: Ownership, taker: Taker) -> None:
+    def __init__(self, catalog: Catalog, ownership: Ownership, local: LocalAppender) -> None:
         self._catalog = catalog
         self._ownership = ownership
-        self._taker = taker
+        self._local = local
 
-    async def receive(self, parcels: Sequence[Parcel]) -> list[Outcome]:
-        """An outcome for each; those that are new share a commit."""
-        return await asyncio.gather(*map(self._receive, parcels))
+    async def receive(self, frames: Sequence[ForwardFrame]) -> list[Outcome]:
+        """Returns an outcome for each frame. Rows that are new share a commit."""
+        return await asyncio.gather(*map(self._receive, frames))
 
-    async def _receive(self, parcel: Parcel) -> Outcome:
+    async def _receive(self, frame: ForwardFrame) -> Outcome:
+        header = frame.header
         try:
-            topic = await self._topic_of(parcel.header)
-            segment = await self._ownership.opened(topic, parcel.header.segment)
-            read: Any = asyncio.to_thread if parcel.header.length > THREAD_BYTES else _at_once
-            header = parcel.header
+            topic = await self._topic_of(header)
+            segment = await self._ownership.opened(topic, header.segment)
             if header.part not in segment.source.parts:
                 raise NotOwner(f"segment {segment.id} of {header.topic!r} has no part that begins at {header.part}")
-            rows = await read(_rows_of, parcel, segment)
-            return await self._taker.append(segment, header.part, rows, parcel.sequences)
+            in_thread = header.length > THREAD_BYTES
+            rows = await asyncio.to_thread(_read, frame, segment) if in_thread else _read(frame, segment)
+            return await self._local.append(segment, header.part, rows, frame.sequences)
         except SeaweedqError as error:
             return Outcome(trouble=Trouble.of(error))
 
-    async def _topic_of(self, header: Header) -> Topic:
+    async def _topic_of(self, header: ForwardHeader) -> Topic:
         topic = self._catalog.find(header.topic)
         if topic is None or topic.record.incarnation != header.incarnation:
             await self._catalog.look(header.topic, header.segment)
@@ -55,10 +54,6 @@ class Receiver:
         return topic
 
 
-async def _at_once(work: Any, *args: Any) -> Any:
-    return work(*args)
-
-
-def _rows_of(parcel: Parcel, segment: OpenSegment) -> EncodedRows:
-    rows = parcel.rows(segment.layout)
-    return EncodedRows.of(rows, pa.py_buffer(parcel.payload))
+def _read(frame: ForwardFrame, segment: OpenSegment) -> EncodedRows:
+    rows = frame.rows(segment.layout)
+    return EncodedRows.of(rows, pa.py_buffer(frame.payload))

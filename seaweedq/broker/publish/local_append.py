@@ -43,7 +43,7 @@ def _judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | N
     return verdict
 
 
-class Taker:
+class LocalAppender:
     """Appends rows through the group commit; a request waits for its durability for at most `timeout_s`."""
 
     def __init__(self, commit: GroupCommit, timeout_s: float) -> None:

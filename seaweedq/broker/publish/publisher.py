@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, locate, split
-from seaweedq.broker.publish.local_append import Taker
-from seaweedq.broker.publish.remote_append import Elsewhere, Failed, Results
+from seaweedq.broker.publish.local_append import LocalAppender
+from seaweedq.broker.publish.remote_append import Failed, RemoteAppender, Results
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.broker.topics.catalog import Topic
@@ -61,10 +61,10 @@ class Prepared:
 class Publisher:
     """Appends messages, whoever owns their segments."""
 
-    def __init__(self, ownership: Ownership, taker: Taker, elsewhere: Elsewhere, ids: Ids) -> None:
+    def __init__(self, ownership: Ownership, local: LocalAppender, remote: RemoteAppender, ids: Ids) -> None:
         self._ownership = ownership
-        self._taker = taker
-        self._elsewhere = elsewhere
+        self._local = local
+        self._remote = remote
         self._ids = ids
 
     async def single(self, topic: Topic, message: Single, producer: Producer | None) -> tuple[int, int, bool]:
@@ -75,12 +75,12 @@ class Publisher:
         segment = routing.opened[position] or await self._ownership.open(topic, routing.ids[position])
         sequences = producer.sequences(1) if producer else None
         if segment is not None and not segment.takes_elsewhere:
-            return await self._taker.single(segment, int(routing.lows[position]), message, sequences)
+            return await self._local.single(segment, int(routing.lows[position]), message, sequences)
         hashed = hashed if len(routing.ids) > 1 else self._hash(message, producer)
         if sequences is None:
-            return *await self._elsewhere.single(topic, routing.ids[position], message, hashed), False
+            return *await self._remote.single(topic, routing.ids[position], message, hashed), False
         batch = Batch(rows_of_singles([message], topic.layout), lambda: np.array([hashed], np.int32))
-        published = _published(1, await self._elsewhere.append(topic, split(routing, batch), batch, sequences))
+        published = _published(1, await self._remote.append(topic, split(routing, batch), batch, sequences))
         return published.appended[0].segment, published.appended[0].first, published.duplicate
 
     async def batch(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Published:
@@ -102,13 +102,13 @@ class Publisher:
             await asyncio.gather(*(self._ownership.open(topic, number) for number in closed))
         opened = [topic.opened.get(one.segment) for one in slices]
         mine = [(one, s) for one, s in zip(slices, opened, strict=True) if s and not s.takes_elsewhere]
-        begun = self._taker.begin([(segment, one.part, one.encoded) for one, segment in mine], sequences)
+        begun = self._local.begin([(segment, one.part, one.encoded) for one, segment in mine], sequences)
         here = [one for one, _ in mine]
         if len(here) == len(slices):
-            return _published(count, self._locate(topic, batch, here, await self._taker.end(begun)))
+            return _published(count, self._locate(topic, batch, here, await self._local.end(begun)))
         others = [one for one, s in zip(slices, opened, strict=True) if not s or s.takes_elsewhere]
         ours, theirs = await asyncio.gather(
-            _caught(self._taker.end(begun)), self._elsewhere.append(topic, others, batch, sequences)
+            _caught(self._local.end(begun)), self._remote.append(topic, others, batch, sequences)
         )
         if isinstance(ours, Exception):
             return _published(count, [*(Failed(one.indexes, ours) for one in here), *theirs])

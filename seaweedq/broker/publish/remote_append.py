@@ -1,7 +1,7 @@
 """Appending rows to segments that this broker does not own, or that nobody owns just now: retried against the current
 owner until the publish timeout.
 
-Every batch has an identity: the client's producer and sequences, or those of a slot (broker/publish/forwarder). An
+Every batch has an identity: the client's producer and sequences, or one of this broker's (broker/publish/forwarder). An
 attempt whose answer was lost is repeated under the same identity, at the same owner or at the next one, which may be
 this broker. Slices whose segment was sealed meanwhile *bounce*: once the other slices of their batch have ended they
 are split again, all together, by the successors' parts, and go on under the same identity, which the successors know
@@ -19,14 +19,12 @@ import msgspec
 import numpy as np
 
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, is_whole, locate, split, split_again
-from seaweedq.broker.publish.forwarder import Outbound, Slots
-from seaweedq.broker.publish.local_append import Taker
+from seaweedq.broker.publish.forwarder import Identities
 from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.coordination.roster import Roster
 from seaweedq.errors import CoordinationUnavailable, NotOwner, Unavailable
 from seaweedq.futures import fail, resolve
 from seaweedq.segments.producers import Sequences
@@ -56,24 +54,22 @@ Results = list[Appended | Failed]
 Gathered = tuple[Single, int, asyncio.Future[tuple[int, int]]]
 
 
-class Elsewhere:
+class RemoteAppender:
     """Appends rows at the owners of their segments. `timeout_s` bounds each publish."""
 
     def __init__(
         self,
         catalog: Catalog,
         ownership: Ownership,
-        roster: Roster,
-        taker: Taker,
-        outbound: Outbound,
-        slots: Slots,
+        owners: OwnerAppender,
+        identities: Identities,
         clock: Clock,
         timeout_s: float,
     ) -> None:
         self._catalog = catalog
         self._ownership = ownership
-        self._owners = OwnerAppender(catalog, ownership, roster, taker, outbound)
-        self._slots = slots
+        self._owners = owners
+        self._identities = identities
         self._clock = clock
         self._timeout_s = timeout_s
         self._gathered: dict[tuple[Topic, int], list[Gathered]] = {}
@@ -88,8 +84,8 @@ class Elsewhere:
         return [result for each in results for result in each]
 
     def single(self, topic: Topic, segment: int, message: Single, hashed: int) -> asyncio.Future[tuple[int, int]]:
-        """Appends a message without identity, whose key hashes so, together with all others that wait for a slot.
-        Returns its segment and offset."""
+        """Appends a message without identity, whose key hashes so, together with all others that wait for an
+        identity. Returns its segment and offset."""
         done: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         waiting = self._gathered.setdefault((topic, segment), [])
         waiting.append((message, hashed, done))
@@ -105,12 +101,12 @@ class Elsewhere:
         failed: Exception = Unavailable("the broker is stopping")
         results: Results = []
         try:
-            async with self._slots.take(topic, segment, self._timeout_s) as slot:
+            async with self._identities.lend(topic, segment, self._timeout_s) as identity:
                 del self._gathered[topic, segment]  # the next ones gather anew
                 hashes = np.array([hashed for _, hashed, _ in waiting], np.int32)
                 batch = Batch(rows_of_singles([message for message, _, _ in waiting], topic.layout), lambda: hashes)
                 slices = split(await self._ownership.routing(topic), batch)
-                results = await self._append(topic, slices, batch, slot.sequences(len(waiting)), deadline)
+                results = await self._append(topic, slices, batch, identity.sequences(len(waiting)), deadline)
         except Exception as error:
             failed = error
         finally:
@@ -122,13 +118,13 @@ class Elsewhere:
                 fail(done, failed)
 
     async def _append_alone(self, topic: Topic, rows: Slice, whole: Batch, deadline: Deadline) -> Results:
-        """Appends a slice as a batch of its own, with the identity of a slot. Its results name the indexes of the
+        """Appends a slice as a batch of its own, with an identity of this broker's. Its results name the indexes of the
         whole."""
         alone = Batch(rows.encoded.rows, lambda: whole.hashes[rows.indexes])
         first = Slice(rows.segment, rows.part, rows.encoded, np.arange(len(rows.indexes)))
         try:
-            async with self._slots.take(topic, rows.segment, self._timeout_s) as slot:
-                sequences = slot.sequences(len(rows.indexes))
+            async with self._identities.lend(topic, rows.segment, self._timeout_s) as identity:
+                sequences = identity.sequences(len(rows.indexes))
                 results = await self._append(topic, [first], alone, sequences, deadline)
         except Unavailable as error:
             return [Failed(rows.indexes, error)]

@@ -1,7 +1,7 @@
-"""Parcels: rows of one segment on their way from the broker that took the request to the segment's owner.
+"""Forward frames: rows of one segment on their way from the broker that got the request to the segment's owner.
 
-A forward is some parcels: their headers as msgpack, the length of that in eight bytes ahead, and then the rows of each
-as Arrow IPC without the schema. The owner answers with one outcome a parcel.
+A forward is some frames: their headers as msgpack, the length of that in eight bytes ahead, and then the rows of each
+as Arrow IPC without the schema. The owner answers with one outcome a frame.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from seaweedq.segments.producers import Sequences
 _LENGTH = 8
 
 
-class Header(msgspec.Struct, array_like=True, frozen=True):
-    """Where the rows go (segment, and where the part of its range begins), which optional columns they have
-    (layout.mask_of), and what makes a repeat known."""
+class ForwardHeader(msgspec.Struct, array_like=True, frozen=True):
+    """The rows' segment, and where the part of its range begins; their optional columns (layout.mask_of); the producer
+    and sequences that make a repeat known; the size of the rows."""
 
     topic: TopicName
     incarnation: Id
@@ -37,8 +37,8 @@ class Header(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Outcome(msgspec.Struct, array_like=True, frozen=True):
-    """The segment that has the rows, which may be one before that they were sent to; the first row's offset there, and
-    whether they were there already; or what stands against it."""
+    """The segment that has the rows, which may be a predecessor of the one that they were sent to; the first row's
+    offset there, and whether they were there already. Or the error."""
 
     segment: int = -1
     first_offset: int = -1
@@ -47,19 +47,19 @@ class Outcome(msgspec.Struct, array_like=True, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class ForwardFrame:
     """A header and its rows, serialised."""
 
-    header: Header
+    header: ForwardHeader
     payload: pa.Buffer | memoryview
 
     @property
     def sequences(self) -> Sequences:
-        """What makes a repeat known."""
+        """The producer and sequences, which make a repeat known."""
         return Sequences(self.header.producer, self.header.low, self.header.high)
 
     def rows(self, layout: Layout) -> pa.RecordBatch:
-        """The rows, without a copy. Raises UnreadableBody."""
+        """Reads and checks the rows, without a copy. Raises UnreadableBody."""
         try:
             rows = pa.ipc.read_record_batch(pa.py_buffer(self.payload), layout.rows(self.header.columns))
             rows.validate(full=True)
@@ -75,20 +75,20 @@ class Parcel:
         return rows
 
 
-_headers = msgspec.msgpack.Decoder(list[Header])
+_headers = msgspec.msgpack.Decoder(list[ForwardHeader])
 
 
-def encode(parcels: Sequence[Parcel]) -> bytes:
-    """A forward's body."""
-    index = msgspec.msgpack.encode([parcel.header for parcel in parcels])
-    pieces: list[Any] = [len(index).to_bytes(_LENGTH, "little"), index, padding(len(index))]
-    for parcel in parcels:
-        pieces += [parcel.payload, padding(parcel.header.length)]
-    return b"".join(pieces)
+def encode(frames: Sequence[ForwardFrame]) -> bytes:
+    """Encodes a forward's body."""
+    index = msgspec.msgpack.encode([frame.header for frame in frames])
+    buffers: list[Any] = [len(index).to_bytes(_LENGTH, "little"), index, padding(len(index))]
+    for frame in frames:
+        buffers += [frame.payload, padding(frame.header.length)]
+    return b"".join(buffers)
 
 
-def decode(body: bytes) -> list[Parcel]:
-    """The parcels of a forward, on its bytes. Raises UnreadableBody."""
+def decode(body: bytes) -> list[ForwardFrame]:
+    """Decodes the frames of a forward; they stand on its bytes. Raises UnreadableBody."""
     view = memoryview(body)
     length = int.from_bytes(view[:_LENGTH], "little")
     at = _LENGTH + padded(length)
@@ -96,10 +96,10 @@ def decode(body: bytes) -> list[Parcel]:
         headers = _headers.decode(view[_LENGTH : _LENGTH + length])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UnreadableBody(f"the body is not a forward request: {error}") from error
-    parcels = []
+    frames = []
     for header in headers:
         if header.length < 0 or at + header.length > len(view):
             raise UnreadableBody("the forward request ends too early")
-        parcels.append(Parcel(header, view[at : at + header.length]))
+        frames.append(ForwardFrame(header, view[at : at + header.length]))
         at += padded(header.length)
-    return parcels
+    return frames

@@ -147,7 +147,7 @@ class Ownership:
     def _opened(
         self, topic: Topic, source: Source, chain: Chain, producers: ProducerTables, record: SegmentRecord
     ) -> OpenSegment:
-        opened = OpenSegment(source, chain, producers, record.owner, self._budget, topic.signal, self._dirty.add)
+        opened = OpenSegment(source, chain, producers, self._budget, topic.signal, self._dirty.add)
         if record.intent and record.intent.state == "committed":
             opened.hold(NotOwner(f"segment {opened.id} of {topic.name!r} is about to be sealed"))
         return opened

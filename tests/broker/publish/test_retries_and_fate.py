@@ -9,7 +9,7 @@ from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.publish.local_append import Taker
+from seaweedq.broker.publish.local_append import LocalAppender
 from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.topics.catalog import Routing, Topic
 from seaweedq.clock import SystemClock, SystemIds
@@ -39,7 +39,7 @@ class Parts:
         self.leased = True
         self.commit = GroupCommit(MemoryJournal(self._hook), SystemClock(), lambda: self.leased)
         self.topic = Topic.of("t", TopicRecord(0, "active", TopicConfig(), 0), 1)
-        self.publisher = Publisher(None, Taker(self.commit, 10), None, SystemIds())  # all segments are its own
+        self.publisher = Publisher(None, LocalAppender(self.commit, 10), None, SystemIds())  # all segments are its own
         self.segments: list[OpenSegment] = []
 
     async def _hook(self, frames):
@@ -54,9 +54,9 @@ class Parts:
         for number, key_range in enumerate(ranges):
             chain = Chain(store, "t", number)
             await chain.open()
-            source = Source("t", number, key_range, LAYOUT)
+            source = Source("t", number, key_range, LAYOUT, owner="me")
             producers = ProducerTables.empty(number, key_range)
-            mine = OpenSegment(source, chain, producers, "me", Budget(2**30), Signal(), lambda segment: None)
+            mine = OpenSegment(source, chain, producers, Budget(2**30), Signal(), lambda segment: None)
             self.segments.append(mine)
         self.topic.opened = dict(enumerate(self.segments))
         bounds = np.array([each.low for each in ranges], np.int32)

@@ -35,7 +35,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
     """Both parts know no producer and have grown together: one half must not pass for the request."""
     one, two = await here.owner(0), await here.owner(1)
     assert one is not two
-    gate, tries = Gate(), one.publisher._elsewhere._owners.append
+    gate, tries = Gate(), one.publisher._remote._owners.append
 
     async def held(*arguments: Any) -> Any:
         if gate.open.is_set():
@@ -43,7 +43,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
         await gate()
         raise NotOwner("the answer of one who has it no more")
 
-    one.publisher._elsewhere._owners.append = held  # type: ignore[method-assign]
+    one.publisher._remote._owners.append = held  # type: ignore[method-assign]
     written = one.journal.append
 
     async def fails(frames: Any) -> int:

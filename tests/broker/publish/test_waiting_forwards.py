@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.publish.forwarder import SLOTS
+from seaweedq.broker.publish.forwarder import IDENTITIES
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import JournalRecord, TopicConfig
 from seaweedq.errors import Unavailable
@@ -33,7 +33,7 @@ async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_ta
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
         rows = _rows(topic)
-        batches = [asyncio.create_task(one.publisher.batch(topic, rows, None)) for _ in range(4 * SLOTS)]
+        batches = [asyncio.create_task(one.publisher.batch(topic, rows, None)) for _ in range(4 * IDENTITIES)]
         async with asyncio.timeout(2.5 * TIMEOUT_S):
             outcomes = await asyncio.gather(*batches, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {Unavailable}
@@ -42,7 +42,7 @@ async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_ta
 async def test_singles_that_find_no_slot_are_told_and_those_after_them_go_on(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
-        places = [one._slots.take(topic, 0, 1) for _ in range(SLOTS)]
+        places = [one._identities.lend(topic, 0, 1) for _ in range(IDENTITIES)]
         for place in places:
             await place.__aenter__()
         with pytest.raises(Unavailable):

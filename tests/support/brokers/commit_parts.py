@@ -39,10 +39,10 @@ class StillClock:
 
 
 def segment(number: int = 0) -> OpenSegment:
-    source = Source("t", number, KeyRange(0, KEY_SPACE), LAYOUT)
+    source = Source("t", number, KeyRange(0, KEY_SPACE), LAYOUT, owner="me")
     producers = ProducerTables.empty(number, source.key_range)
     chain = Chain(MemoryStore(), "t", number)
-    return OpenSegment(source, chain, producers, "me", Budget(1 << 30), Signal(), lambda _: None)
+    return OpenSegment(source, chain, producers, Budget(1 << 30), Signal(), lambda _: None)
 
 
 def append(to: OpenSegment, *values: bytes) -> Append:
