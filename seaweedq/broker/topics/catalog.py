@@ -12,6 +12,7 @@ import numpy as np
 
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.bounds import Bounds
+from seaweedq.broker.topics.checked_writes import check_writes
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
@@ -127,12 +128,12 @@ class Catalog:
 
     def segments(self, topic: Topic) -> dict[int, SegmentRecord]:
         """The topic's segments by id."""
-        known = self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
+        known = self.records(topic)
         return {segment: known[segment].record for segment in sorted(known)}
 
     def records(self, topic: Topic) -> Records:
         """The topic's segments by id, each with its revision."""
-        return self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
+        return self._records_of(topic.name, topic.record.incarnation)
 
     def owners(self) -> list[str | None]:
         """All whom some segment's record names its owner."""
@@ -177,7 +178,7 @@ class Catalog:
 
     def segment(self, topic: Topic, segment: int) -> Versioned[SegmentRecord]:
         """A segment's record and its revision. Raises SegmentNotFound."""
-        known = self._segments.get(f"{topic.name}/{topic.record.incarnation}", {})
+        known = self.records(topic)
         if segment not in known:
             raise SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
         return known[segment]
@@ -188,12 +189,21 @@ class Catalog:
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
         """Commit a transaction, and take what it wrote of topics and segments into this view: the new revision. None: a
-        comparison did not hold. Raises CoordinationUnavailable: then it may stand, and comes by the watch."""
+        comparison did not hold. Raises SeaweedqError if the transaction breaks an invariant, and then nothing is
+        written; and CoordinationUnavailable, and then it may stand, and comes by the watch."""
+        check_writes(compares, writes, self._topic_of, self._records_of)
         revision = await self._coordination.commit(compares, writes)
         if revision:
             known = [write for write in writes if write.key.startswith(PREFIXES)]
             self.apply([Change(w.key, w.value if isinstance(w, Put) else None, revision) for w in known])
         return revision
+
+    def _topic_of(self, name: str) -> Versioned[TopicRecord] | None:
+        topic = self._topics.get(name)
+        return Versioned(topic.record, topic.revision) if topic else None
+
+    def _records_of(self, name: str, incarnation: int) -> Records:
+        return self._segments.get(f"{name}/{incarnation}", {})
 
     async def look_at(self, topic: Topic, segments: Iterable[int]) -> None:
         """Read the records of some segments again, one after another."""

@@ -21,6 +21,7 @@ import msgspec
 
 from seaweedq.broker.log.entry_writer import EntryWriter, Source
 from seaweedq.broker.topics.catalog import Catalog, Topic, layout_of
+from seaweedq.broker.topics.invariants import broken_in_topic
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
@@ -28,7 +29,13 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import Counter, CreationRecord, SegmentRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.transactions import read_all
-from seaweedq.errors import CoordinationUnavailable, NotReady, SeaweedqError, StoreUnavailable, TopicBeingDeleted
+from seaweedq.errors import (
+    CoordinationUnavailable,
+    NotReady,
+    SeaweedqError,
+    StoreUnavailable,
+    TopicBeingDeleted,
+)
 from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import segment_folder
@@ -107,6 +114,8 @@ class TopicAdmin:
             SegmentRecord(r.low, r.high, "open", (), (), hosts[at % len(hosts)], None, record.created_us)
             for at, r in enumerate(ranges)
         ]
+        if found := broken_in_topic(dict(enumerate(segments, first))):
+            raise SeaweedqError(f"topic {name!r} was not created: {found[0]}")
         for start in range(0, len(segments), PAGE):
             reach("create.segments")
             await self._put_segments(name, first, start, segments[start : start + PAGE])

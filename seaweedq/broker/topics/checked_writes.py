@@ -1,0 +1,74 @@
+"""Refuses transactions that would break an invariant of a topic's records (broker/topics/invariants).
+
+A transaction is judged by what it compares: where it compares the revision that this broker knows of a key, the record
+before it is known. Where it does not, nothing is said about the change: the comparison fails, or the writer removes
+what belongs to no topic. A refused transaction writes nothing, and its writer goes on as after any other error.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from seaweedq.broker.topics.invariants import Known, broken_by, broken_by_topic
+from seaweedq.broker.topics.segment_records import Records
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Delete, Put
+from seaweedq.coordination.records import SegmentRecord, TopicRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import SeaweedqError
+
+TopicOf = Callable[[str], Versioned[TopicRecord] | None]
+RecordsOf = Callable[[str, int], Records]
+logger = logging.getLogger(__name__)
+
+
+def check_writes(
+    compares: Sequence[Compare], writes: Sequence[Put | Delete], topic_of: TopicOf, records_of: RecordsOf
+) -> None:
+    """Logs all of a transaction that breaks an invariant of the topics and segments that it writes, and raises
+    SeaweedqError, which a client sees as an internal error.
+    `topic_of` and `records_of` give what is known, by name and incarnation."""
+    revisions = {compare.key: compare.revision for compare in compares}
+    found = [*_broken_topics(revisions, writes, topic_of), *_broken_segments(revisions, writes, topic_of, records_of)]
+    if found:
+        logger.error("a transaction is refused: %s; compares %s; writes %s", "; ".join(found), compares, writes)
+        raise SeaweedqError(f"a change was refused because it would break an invariant: {found[0][:500]}")
+
+
+def _broken_topics(revisions: Mapping[str, int], writes: Sequence[Put | Delete], topic_of: TopicOf) -> Iterator[str]:
+    for write in writes:
+        if write.key.startswith(keys.TOPICS.prefix()):
+            (name,) = keys.TOPICS.parse(write.key)
+            known = topic_of(name)
+            if known and revisions.get(write.key) == known.revision:
+                after = keys.TOPICS.decode(write.value) if isinstance(write, Put) else None
+                yield from (f"topic {name!r}: {text}" for text in broken_by_topic(known.record, after))
+
+
+def _broken_segments(
+    revisions: Mapping[str, int], writes: Sequence[Put | Delete], topic_of: TopicOf, records_of: RecordsOf
+) -> Iterator[str]:
+    touched: dict[tuple[str, int], dict[int, Put | Delete]] = {}
+    for write in writes:
+        if write.key.startswith(keys.SEGMENTS.prefix()):
+            name, incarnation, number = keys.SEGMENTS.parse(write.key)
+            touched.setdefault((name, incarnation), {})[number] = write
+    for (name, incarnation), found in touched.items():
+        known, topic = records_of(name, incarnation), topic_of(name)
+        before = {n: known[n].record if n in known else None for n in found}
+        if all(_is_compared(known, n, revisions.get(write.key), write) for n, write in found.items()):
+            alive = topic is not None and topic.record.incarnation == incarnation and topic.record.state == "active"
+            yield from (f"topic {name!r}: {text}" for text in broken_by(before, _after(found), alive))
+
+
+def _is_compared(known: Records, number: int, revision: int | None, write: Put | Delete) -> bool:
+    """Whether what is known of a segment is what the transaction replaces; it may delete whatever there is."""
+    if revision is None:
+        return isinstance(write, Delete)
+    return revision == (known[number].revision if number in known else 0)
+
+
+def _after(found: Mapping[int, Put | Delete]) -> Known:
+    after: dict[int, SegmentRecord | None] = {}
+    for number, write in found.items():
+        after[number] = keys.SEGMENTS.decode(write.value) if isinstance(write, Put) else None
+    return after
