@@ -10,18 +10,23 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
-from seaweedq.coordination.interface import Compare, Delete, Put
+from seaweedq.coordination.interface import Change, Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
 from seaweedq.segments.rows import Single
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.drawn_states import check_steps
 
 Commit = Callable[[Sequence[Compare], Sequence[Put | Delete]], Awaitable[int | None]]
 
 
 class Held(MemoryCoordination):
-    """Coordination whose commits a test can hold up: `before` and `after` are awaited around each."""
+    """Coordination whose commits a test can hold up: `before` and `after` are awaited around each.
+
+    Its close raises AssertionError where a record went from one state to another in a way that docs/states.md does not
+    draw.
+    """
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
@@ -33,6 +38,17 @@ class Held(MemoryCoordination):
         revision = await super().commit(compares, writes)
         await self.after(writes)
         return revision
+
+    @property
+    def history(self) -> list[tuple[Change, ...]]:
+        """All changes so far, the newest 10,000 revisions."""
+        return list(self._engine._log)  # type: ignore[attr-defined]
+
+    async def close(self) -> None:
+        """As MemoryCoordination."""
+        history = self.history
+        await super().close()
+        check_steps(history)
 
 
 async def _at_once(writes: Sequence[Put | Delete]) -> None:
