@@ -1,4 +1,4 @@
-"""The map of modules in docs/architecture.md has every module of the broker, once, and every folder of the package."""
+"""The tree in docs/architecture.md names every folder of the package and of the broker, and every file of broker/."""
 
 import re
 
@@ -7,16 +7,26 @@ from tests.support.paths import ROOT
 PACKAGE = ROOT / "seaweedq"
 
 
-def section() -> str:
-    return (ROOT / "docs/architecture.md").read_text().partition("## Modules")[2].partition("\n## ")[0]
+def tree() -> str:
+    page = (ROOT / "docs/architecture.md").read_text()
+    return page.partition("## The tree")[2].partition("```text\n")[2].partition("```")[0]
 
 
-def test_every_module_of_the_broker_is_on_the_map_once() -> None:
-    table = section().partition("Inside `seaweedq/broker`")[2].partition("Imports run")[0]
-    there = sorted(path.stem for path in (PACKAGE / "broker").glob("*.py") if path.stem != "__init__")
-    assert sorted(re.findall(r"`(\w+)`", table)) == there
+def folders(indent: int) -> list[str]:
+    """The folders that stand at this indent; some lines name several."""
+    lines = re.findall(rf"^ {{{indent}}}((?:\w+/ *)+)", tree(), re.MULTILINE)
+    return sorted(name for line in lines for name in re.findall(r"(\w+)/", line))
 
 
-def test_every_folder_is_on_the_map() -> None:
-    there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert set(re.findall(r"^  (\w+)/ ", section(), re.MULTILINE)) == there
+def test_every_folder_is_in_the_tree_once() -> None:
+    assert folders(2) == sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py"))
+
+
+def test_every_folder_of_the_broker_is_in_the_tree_once() -> None:
+    assert folders(4) == sorted(path.parent.name for path in (PACKAGE / "broker").glob("*/__init__.py"))
+
+
+def test_every_file_of_the_brokers_own_folder_is_in_the_tree_once() -> None:
+    block = tree().partition("  broker/ ")[2].partition("\n  import_worker/")[0]
+    there = sorted(path.name for path in (PACKAGE / "broker").glob("*.py") if path.name != "__init__.py")
+    assert sorted(re.findall(r"\b\w+\.py\b", block)) == there

@@ -5,9 +5,10 @@ import logging
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Delete
+from seaweedq.coordination.interface import Delete, Put
 from seaweedq.errors import StoreUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
@@ -56,7 +57,10 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
             lock.release()
             assert await leader.recovery.recover(broker, journal.record, journal.revision)
         else:
-            await together.coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
+            key = keys.JOURNALS.key(broker)
+            done = keys.JOURNALS.encode(replace(journal.record, recovered=True))
+            await together.coordination.commit([], [Put(key, done)])
+            await together.coordination.commit([], [Delete(key)])
         await until(lambda: said(end))
         await until(lambda: broker not in leader.roster.journals)
         lock.release()

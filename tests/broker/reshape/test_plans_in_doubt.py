@@ -13,6 +13,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
+from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig
 from seaweedq.errors import CoordinationUnavailable
 from tests.support.brokers.in_process import Gate, publish
@@ -199,16 +200,20 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
     half, whole = records[0].record.high, records[1].record.high
     intent = Intent(first, "committed", (0, 1), (Successor(2, 0, half + 9), Successor(3, half + 9, whole)))
     lose(cluster, lambda record: is_committed(record) and record.owner == mine, happens)
-    writes = [
-        Put(
-            keys.SEGMENTS.key("t", topic.record.incarnation, n),
-            keys.SEGMENTS.encode(replace(known.record, intent=intent)),
-        )
-        for n, known in records.items()
-    ]
     cluster.coordination.after, after = nothing, cluster.coordination.after
     cluster.coordination.before, before = nothing, cluster.coordination.before
-    assert await cluster.coordination.commit([], writes)
+    planned, committed = (
+        [
+            Put(
+                keys.SEGMENTS.key("t", topic.record.incarnation, n),
+                keys.SEGMENTS.encode(replace(known.record, intent=intent_in_state)),
+            )
+            for n, known in records.items()
+        ]
+        for intent_in_state in (replace(intent, state="planned"), intent)
+    )
+    assert await MemoryCoordination.commit(cluster.coordination, [], planned)
+    assert await MemoryCoordination.commit(cluster.coordination, [], committed)
     cluster.coordination.after, cluster.coordination.before = after, before
     await done(cluster, sealed=2)
     found = [message["value"] for n in (0, 1) for message in (await read(cluster, one, n))["messages"]]
