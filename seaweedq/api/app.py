@@ -67,7 +67,7 @@ class Application:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._insides = Insides(broker.clock)
+        self._insides = Insides(broker.environment.clock)
         self.fastapi = _fastapi(broker, self._insides)
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
@@ -82,14 +82,14 @@ class Application:
         try:
             await self._serve(scope, receive, noted)
         except asyncio.CancelledError:  # uvicorn breaks off what still runs, and would answer with a bare 500
-            if not self._broker.stopping:
+            if not self._broker.readiness.stopping:
                 raise
             if not begun:
                 status, headers, content = problem(NotReady("the broker is stopping; what became of this is unknown"))
                 await send(Answer(status, content, headers), out)
 
     async def _serve(self, scope: Scope, receive: Receive, out: Send) -> None:
-        if self._broker.draining and scope["type"] == "http":
+        if self._broker.readiness.draining and scope["type"] == "http":
             out = _last_answer(out)
         work: Work | None = None
         if scope["type"] == "http" and scope["path"].startswith(internal.PREFIX):

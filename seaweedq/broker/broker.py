@@ -1,9 +1,9 @@
-"""A running broker: its parts (broker/wiring) started, kept going and stopped as named steps.
+"""The life of a broker: its services (broker/services) are built, started and stopped in named steps.
 
-Start: lock → probe → identity → membership → views → own journals of before → journal → election → serve. What is to be
-done for other brokers is the leader's (broker/leader/leader), who may be this one.
-Stop: drain (hand over, while others live) → refuse → quiet → flush → checkpoint → close the journal → leave. What a
-stop does not get done in time is found in the journal.
+Start: lock → probe → identity → membership → views → recovery of this folder's journals → journal → election → serve.
+The leader (broker/leader/leader), which may be this broker, does what is to be done for brokers that are gone.
+Stop: drain (hand over, while others live) → refuse → quiet → flush → checkpoint → close the journal → leave.
+The journal keeps what a stop does not finish in time, and a recovery finds it there.
 """
 
 import asyncio
@@ -12,250 +12,253 @@ from collections.abc import Coroutine
 from typing import Any
 
 from seaweedq.broker.cluster_identity import check_secret, cluster_of
+from seaweedq.broker.readiness import Readiness
+from seaweedq.broker.services import Environment, Joined, Serving
+from seaweedq.broker.topic_deletion import refuse_more
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.wiring import Parts
-from seaweedq.errors import Fenced, NotReady, SeaweedqError, TopicBeingDeleted
+from seaweedq.broker.wiring import build_core, build_joined, build_serving
+from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.storage.probe import probe
 
-VITAL = ("group commit", "catalog", "roster", "election", "leader", "reshaping")  # no life goes on without them
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
 logger = logging.getLogger(__name__)
 
 
-class Broker(Parts):
-    """One broker process, on a store and a coordination that were chosen for it. `url` is where it is reached.
+class Broker:
+    """One life of one broker process. `lost` is set when its lease has ended, or it cannot go on."""
 
-    `secret` is what brokers of the cluster show each other; with none, nobody gets in.
-    """
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.readiness = Readiness(self._has_lease)
+        self.core = build_core(environment, self._topic_closed, self._roster_changed)
+        self.lost = asyncio.Event()
+        self._joined: Joined | None = None
+        self._serving: Serving | None = None
+        self._tasks: dict[asyncio.Task[Any], bool] = {}  # whether each is vital, in the order in which they began
+        self._stop_by_s: float | None = None  # monotonic, since the stop was first asked for
+
+    @property
+    def joined(self) -> Joined:
+        """The services of a member of the cluster. Raises NotReady before it has joined."""
+        if self._joined is None:
+            raise NotReady("the broker is starting")
+        return self._joined
+
+    @property
+    def serving(self) -> Serving:
+        """The services that need a journal. Raises NotReady before there is one."""
+        if self._serving is None:
+            raise NotReady("the broker is starting")
+        return self._serving
+
+    @property
+    def id(self) -> str:
+        """The id of this life in the cluster. Raises NotReady before the broker has joined."""
+        return self.joined.membership.broker
 
     def lock(self) -> None:
-        """Make the folder of this process its own; a member waits for its predecessor. Raises DataFolderInUse."""
-        self._home.lock(self.settings.shutdown_s if self.settings.member else 0)
+        """Locks this process's data folder; a member waits for its predecessor. Raises DataFolderInUse."""
+        settings = self.environment.settings
+        self.environment.journals.home.lock(settings.shutdown_s if settings.member else 0)
 
     async def start(self) -> None:
-        """Everything from the lock to the first request. Raises UnfitStore, InvalidRequest, Damaged, Unavailable."""
-        await probe(self.store, self._ids)
-        await self._identify()
-        await self._join()
-        await self._look()
-        await self.recovery.recover_own()
-        self._open_journal()
-        await self._open()
-        await self._lead()
-        self.ready = True
+        """Does everything from the lock to the first request. Raises UnfitStore, InvalidRequest, Damaged,
+        Unavailable."""
+        await probe(self.environment.store, self.environment.ids)
+        joined = await self._join(await self._identify())
+        await self._follow_views()
+        await joined.recovery.recover_own()
+        serving = self._open_journal(joined)
+        await self._open(joined)
+        await self._lead(joined, serving)
+        self.readiness.ready = True
         logger.info(
             "broker %s is ready: %d topics, store %s",
-            self.membership.broker,
-            len(self.catalog.names()),
-            self.settings.store_path,
+            joined.membership.broker,
+            len(self.core.catalog.names()),
+            self.environment.settings.store_path,
         )
 
-    async def _identify(self) -> None:
-        """The store, this coordination and the other brokers' secret must belong together."""
-        store, coordination = self.settings.store_path, self.settings.coordination
-        kept = self.settings.data_dir if coordination == "embedded" else self.settings.etcd_prefix
+    async def _identify(self) -> str:
+        """Checks that store, coordination and the other brokers' secret belong together. Returns the cluster's id."""
+        environment, roster = self.environment, self.core.roster
+        store, coordination = environment.settings.store_path, environment.settings.coordination
+        kept = environment.settings.data_dir if coordination == "embedded" else environment.settings.etcd_prefix
         named = f"store {store}, coordination {coordination} ({kept})"
-        self.cluster = await cluster_of(self._coordination, self.store, self._ids, self.clock, named)
-        await self.roster.load()
-        await check_secret(self.peers, {known.record.url for known in self.roster.brokers.values()})
+        cluster = await cluster_of(
+            environment.coordination, environment.store, environment.ids, environment.clock, named
+        )
+        await roster.load()
+        await check_secret(self.environment.peers, {known.record.url for known in roster.brokers.values()})
+        return cluster
 
-    async def _join(self) -> None:
-        self._make_member(self.cluster)
-        await self.recovery.revoke()
-        self._joined = True
-        await self.membership.start()
-        await self._registration.register()
+    async def _join(self, cluster: str) -> Joined:
+        joined = self._joined = build_joined(self.environment, self.core, cluster, self._lose)
+        await joined.recovery.revoke()
+        await joined.membership.start()
+        await joined.registration.register()
+        return joined
 
-    async def _look(self) -> None:
-        for name, view in (("roster", self.roster), ("catalog", self.catalog)):
-            self._spawn(view.follow(await view.load()), name)
+    async def _follow_views(self) -> None:
+        roster, catalog = self.core.roster, self.core.catalog
+        self._spawn(roster.follow(await roster.load()), "roster", vital=True)
+        self._spawn(catalog.follow(await catalog.load()), "catalog", vital=True)
 
-    async def _open(self) -> None:
-        """Whatever had to be recovered first is: from here it is given segments."""
-        if not await self.membership.open():
+    def _open_journal(self, joined: Joined) -> Serving:
+        serving = self._serving = build_serving(self.environment, self.core, joined, self.readiness.check_ready)
+        self._spawn(serving.log.commit.run(), "group commit", vital=True)
+        self._spawn(serving.reshaping.reshaper.run(), "reshaping", vital=True)
+        self._spawn(serving.subscribing.handoff.run(), "handover")
+        self._spawn(serving.loads.run(), "loads")
+        self._spawn(serving.maintenance.tick_often(), "ticks")
+        self._spawn(serving.maintenance.checkpoint_often(), "checkpoints")
+        self._spawn(serving.imports.look_often(), "imports")
+        return serving
+
+    async def _open(self, joined: Joined) -> None:
+        """Recovery is complete: from now on the leader may assign segments to this broker."""
+        if not await joined.membership.open():
             raise NotReady("this broker's lease expired while it was starting")
-        await self.roster.load()
+        await self.core.roster.load()
 
-    def _open_journal(self) -> None:
-        self._make_writers()
-        self._make_readers()
-        self._make_keepers()
-        self._working = True
-        self._spawn(self.commit.run(), "group commit")
-        self._spawn(self.reshaper.run(), "reshaping")
-        self._spawn(self._handover.run(), "handover")
-        self._spawn(self.loads.run(), "loads")
-        self._spawn(self._upkeep.tick_often(self._dirty, self.journal), "ticks")
-        self._spawn(self._upkeep.checkpoint_often(), "checkpoints")
-        self._spawn(self.imports.look_often(), "imports")
-
-    async def _lead(self) -> None:
-        """Stand for election. Who leads at once also does the first round before it serves."""
-        await self.election.campaign()
-        self._keep(self.election.start())
-        self.leader = self._make_leader()
-        if self.election.is_leader:
-            await self.leader.round()
-        self._spawn(self.leader.run(), "leader")
+    async def _lead(self, joined: Joined, serving: Serving) -> None:
+        """Stands for election. A broker that leads at once does its first round before it serves."""
+        await joined.election.campaign()
+        self._keep(joined.election.start(), vital=True)
+        if joined.election.is_leader:
+            await serving.leading.leader.round()
+        self._spawn(serving.leading.leader.run(), "leader", vital=True)
 
     async def drain(self) -> None:
-        """Hand over what this broker has to others, as far as they live and the time for a stop allows."""
-        if self.draining or not self.ready or self.lost.is_set() or len(self.roster.brokers) < 2:
+        """Hands over what this broker has to others, as far as they live and the time for a stop allows."""
+        readiness = self.readiness
+        if readiness.draining or not readiness.ready or self.lost.is_set() or len(self.core.roster.brokers) < 2:
             return
-        self.draining = True
-        self._begin_count()
+        readiness.draining = True
+        serving = self.serving
         try:
             async with asyncio.timeout(self._left_s()):
-                await asyncio.gather(self._handover.leave(), self._drain.hand_over(), self.imports.part())
+                await asyncio.gather(
+                    serving.subscribing.handoff.leave(), serving.drain.hand_over(), serving.imports.part()
+                )
         except (TimeoutError, SeaweedqError) as error:
             logger.warning(
                 "could not hand over all segments and subscriptions; other brokers recover them: %s",
                 str(error) or "out of time",
             )
 
-    def _begin_count(self) -> None:
-        if self._stop_by_s is None:
-            self._stop_by_s = self.clock.monotonic_s() + self.settings.shutdown_s - STOP_MARGIN_S
-
     def _left_s(self) -> float:
-        assert self._stop_by_s is not None
-        return max(0.5, self._stop_by_s - self.clock.monotonic_s())
+        """Returns the time that is left of `shutdown_s`, which the first call starts."""
+        now_s = self.environment.clock.monotonic_s()
+        if self._stop_by_s is None:
+            self._stop_by_s = now_s + self.environment.settings.shutdown_s - STOP_MARGIN_S
+        return max(0.5, self._stop_by_s - now_s)
 
     def begin_stop(self) -> None:
-        """Take nothing more, and send everybody who waits home."""
-        self.stopping = True
-        self._begin_count()
-        if self.ready:
-            self.dispatcher.closing = True
-            self.imports.begin_part()
-        for topic in filter(None, map(self.catalog.find, self.catalog.names())):
+        """Takes nothing more, and sends home everybody who waits."""
+        self.readiness.stopping = True
+        self._left_s()
+        if self.readiness.ready:
+            self.serving.subscribing.dispatcher.close()
+            self.serving.imports.begin_part()
+        catalog = self.core.catalog
+        for topic in filter(None, map(catalog.find, catalog.names())):
             topic.signal.wake()
 
     async def stop(self) -> None:
-        """Flush, checkpoint, leave; within `shutdown_s` of `begin_stop`. One that never was ready leaves as well, so
-        that nobody waits for its lease."""
+        """Flushes, checkpoints and leaves, within `shutdown_s` of `begin_stop`. A broker that was never ready leaves as
+        well, so that nobody waits for its lease."""
         self.begin_stop()
         clean = False
-        if self.ready:
-            self.ready = False
+        if self.readiness.ready:
+            self.readiness.ready = False
             try:
                 async with asyncio.timeout(self._left_s()):
-                    clean = not self.lost.is_set() and await self._put_away()
+                    clean = not self.lost.is_set() and await self._put_away(self.serving)
             except TimeoutError:
                 logger.warning("could not flush all messages in time; they are recovered from the journal later")
         if self._joined:
-            await self._leave(clean)
-        await self.peers.close()
-        self._home.release()
+            await self._leave(self._joined, clean)
+        await self.environment.peers.close()
+        self.environment.journals.home.release()
 
-    async def _put_away(self) -> bool:
-        """Bring everything into files and cursors: whether the journal is empty of use now."""
-        await self.imports.part()
-        self.commit.close()
-        await self.commit.quiet()
-        flushes = [self.flusher.flush(segment) for segment in self._dirty]
-        for outcome in await asyncio.gather(*flushes, self.dispatcher.checkpoint(), return_exceptions=True):
+    async def _put_away(self, serving: Serving) -> bool:
+        """Brings everything into files and cursors. Returns whether the journal is of no use any more."""
+        log, dispatcher = serving.log, serving.subscribing.dispatcher
+        await serving.imports.part()
+        log.commit.close()
+        await log.commit.quiet()
+        flushes = [log.flusher.flush(segment) for segment in log.dirty]
+        for outcome in await asyncio.gather(*flushes, dispatcher.checkpoint(), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 logger.error("a flush or a checkpoint at stop failed: %s", outcome)
-        return not any(segment.tail for segment in self._dirty) and self.dispatcher.pin is None
+        return not any(segment.tail for segment in log.dirty) and dispatcher.pin is None
 
-    async def _leave(self, clean: bool) -> None:
-        if self._working:
-            self._readables.close()
-            await self.imports.stop()
-            await asyncio.gather(self.reshaper.stop(), self._roller.stop())
-        for task in self._tasks:
+    async def _leave(self, joined: Joined, clean: bool) -> None:
+        """Ends all work and the membership. The journal is closed before the lease ends: nobody recovers it too
+        early."""
+        if self._serving:
+            await self._end_work(self._serving)
+        else:
+            await self._end_tasks()
+        await joined.uploads.close()
+        if self._serving:
+            log = self._serving.log
+            await log.journal.close()
+            if clean:
+                log.journal.release(log.commit.committed + 1)
+                await joined.registration.retire(log.journal)
+        await joined.election.stop()
+        await joined.membership.stop()
+
+    async def _end_work(self, serving: Serving) -> None:
+        serving.reading.readables.close()
+        await serving.imports.stop()
+        await asyncio.gather(serving.reshaping.reshaper.stop(), serving.reshaping.roller.stop())
+        await self._end_tasks(serving.log.flusher.stop())
+        await serving.leading.leader.stop()
+
+    async def _end_tasks(self, *others: Coroutine[Any, Any, Any]) -> None:
+        for task in list(self._tasks):
             task.cancel()
-        flushes = [self.flusher.stop()] if self._working else []
-        await asyncio.gather(*self._tasks, *flushes, return_exceptions=True)
-        if self.leader:
-            await self.leader.stop()
-        await self.uploads.close()
-        if self._working:
-            await self.journal.close()
-        if clean:
-            self.journal.release(self.commit.committed + 1)
-            await self._registration.retire(self.journal)
-        await self.election.stop()
-        await self.membership.stop()
+        await asyncio.gather(*self._tasks, *others, return_exceptions=True)
 
-    def check_joined(self) -> None:
-        """Raises NotReady unless other brokers can talk to this one."""
-        if not self.ready or (self.stopping and not self.draining):
-            raise NotReady("the broker is stopping" if self.stopping else "the broker is starting")
+    def _has_lease(self) -> bool:
+        return self._joined is not None and self._joined.membership.valid()
 
-    @property
-    def can_take_work(self) -> bool:
-        """Whether new clients may come."""
-        return self.ready and not self.stopping and not self.draining and self.membership.valid()
+    def _topic_closed(self, topic: Topic) -> None:
+        """Listens to the catalog: the topic is being deleted, or gone."""
+        refuse_more(topic)
+        if self.readiness.ready:
+            self.serving.closing.forget(topic)
 
-    def check_ready(self) -> None:
-        """Raises NotReady while starting, stopping or without a lease; one that drains serves to the end."""
-        if not self.ready or (self.stopping and not self.draining):
-            raise NotReady("the broker is stopping" if self.stopping else "the broker is starting")
-        if not self.membership.valid():
-            raise NotReady("this broker's lease has expired")
-
-    async def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic with its data. Repeatable; who asks again waits for the deletion that is under way."""
-        async with topic.deleting:
-            if self.catalog.find(topic.name) is not topic:
-                return  # and its folder may be another one's now
-            await self.admin.begin_delete(topic)
-            await self.everywhere.close(topic, lambda: self.close_topic(topic))
-            await self.imports.remove_topic(topic)
-            await self.uploads.remove_topic(topic)
-            await self.admin.finish_delete(topic)
-
-    async def close_topic(self, topic: Topic) -> None:
-        """Let go of a topic that is being deleted: nothing of it is under way here any more."""
-        await self.reshaper.stop(topic)
-        await self.commit.quiet()
-        for segment in list(topic.opened.values()):
-            await self.flusher.abandon(segment)
-            segment.flushed(segment.end)
-            self._dirty.discard(segment)
-
-    def _close_topic(self, topic: Topic) -> None:
-        """The catalog says that a topic is being deleted, or gone."""
-        reason = TopicBeingDeleted(f"topic {topic.name!r} is being deleted", topic=topic.name)
-        for segment in topic.opened.values():
-            segment.close(reason)
-        if self.ready:
-            self.dispatcher.forget(topic)
-            self.imports.forget(topic)
-            self.succession.forget(topic)
-            self._identities.forget(topic)
-        topic.signal.wake()
-        topic.moved.wake()
-
-    def _look_again(self) -> None:
-        """Brokers or journals have come or gone."""
-        if self.leader:
-            self.leader.wake()
+    def _roster_changed(self) -> None:
+        """Listens to the roster: brokers or journals have come or gone."""
+        if self._serving:
+            self._serving.leading.leader.wake()
 
     def _lose(self, why: str = "its lease has expired") -> None:
-        """An ordinary end of one life: nothing may be acknowledged any more; the process begins again under a new
-        id."""
+        """Ends this life: nothing may be acknowledged any more, and the process begins again under a new id."""
         if not self.lost.is_set():
-            logger.warning("%s is no longer a member of the cluster and stops: %s", self.membership.broker, why)
+            logger.warning("%s is no longer a member of the cluster and stops: %s", self.id, why)
         self.begin_stop()
         self.lost.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        self._keep(asyncio.create_task(work, name=name))
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str, vital: bool = False) -> None:
+        self._keep(asyncio.create_task(work, name=name), vital)
 
-    def _keep(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.add(task)
+    def _keep(self, task: asyncio.Task[Any], vital: bool) -> None:
+        """Remembers a task of this life. No life goes on without its vital ones."""
+        self._tasks[task] = vital
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        vital = self._tasks.pop(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if isinstance(error, Fenced):
             self._lose(str(error))
             return
         logger.error("%s ended", task.get_name(), exc_info=error)
-        if task.get_name() in VITAL:
+        if vital:
             self._lose(f"its {task.get_name()} has ended")

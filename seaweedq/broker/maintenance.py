@@ -6,18 +6,17 @@ It decides nothing about safety: a tick that fails or comes late costs space and
 import asyncio
 import logging
 
-from seaweedq.broker.log.flusher import Flusher, FlushLimits, TailFacts, due, pinning
-from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.flusher import FlushLimits, TailFacts, due, pinning
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import GroupCache
+from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
 from seaweedq.coordination.records import FlushPolicy
 from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import reach
-from seaweedq.journal.interface import Journal
 from seaweedq.settings import Settings
 
 TICK_S = 0.2
@@ -35,28 +34,26 @@ class Upkeep:
         catalog: Catalog,
         budget: Budget,
         cache: GroupCache,
-        flusher: Flusher,
         dispatcher: Dispatcher,
-        commit: GroupCommit,
+        log: SegmentLog,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._catalog = catalog
         self._budget = budget
         self._cache = cache
-        self._flusher = flusher
         self._dispatcher = dispatcher
-        self._commit = commit
+        self._log = log
         self._released = 0
         self._flushes: set[asyncio.Task[None]] = set()
 
-    async def tick_often(self, dirty: set[OpenSegment], journal: Journal) -> None:
-        """Flush and release for ever. `dirty` are the segments that may have a tail; clean ones are taken out."""
+    async def tick_often(self) -> None:
+        """Flushes and releases for ever."""
         while True:
             await asyncio.sleep(TICK_S)
             try:
-                self._flush_due(dirty, journal)
-                self._release(dirty, journal)
+                self._flush_due()
+                self._release()
                 if self._budget.over:
                     self._cache.shrink()
             except Exception:
@@ -73,9 +70,10 @@ class Upkeep:
             except Exception:
                 logger.exception("cannot write cursors to coordination, retrying")
 
-    def _flush_due(self, dirty: set[OpenSegment], journal: Journal) -> None:
+    def _flush_due(self) -> None:
         """Begin the flushes that are due."""
-        dirty -= {segment for segment in dirty if not segment.tail}
+        journal, dirty = self._log.journal, self._log.dirty
+        dirty.prune()
         facts = {
             s: TailFacts(s.tail.size_bytes, s.tail.oldest().at_s, s.tail.oldest().commit, self._limits(s))
             for s in dirty
@@ -84,16 +82,16 @@ class Upkeep:
         unreleased = journal.unreleased_bytes - self._settings.journal_max_unreleased_bytes
         chosen = due(facts, self._clock.monotonic_s(), self._budget.excess, unreleased)
         if journal.window > 1:  # each commit is an object, which a recovery has to get
-            chosen += [s for s in pinning(facts, self._commit.committed - MAX_OBJECTS) if s not in chosen]
+            chosen += [s for s in pinning(facts, self._log.commit.committed - MAX_OBJECTS) if s not in chosen]
         for segment in chosen:
-            if not self._flusher.busy(segment):
+            if not self._log.flusher.busy(segment):
                 task = asyncio.create_task(self._flush(segment))
                 self._flushes.add(task)
                 task.add_done_callback(self._flushes.discard)
 
     async def _flush(self, segment: OpenSegment) -> None:
         try:
-            await self._flusher.flush(segment)
+            await self._log.flusher.flush(segment)
         except SeaweedqError as error:
             logger.warning("cannot flush segment %d of %s: %s", segment.id, segment.topic, error)
         except Exception:
@@ -110,13 +108,13 @@ class Upkeep:
             patient=policy.max_age_s is None and "flush_max_age_s" not in settings.model_fields_set,
         )
 
-    def _release(self, dirty: set[OpenSegment], journal: Journal) -> None:
+    def _release(self) -> None:
         """Let the journal forget what is in files and in coordination."""
-        pins = [segment.tail.oldest().commit for segment in dirty if segment.tail]
+        pins = [segment.tail.oldest().commit for segment in self._log.dirty if segment.tail]
         if self._dispatcher.pin is not None:
             pins.append(self._dispatcher.pin)
-        below = min(pins, default=self._commit.committed + 1)
+        below = min(pins, default=self._log.commit.committed + 1)
         if below > self._released:
             self._released = below
             reach("journal.release")
-            journal.release(below)
+            self._log.journal.release(below)

@@ -1,10 +1,11 @@
-"""The parts of a broker, put together; how they live is broker/broker's. Everything here only makes objects."""
+"""Building the services of a broker, a phase at a time. It only makes objects; broker/broker has the order.
 
-import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+A phase needs what an earlier one has found out: a member the cluster's id and the id of its data folder, what serves a
+journal, which must not exist before the journals of earlier lives are recovered.
+"""
+
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.record_store import ImportRecords
@@ -18,12 +19,13 @@ from seaweedq.broker.leader.rebalancer import Evening
 from seaweedq.broker.leader.upload_sweep import UploadSweep
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import GroupCache, Reader
+from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.maintenance import Upkeep
 from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.publish.forwarder import Forwarder, Identities
@@ -41,260 +43,313 @@ from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.reshape.sealer import Sealer
-from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.services import (
+    Core,
+    Environment,
+    Joined,
+    Leading,
+    Publishing,
+    Reading,
+    Reshaping,
+    Serving,
+    Subscribing,
+)
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Succession
 from seaweedq.broker.subscriptions.cursor_store import Cursors
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.handoff import Handover
+from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.service import Uploads
-from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
-from seaweedq.journal.interface import JournalSetup
-from seaweedq.settings import Settings
-from seaweedq.storage.counting import Counted
-from seaweedq.storage.interface import ObjectStore
+from seaweedq.journal.interface import Journals
 
 DELETIONS_S, BALANCE_S, UPLOADS_S, SWEEP_S = 1.0, 2.0, 60.0, 3600.0  # how often the leader does them
 
 
-class Parts(ABC):
-    """What a broker is made of. What needs a journal, or a membership, is made once there is one."""
+def build_core(
+    environment: Environment, topic_closed: Callable[[Topic], None], roster_changed: Callable[[], None]
+) -> Core:
+    """Builds what exists from the beginning. The listeners are told of topics that are being deleted or gone, and of
+    brokers and journals that come and go."""
+    settings, coordination = environment.settings, environment.coordination
+    budget = Budget(settings.memory_budget_bytes)
+    cache = GroupCache(budget, settings.cache_bytes)
+    return Core(
+        catalog=Catalog(coordination, topic_closed),
+        roster=Roster(coordination, roster_changed),
+        budget=budget,
+        cache=cache,
+        reader=Reader(cache),
+    )
 
-    def __init__(
-        self,
-        settings: Settings,
-        store: ObjectStore,
-        coordination: Coordination,
-        clock: Clock,
-        ids: Ids,
-        url: str,
-        secret: str = "",
-        import_reader: Sequence[str] = (),
-        *,
-        journals: JournalSetup,
-    ) -> None:
-        self.settings = settings
-        self.store = Counted(store)
-        self.clock = clock
-        self.url = url
-        self.secret = secret
-        self.stopping = self.draining = False
-        self.ready = False
-        self._joined = self._working = False  # it may have a lease; it has a journal, and what writes to it
-        self.budget = Budget(settings.memory_budget_bytes)
-        self.catalog = Catalog(coordination, self._close_topic)
-        self.roster = Roster(coordination, self._look_again)
-        self.cache = GroupCache(self.budget, settings.cache_bytes)
-        self.reader = Reader(self.cache)
-        self.peers = Peers(secret)
-        self.uploads = Uploads(self.catalog, coordination, self.store.payloads, clock, ids, settings, url)
-        self.lost = asyncio.Event()
-        self.leader: Leader | None = None
-        self._coordination = coordination
-        self._import_reader = import_reader
-        self._ids = ids
-        self._home = journals.home
-        self._open_journals = journals.open
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._dirty: set[OpenSegment] = set()
-        self._stop_by_s: float | None = None  # monotonic, since the first word of stopping
 
-    @abstractmethod
-    async def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic with its data."""
-
-    @abstractmethod
-    def check_ready(self) -> None:
-        """Raises NotReady where this broker may not answer."""
-
-    @abstractmethod
-    def _close_topic(self, topic: Topic) -> None:
-        """A topic is being deleted, or gone."""
-
-    @abstractmethod
-    def _look_again(self) -> None:
-        """Brokers or journals have come or gone."""
-
-    @abstractmethod
-    def _lose(self, why: str = "its lease has expired") -> None:
-        """Nothing may be acknowledged any more."""
-
-    def _make_member(self, cluster: str) -> None:
-        """What a broker has before it has a journal."""
-        settings, clock, coordination = self.settings, self.clock, self._coordination
-        self.membership = Membership(
+def build_joined(environment: Environment, core: Core, cluster: str, lost: Callable[[], None]) -> Joined:
+    """Builds what a member has. `lost` is told when its lease has ended."""
+    membership = _membership(environment, lost)
+    settings, coordination, clock = environment.settings, environment.coordination, environment.clock
+    entries = EntryWriter(cluster, membership.broker, clock, environment.ids)
+    journals = environment.journals.open(environment.store)
+    return Joined(
+        cluster=cluster,
+        view=ClusterView(core.catalog, core.roster, membership, clock),
+        membership=membership,
+        election=Election(coordination, membership),
+        entries=entries,
+        topics=TopicAdmin(
+            core.catalog,
             coordination,
+            environment.store,
+            entries,
             clock,
-            self._ids,
-            settings.name,
-            self.url,
-            settings.lease_s,
-            self._lose,
-            settings.zone,
-            renew_in_thread=True,
-        )
-        self.election = Election(coordination, self.membership)
-        self.entries = EntryWriter(cluster, self.membership.broker, clock, self._ids)
-        self.admin = TopicAdmin(
-            self.catalog,
-            coordination,
-            self.store,
-            self.entries,
-            clock,
-            self.membership,
-            self.roster,
+            membership,
+            core.roster,
             settings.publish_timeout_s,
-        )
-        self._journals = self._open_journals(self.store)
-        self.recovery = JournalRecovery(
-            self.catalog,
-            coordination,
-            self.membership,
-            Replay(self.catalog, coordination, self.store, self.entries),
-            self._journals,
-            self._home.id,
-        )
-        record = self._journals.describe(self.membership.broker)
-        self._registration = JournalRegistration(coordination, self.membership, record)
+        ),
+        uploads=_uploads(environment, core),
+        journals=journals,
+        recovery=_recovery(environment, core, membership, entries, journals),
+        registration=JournalRegistration(coordination, membership, journals.describe(membership.broker)),
+    )
 
-    def _make_writers(self) -> None:
-        """What takes messages, on a journal of this life."""
-        clock, timeout_s = self.clock, self.settings.publish_timeout_s
-        self.journal = self._journals.create(self.membership.broker)
-        self.commit = GroupCommit(self.journal, clock, self.membership.valid)
-        self.flusher = Flusher(self.entries)
-        self.ownership = Ownership(self.catalog, self.store, self.membership, self.budget, self._dirty)
-        self.mover = SegmentMover(self.catalog, self.roster, self.ownership, self.commit, self.flusher, timeout_s)
-        local, forwarder = LocalAppender(self.commit, timeout_s), Forwarder(self.peers, timeout_s)
-        owners = OwnerAppender(self.catalog, self.ownership, self.roster, local, forwarder)
-        self._identities = Identities(self.membership.broker)
-        remote = RemoteAppender(self.catalog, self.ownership, owners, self._identities, clock, timeout_s)
-        self.publisher = Publisher(self.ownership, local, remote, self._ids)
-        self.imports = self._make_imports()
-        self.receiver = ForwardReceiver(self.catalog, self.ownership, local)
 
-    def _make_imports(self) -> Imports:
-        settings = self.settings
-        records = ImportRecords(self.catalog, self._coordination, self.membership)
-        return Imports(
-            self.catalog,
-            records,
-            self.roster,
-            self.membership,
-            Claims(self.uploads.find, self.uploads.claim),
-            Importing(
-                self.catalog, records, self.publisher, self.store, self.budget, self._import_reader, settings.home
-            ),
-            self.clock,
-            settings,
-        )
+def _membership(environment: Environment, lost: Callable[[], None]) -> Membership:
+    settings = environment.settings
+    return Membership(
+        environment.coordination,
+        environment.clock,
+        environment.ids,
+        settings.name,
+        environment.url,
+        settings.lease_s,
+        lost,
+        settings.zone,
+        renew_in_thread=True,
+    )
 
-    def _make_readers(self) -> None:
-        """What reads, and dispatches."""
-        clock, timeout_s = self.clock, self.settings.publish_timeout_s
-        self.loads = Loads(self.catalog, self.membership.broker, clock)
-        self.everywhere = Everywhere(
-            self.catalog,
-            self.ownership,
-            self.roster,
-            self.membership,
-            self.peers,
-            self.reader,
-            self.flusher,
-            self.loads,
+
+def _uploads(environment: Environment, core: Core) -> Uploads:
+    return Uploads(
+        core.catalog,
+        environment.coordination,
+        environment.store.payloads,
+        environment.clock,
+        environment.ids,
+        environment.settings,
+        environment.url,
+    )
+
+
+def _recovery(
+    environment: Environment, core: Core, membership: Membership, entries: EntryWriter, journals: Journals
+) -> JournalRecovery:
+    coordination = environment.coordination
+    replay = Replay(core.catalog, coordination, environment.store, entries)
+    return JournalRecovery(core.catalog, coordination, membership, replay, journals, environment.journals.home.id)
+
+
+def build_serving(environment: Environment, core: Core, joined: Joined, check_ready: Callable[[], None]) -> Serving:
+    """Builds what needs a journal, and the journal, which is empty. `check_ready` raises NotReady where this broker may
+    not answer."""
+    planner = Planner(core.catalog, environment.coordination)
+    roller = Roller(core.catalog, planner)
+    log = _log(environment, joined, roller)
+    loads = Loads(core.catalog, joined.membership.broker, environment.clock)
+    publishing = _publishing(environment, core, joined, log)
+    reading = _reading(environment, core, joined, publishing.ownership, log, loads, check_ready)
+    subscribing = _subscribing(environment, core, joined, reading, log)
+    imports = _imports(environment, core, joined, publishing.publisher)
+    reshaping = _reshaping(environment, core, joined, publishing.ownership, log, planner, roller)
+    closing = TopicClosing(
+        log,
+        reshaping.reshaper,
+        [
+            subscribing.dispatcher.forget,
+            imports.forget,
+            subscribing.assignment.forget,
+            publishing.identities.forget,
+        ],
+    )
+    deletion = TopicDeletion(core.catalog, joined.topics, reading.positions, closing, imports, joined.uploads)
+    return Serving(
+        log=log,
+        loads=loads,
+        publishing=publishing,
+        reading=reading,
+        subscribing=subscribing,
+        payloads=_payloads(environment, joined, reading),
+        imports=imports,
+        reshaping=reshaping,
+        closing=closing,
+        deletion=deletion,
+        leading=_leading(environment, core, joined, loads, planner, deletion),
+        drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),
+        maintenance=Upkeep(
+            environment.settings,
+            environment.clock,
+            core.catalog,
+            core.budget,
+            core.cache,
+            subscribing.dispatcher,
+            log,
+        ),
+    )
+
+
+def _log(environment: Environment, joined: Joined, roller: Roller) -> SegmentLog:
+    journal = joined.journals.create(joined.membership.broker)
+    commit = GroupCommit(journal, environment.clock, joined.membership.valid)
+    return SegmentLog(journal, commit, Flusher(joined.entries, roller.grown), DirtySegments())
+
+
+def _publishing(environment: Environment, core: Core, joined: Joined, log: SegmentLog) -> Publishing:
+    timeout_s = environment.settings.publish_timeout_s
+    ownership = Ownership(core.catalog, environment.store, joined.membership, core.budget, log.dirty)
+    local, forwarder = LocalAppender(log.commit, timeout_s), Forwarder(environment.peers, timeout_s)
+    owners = OwnerAppender(core.catalog, ownership, core.roster, local, forwarder)
+    identities = Identities(joined.membership.broker)
+    remote = RemoteAppender(core.catalog, ownership, owners, identities, environment.clock, timeout_s)
+    return Publishing(
+        ownership=ownership,
+        publisher=Publisher(ownership, local, remote, environment.ids),
+        receiver=ForwardReceiver(core.catalog, ownership, local),
+        identities=identities,
+    )
+
+
+def _reading(
+    environment: Environment,
+    core: Core,
+    joined: Joined,
+    ownership: Ownership,
+    log: SegmentLog,
+    loads: Loads,
+    check_ready: Callable[[], None],
+) -> Reading:
+    clock, membership = environment.clock, joined.membership
+    return Reading(
+        positions=Everywhere(
+            core.catalog,
+            ownership,
+            core.roster,
+            membership,
+            environment.peers,
+            core.reader,
+            log.flusher,
+            loads,
             clock,
-            timeout_s,
-        )
-        self.lender = Lender(self.catalog, self.ownership, self.reader, clock, self.check_ready)
-        self.succession = Succession(self._coordination, self.roster, self.membership)
-        self._readables = Readables(
-            self.catalog, self.ownership, self.roster, self.membership, self.reader, self.peers, clock
-        )
-        self.dispatcher = Dispatcher(
-            self.catalog,
-            self.succession,
-            Cursors(self._coordination),
-            self._readables,
-            self.commit,
-            clock,
-            timeout_s,
-        )
-        self.payloads = Payloads(
-            self.store.payloads,
-            self.uploads.claim,
-            self.uploads.link,
-            self._readables.every,
-            clock,
-            timeout_s,
-        )
-        self.subscriptions = SubscriptionAdmin(
-            self._coordination, self.succession, self.dispatcher, self._readables, self.everywhere, clock
-        )
-        self._handover = Handover(self.dispatcher, self.succession, self.membership, clock)
-
-    def _make_keepers(self) -> None:
-        """What changes segments, and keeps house."""
-        self._drain = Drain(self.catalog, self.roster, self.membership, self.loads, self.mover)
-        self.planner = Planner(self.catalog, self._coordination)
-        sealer = Sealer(self.catalog, self.ownership, self.commit, self.flusher, self.clock)
-        replacer = Replacer(self.catalog, self.roster, self.ownership, sealer, self.mover, self.clock)
-        self.reshaper = Reshaper(self.catalog, self.ownership, sealer, replacer)
-        self._roller = Roller(self.catalog, self.planner)
-        self.flusher.grown = self._roller.grown
-        self._upkeep = Upkeep(
-            self.settings,
-            self.clock,
-            self.catalog,
-            self.budget,
-            self.cache,
-            self.flusher,
-            self.dispatcher,
-            self.commit,
-        )
-
-    def _make_leader(self) -> Leader:
-        reports = Reports(self.catalog, self.roster, self.peers, self.membership.broker, self.loads)
-        evening = Evening(self.catalog, self.roster, reports, self.peers, self.clock)
-        self.scaler = Scaler(self.catalog, self.roster, reports, self.planner, evening, self.election, self.clock)
-        deletions = Deletions(self.catalog, self.delete_topic, self.clock)
-        uploads = UploadSweep(
-            self.catalog,
-            self._coordination,
-            self.store.payloads,
-            self.clock,
-            self.settings.upload_grace_s,
-            self.election.leader_compare,
-        )
-        chores = (
-            Chore("ending deletions", deletions.end, DELETIONS_S, self.clock),
-            Chore("balancing", partial(_balance, reports, self.scaler, evening), BALANCE_S, self.clock),
-            Chore("sweep of uploads", uploads.records, UPLOADS_S, self.clock),
-            Chore("sweep of payloads", uploads.folders, SWEEP_S, self.clock),
-            Chore("sweep", self.admin.sweep, SWEEP_S, self.clock),
-        )
-        return Leader(
-            self.catalog,
-            self.roster,
-            self._coordination,
-            self.election,
-            self.recovery,
-            evening,
-            reports,
-            chores,
-            self.clock,
-        )
+            environment.settings.publish_timeout_s,
+        ),
+        readables=Readables(core.catalog, ownership, core.roster, membership, core.reader, environment.peers, clock),
+        server=Lender(core.catalog, ownership, core.reader, clock, check_ready),
+    )
 
 
-async def _balance(reports: Reports, scaler: Scaler, evening: Evening) -> None:
+def _subscribing(
+    environment: Environment, core: Core, joined: Joined, reading: Reading, log: SegmentLog
+) -> Subscribing:
+    coordination, clock = environment.coordination, environment.clock
+    assignment = Succession(coordination, core.roster, joined.membership)
+    dispatcher = Dispatcher(
+        core.catalog,
+        assignment,
+        Cursors(coordination),
+        reading.readables,
+        log.commit,
+        clock,
+        environment.settings.publish_timeout_s,
+    )
+    return Subscribing(
+        assignment=assignment,
+        dispatcher=dispatcher,
+        admin=SubscriptionAdmin(coordination, assignment, dispatcher, reading.readables, reading.positions, clock),
+        handoff=Handover(dispatcher, assignment, joined.membership, clock),
+    )
+
+
+def _payloads(environment: Environment, joined: Joined, reading: Reading) -> Payloads:
+    return Payloads(
+        environment.store.payloads,
+        joined.uploads.claim,
+        joined.uploads.link,
+        reading.readables.every,
+        environment.clock,
+        environment.settings.publish_timeout_s,
+    )
+
+
+def _imports(environment: Environment, core: Core, joined: Joined, publisher: Publisher) -> Imports:
+    settings = environment.settings
+    records = ImportRecords(core.catalog, environment.coordination, joined.membership)
+    runner = Importing(
+        core.catalog, records, publisher, environment.store, core.budget, environment.import_reader, settings.home
+    )
+    claims = Claims(joined.uploads.find, joined.uploads.claim)
+    return Imports(core.catalog, records, core.roster, joined.membership, claims, runner, environment.clock, settings)
+
+
+def _reshaping(
+    environment: Environment,
+    core: Core,
+    joined: Joined,
+    ownership: Ownership,
+    log: SegmentLog,
+    planner: Planner,
+    roller: Roller,
+) -> Reshaping:
+    timeout_s, clock = environment.settings.publish_timeout_s, environment.clock
+    mover = SegmentMover(core.catalog, core.roster, ownership, log.commit, log.flusher, timeout_s)
+    sealer = Sealer(core.catalog, ownership, log.commit, log.flusher, clock)
+    replacer = Replacer(core.catalog, core.roster, ownership, sealer, mover, clock)
+    reshaper = Reshaper(core.catalog, ownership, sealer, replacer)
+    return Reshaping(mover=mover, planner=planner, reshaper=reshaper, roller=roller)
+
+
+def _leading(
+    environment: Environment, core: Core, joined: Joined, loads: Loads, planner: Planner, deletion: TopicDeletion
+) -> Leading:
+    catalog, roster, clock, election = core.catalog, core.roster, environment.clock, joined.election
+    reports = Reports(catalog, roster, environment.peers, joined.membership.broker, loads)
+    rebalancer = Evening(catalog, roster, reports, environment.peers, clock)
+    autoscaler = Scaler(catalog, roster, reports, planner, rebalancer, election, clock)
+    sweep = UploadSweep(
+        catalog,
+        environment.coordination,
+        environment.store.payloads,
+        clock,
+        environment.settings.upload_grace_s,
+        election.leader_compare,
+    )
+    chores = (
+        Chore("ending deletions", Deletions(catalog, deletion.delete, clock).end, DELETIONS_S, clock),
+        Chore("balancing", partial(_balance, reports, autoscaler, rebalancer), BALANCE_S, clock),
+        Chore("sweep of uploads", sweep.records, UPLOADS_S, clock),
+        Chore("sweep of payloads", sweep.folders, SWEEP_S, clock),
+        Chore("sweep", joined.topics.sweep, SWEEP_S, clock),
+    )
+    leader = Leader(
+        catalog,
+        roster,
+        environment.coordination,
+        election,
+        joined.recovery,
+        rebalancer,
+        reports,
+        chores,
+        clock,
+    )
+    return Leading(reports=reports, rebalancer=rebalancer, autoscaler=autoscaler, leader=leader)
+
+
+async def _balance(reports: Reports, autoscaler: Scaler, rebalancer: Evening) -> None:
     await reports.ask()
-    await scaler.scale()
-    await evening.even()
+    await autoscaler.scale()
+    await rebalancer.even()

@@ -10,7 +10,6 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster_identity import cluster_of
 from seaweedq.broker.leader.rebalancer import Evening
 from seaweedq.broker.load.cluster_loads import Reports
-from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.memory import MemoryCoordination
@@ -18,6 +17,7 @@ from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
 
 
@@ -71,10 +71,9 @@ async def test_a_start_that_is_cut_off_behind_the_stores_identity_is_gone_on_wit
 
 async def stranger(together: InLoop, folder: Path, secret: str) -> Broker:
     """A broker with a secret of its own, not started."""
-    settings, clock, ids = Settings(data_dir=folder), SystemClock(), SystemIds()
-    journals = journal_setup(settings, clock, ids)
-    broker = Broker(settings, together.store, together.coordination, clock, ids, "http://x", secret, journals=journals)
-    broker.peers = DirectPeers(secret, together.apps)
+    settings = Settings(data_dir=folder)
+    peers = DirectPeers(secret, together.apps)
+    broker = Broker(environment(settings, together.store, together.coordination, "http://x", peers, secret))
     broker.lock()
     return broker
 
@@ -91,17 +90,21 @@ async def test_a_broker_with_another_secret_does_not_join(tmp_path: Path) -> Non
 
 async def test_a_broker_that_answers_nobody_is_given_nothing_for_balance(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
-        leads = next(one for one in together.brokers if one.election.is_leader)
-        await leads.admin.create("t", TopicConfig(initial_segments=12))
+        leads = next(one for one in together.brokers if one.joined.election.is_leader)
+        await leads.joined.topics.create("t", TopicConfig(initial_segments=12))
         mute = await stranger(together, tmp_path / "x", "secret")
         await mute.start()
-        await until(lambda: mute.membership.broker in leads.roster.brokers)
-        reports = Reports(leads.catalog, leads.roster, leads.peers, leads.membership.broker, leads.loads)
+        await until(lambda: mute.id in leads.core.roster.brokers)
+        reports = Reports(leads.core.catalog, leads.core.roster, leads.environment.peers, leads.id, leads.serving.loads)
         await reports.ask()
-        await Evening(leads.catalog, leads.roster, reports, leads.peers, leads.clock).even()
-        assert not leads.catalog.owned_by(mute.membership.broker)
-        together.apps[mute.url] = Application(mute)
+        await Evening(
+            leads.core.catalog, leads.core.roster, reports, leads.environment.peers, leads.environment.clock
+        ).even()
+        assert not leads.core.catalog.owned_by(mute.id)
+        together.apps[mute.environment.url] = Application(mute)
         await reports.ask()
-        await Evening(leads.catalog, leads.roster, reports, leads.peers, leads.clock).even()
-        await until(lambda: len(leads.catalog.owned_by(mute.membership.broker)) >= 3)
+        await Evening(
+            leads.core.catalog, leads.core.roster, reports, leads.environment.peers, leads.environment.clock
+        ).even()
+        await until(lambda: len(leads.core.catalog.owned_by(mute.id)) >= 3)
         await mute.stop()

@@ -27,14 +27,14 @@ async def test_being_fenced_is_one_clear_line_and_no_crash(tmp_path: Path, caplo
     async with running(tmp_path, store, journal="object") as broker:
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
-        await fence(store, broker.membership.broker, SystemIds())
+        await fence(store, broker.id, SystemIds())
         outcomes = await asyncio.gather(*(publish(broker, topic, str(n)) for n in range(20)), return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {Fenced}
         async with asyncio.timeout(5):
             await broker.lost.wait()
         (line,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
         assert line.exc_info is None
-        assert broker.membership.broker in line.getMessage()
+        assert broker.id in line.getMessage()
         assert "was taken by a recovery" in line.getMessage()
 
 
@@ -44,8 +44,8 @@ async def test_who_waits_when_the_serving_ends_gets_503(
 ) -> None:
     async with running(tmp_path) as broker:
         topic, gate = await make_topic(broker), Gate()
-        monkeypatch.setattr(broker.publisher, "single", gate)
-        monkeypatch.setattr(broker.everywhere, "positions", gate)
+        monkeypatch.setattr(broker.serving.publishing.publisher, "single", gate)
+        monkeypatch.setattr(broker.serving.reading.positions, "positions", gate)
         request, sent = asking(broker, "POST" if path == "messages" else "GET", f"/v1/topics/{topic.name}/{path}")
         await gate.reached.wait()
         broker.begin_stop()
@@ -61,7 +61,7 @@ async def test_a_request_that_is_broken_off_in_the_midst_of_life_is_not_answered
 ) -> None:
     async with running(tmp_path) as broker:
         topic, gate = await make_topic(broker), Gate()
-        monkeypatch.setattr(broker.publisher, "single", gate)
+        monkeypatch.setattr(broker.serving.publishing.publisher, "single", gate)
         request, sent = asking(broker, "POST", f"/v1/topics/{topic.name}/messages")
         await gate.reached.wait()
         request.cancel()
@@ -104,12 +104,14 @@ async def test_who_starts_in_a_dead_ones_folder_ends_its_lease_so_that_nobody_wa
         with monkeypatch.context() as patch:
             patch.setattr(together.coordination.leases, "revoke", nothing)
             await together.crash(dead)
-        assert await together.coordination.get(f"brokers/{dead.membership.broker}")
+        assert await together.coordination.get(f"brokers/{dead.id}")
         next_life = await together.begin_again(dead)
         await until(
-            lambda: other.catalog.segment(other.catalog.topic("t"), 0).record.owner in {*living(together, dead)}
+            lambda: (
+                other.core.catalog.segment(other.core.catalog.topic("t"), 0).record.owner in {*living(together, dead)}
+            )
         )
-        await publish(next_life, next_life.catalog.topic("t"), "2")
+        await publish(next_life, next_life.core.catalog.topic("t"), "2")
 
 
 async def nothing(lease: int) -> None:
@@ -117,7 +119,7 @@ async def nothing(lease: int) -> None:
 
 
 def living(together: InLoop, dead: Broker) -> set[str]:
-    return {broker.membership.broker for broker in together.brokers if broker is not dead}
+    return {broker.id for broker in together.brokers if broker is not dead}
 
 
 @pytest.mark.parametrize("signalled", [False, True])

@@ -38,13 +38,13 @@ async def test_a_stop_leaves_in_order_where_coordination_refuses(tmp_path: Path,
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
         await subscribe(broker, topic)
-        await broker.dispatcher.pull(topic, "s", None, 2, 0)
-        await broker.dispatcher.ack(topic, "s", {0: [0]}, None)
+        await broker.serving.subscribing.dispatcher.pull(topic, "s", None, 2, 0)
+        await broker.serving.subscribing.dispatcher.ack(topic, "s", {0: [0]}, None)
         refuse_writes_of(broker, kind)
         await broker.stop()
         assert not [task for task in broker._tasks if not task.done()]
-        assert (tmp_path / "journals" / broker.membership.broker).exists()
-        assert await held(broker).get(f"brokers/{broker.membership.broker}") is None
+        assert (tmp_path / "journals" / broker.id).exists()
+        assert await held(broker).get(f"brokers/{broker.id}") is None
         broker.lock()  # it was given back
 
 
@@ -55,7 +55,7 @@ async def test_a_stop_leaves_an_object_journal_in_order(tmp_path: Path) -> None:
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
         await broker.stop()
-        assert await held(broker).get(f"journals/{broker.membership.broker}") is None
+        assert await held(broker).get(f"journals/{broker.id}") is None
         assert await store.list("_journals/") == []
         broker.lock()
 
@@ -76,8 +76,8 @@ async def test_a_stop_waits_for_no_deletions_and_the_next_broker_ends_them(tmp_p
         async with asyncio.timeout(5):
             await two.stop()
         store.slow = False
-        await until(lambda: two.membership.broker not in one.roster.journals)
-        assert len(await store.list(f"_journals/{two.membership.broker}/")) == 1, "the fence"
+        await until(lambda: two.id not in one.core.roster.journals)
+        assert len(await store.list(f"_journals/{two.id}/")) == 1, "the fence"
         assert not [task for task in two._tasks if not task.done()]
 
 
@@ -93,8 +93,8 @@ async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None
         coordination.before = before
         started = asyncio.create_task(_started(broker, asyncio.Event()))
         await gate.reached.wait()
-        await coordination.leases.revoke(broker.membership.lease)
-        await broker.membership.renew()
+        await coordination.leases.revoke(broker.joined.membership.lease)
+        await broker.joined.membership.renew()
         broker._lose()
         assert await asyncio.wait_for(started, 5) is False
         assert broker.lost.is_set()
@@ -127,7 +127,7 @@ async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
     async with starting(tmp_path, journal="object") as broker:
         started = asyncio.create_task(_started(broker, told))
         await reached.wait()
-        assert await held(broker).get(f"brokers/{broker.membership.broker}")
+        assert await held(broker).get(f"brokers/{broker.id}")
         if how == "fails":
             with pytest.raises(Damaged):
                 await started
@@ -135,7 +135,7 @@ async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
             os.kill(os.getpid(), signal.SIGTERM)
             assert await asyncio.wait_for(started, 5) is False
         await broker.stop()
-        assert await held(broker).get(f"brokers/{broker.membership.broker}") is None
+        assert await held(broker).get(f"brokers/{broker.id}") is None
         assert asyncio.all_tasks() == before
         broker.lock()  # it was given back
 
@@ -165,8 +165,8 @@ async def test_a_broker_whose_election_or_leader_ends_unforeseen_begins_again(
     async with starting(tmp_path) as broker:
         await broker.start()
         monkeypatch.setattr(*(Election, "campaign", end) if part == "election" else (Leader, "round", end))
-        await broker._coordination.commit([], [Delete("leader")])  # each looks again
-        broker.leader.wake()
+        await broker.environment.coordination.commit([], [Delete("leader")])  # each looks again
+        broker.serving.leading.leader.wake()
         await asyncio.wait_for(broker.lost.wait(), 5)
 
 
@@ -176,8 +176,8 @@ async def test_a_start_that_finds_itself_without_the_lead_begins_again(
     async with starting(tmp_path) as broker:
 
         async def end_the_lease(self: Broker) -> None:
-            self.membership._end()
-            self.election.leader_compare()
+            self.joined.membership._end()
+            self.joined.election.leader_compare()
 
         monkeypatch.setattr(Broker, "_look", end_the_lease)
         assert await asyncio.wait_for(_started(broker, asyncio.Event()), 5) is False

@@ -10,21 +10,20 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.cli.server.journals import journal_setup
 from seaweedq.client.core import importing, segment_map, uploading, wire
-from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.clock import SystemClock
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.environments import environment
 
 TOPIC = "/v1/topics/{topic}"
 
 
 def openapi() -> dict[str, Any]:
     """What a broker answers at /openapi.json; it need not run for it."""
-    clock, ids, settings = SystemClock(), SystemIds(), Settings(data_dir=Path("never-made"))
-    journals = journal_setup(settings, clock, ids)
-    broker = Broker(settings, MemoryStore(), MemoryCoordination(clock), clock, ids, "http://x", journals=journals)
+    settings = Settings(data_dir=Path("never-made"))
+    broker = Broker(environment(settings, MemoryStore(), MemoryCoordination(SystemClock())))
     return Application(broker).fastapi.openapi()
 
 

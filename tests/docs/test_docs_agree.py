@@ -13,12 +13,12 @@ from seaweedq.api.routes.metrics import render
 from seaweedq.balancer.policy import scaling_policy
 from seaweedq.broker.broker import Broker
 from seaweedq.cli import main
-from seaweedq.cli.server.journals import journal_setup
-from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.clock import SystemClock
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.errors import ClientError, SeaweedqError, by_slug
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.environments import environment
 from tests.support.paths import ROOT
 
 NEVER_SENT = {"bad-request", "unfit-store", "data-folder-in-use"}  # bases, and what ends a start
@@ -26,9 +26,7 @@ NEVER_SENT = {"bad-request", "unfit-store", "data-folder-in-use"}  # bases, and 
 
 def unstarted(settings: Settings) -> Broker:
     """A broker in memory."""
-    clock, ids = SystemClock(), SystemIds()
-    journals = journal_setup(settings, clock, ids)
-    return Broker(settings, MemoryStore(), MemoryCoordination(clock), clock, ids, "http://x", journals=journals)
+    return Broker(environment(settings, MemoryStore(), MemoryCoordination(SystemClock())))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ _types: list[type] = []
 def broker_of(request: Request) -> Broker:
     """The broker that serves this request; it must be ready. Raises NotReady."""
     broker: Broker = request.app.state.broker
-    broker.check_ready()
+    broker.readiness.check_ready()
     return broker
 
 
@@ -35,7 +35,7 @@ async def read_request(request: Request, decoder: msgspec.json.Decoder[T], free_
     Raises the errors of `http.body` and `decode_request`.
     """
     broker: Broker = request.app.state.broker
-    async with body(request.scope, request.receive, broker.settings, broker.budget) as content:
+    async with body(request.scope, request.receive, broker.environment.settings, broker.core.budget) as content:
         decoded = decode_request(content, request.scope, decoder)
         if free_form:
             check_free_form(content)

@@ -39,7 +39,7 @@ class Changes:
     def __init__(self, broker: Broker, topic: Topic) -> None:
         self._broker = broker
         self._topic = topic
-        self._end_s = broker.clock.monotonic_s() + broker.settings.publish_timeout_s
+        self._end_s = broker.environment.clock.monotonic_s() + broker.environment.settings.publish_timeout_s
 
     async def replace(self, segments: Sequence[int], points: Sequence[int] = ()) -> tuple[Intent, bool]:
         """Have segments sealed, and their range, cut at `points`, go to new ones: the plan, and whether it has come
@@ -52,7 +52,7 @@ class Changes:
             await self._check_free(segments, points)
             try:
                 await self._gather(segments)
-                intent = await self._broker.planner.plan(self._topic, segments, points)
+                intent = await self._broker.serving.reshaping.planner.plan(self._topic, segments, points)
             except NotOwner:
                 if self._left_s() <= 0:
                     raise
@@ -101,11 +101,11 @@ class Changes:
         await self._look(segments)
         for number in segments:
             self._record(number)
-        intents.intent_of(self._broker.catalog.records(self._topic), segments, points, 0)
+        intents.intent_of(self._broker.core.catalog.records(self._topic), segments, points, 0)
 
     async def _owner(self, segment: int) -> str:
         """Its owner, once that one lives. Raises NotOwner."""
-        while not self._broker.roster.alive(owner := self._record(segment).owner):
+        while not self._broker.core.roster.alive(owner := self._record(segment).owner):
             if self._left_s() <= 0:
                 raise NotOwner(f"segment {segment} of {self._topic.name!r} has no living owner", owner=owner)
             await self._pause()
@@ -114,12 +114,14 @@ class Changes:
 
     async def _give(self, owner: str, segment: int, target: str) -> bool | None:
         """Whether the owner has given it away; None: it is still at it. Raises Unavailable."""
-        roster = self._broker.roster
+        roster = self._broker.core.roster
         url = roster.url(owner)
         if url is None or not roster.alive(target) or self._left_s() <= 0:
             raise NotOwner(f"segment {segment} could not be moved from {owner} to {target} in time", owner=owner)
         call = GiveCall(self._topic.name, self._topic.record.incarnation, segment, target)
-        asking = asyncio.create_task(self._broker.peers.call(url, "give", call, bool, self._left_s() + MARGIN_S))
+        asking = asyncio.create_task(
+            self._broker.environment.peers.call(url, "give", call, bool, self._left_s() + MARGIN_S)
+        )
         try:
             while not (await asyncio.wait([asking], timeout=min(LOOK_S, self._left_s())))[0]:
                 if not roster.alive(owner):
@@ -135,8 +137,8 @@ class Changes:
         topic = self._topic
         while True:
             seen = topic.moved.count
-            self._broker.catalog.check(topic)
-            come, left_s = stage(self._broker.catalog.records(topic), intent), self._left_s()
+            self._broker.core.catalog.check(topic)
+            come, left_s = stage(self._broker.core.catalog.records(topic), intent), self._left_s()
             if come != "under way" or left_s <= 0:
                 return come
             await topic.moved.wait(min(LOOK_S, left_s))
@@ -144,17 +146,21 @@ class Changes:
                 await self._look([*intent.segments, *(successor.id for successor in intent.successors)])
 
     def _record(self, segment: int) -> SegmentRecord:
-        return self._broker.catalog.segment(self._topic, segment).record
+        return self._broker.core.catalog.segment(self._topic, segment).record
 
     async def _look(self, segments: Sequence[int]) -> None:
         for number in segments:
-            await self._broker.catalog.look(self._topic.name, number)
-        self._broker.catalog.check(self._topic)
+            await self._broker.core.catalog.look(self._topic.name, number)
+        self._broker.core.catalog.check(self._topic)
 
     async def _pause(self) -> None:
-        self._broker.catalog.check(self._topic)
+        self._broker.core.catalog.check(self._topic)
         await self._topic.moved.wait(PAUSE_S)
 
     def _left_s(self) -> float:
         """Nothing is waited for at a broker that is about to end."""
-        return 0.0 if self._broker.stopping else max(0.0, self._end_s - self._broker.clock.monotonic_s())
+        return (
+            0.0
+            if self._broker.readiness.stopping
+            else max(0.0, self._end_s - self._broker.environment.clock.monotonic_s())
+        )

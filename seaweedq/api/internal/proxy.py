@@ -40,23 +40,23 @@ async def at_owner(
 
     `here`, and whoever answers, get how much of `wait_s` is left. Raises Unavailable, SegmentNotFound.
     """
-    clock, relayed = broker.clock, is_relayed(broker, request.scope)
+    clock, relayed = broker.environment.clock, is_relayed(broker, request.scope)
     end_s, give_up_s = clock.monotonic_s() + wait_s, None
     while True:
         seen, tried_s = topic.moved.count, clock.monotonic_s()
         left_s = max(0.0, end_s - tried_s)
         try:
-            if broker.ownership.has(topic, segment) or relayed:
+            if broker.serving.publishing.ownership.has(topic, segment) or relayed:
                 return await _unless_deleted(broker, topic, here(left_s))
-            owner = broker.catalog.segment(topic, segment).record.owner
-            answer = await hand_on(broker, _waiting(request.scope, left_s), b"", broker.roster.url(owner), left_s)
+            owner = broker.core.catalog.segment(topic, segment).record.owner
+            answer = await hand_on(broker, _waiting(request.scope, left_s), b"", broker.core.roster.url(owner), left_s)
             return Response(bytes(answer.body), answer.status, dict(answer.headers))
         except Unavailable:
             now_s = clock.monotonic_s()
-            give_up_s = give_up_s or min(now_s, tried_s + left_s) + broker.settings.publish_timeout_s
+            give_up_s = give_up_s or min(now_s, tried_s + left_s) + broker.environment.settings.publish_timeout_s
             if relayed or now_s >= give_up_s:
                 raise
-        broker.catalog.check(topic)
+        broker.core.catalog.check(topic)
         if topic.moved.count == seen:
             await topic.moved.wait(PAUSE_S)
 
@@ -74,7 +74,7 @@ async def at_dispatcher(
 
     `here` and `content` (of what is handed on) get how much of `wait_s` is left. Raises Unavailable, what `here` does.
     """
-    clock, relayed = broker.clock, is_relayed(broker, scope)
+    clock, relayed = broker.environment.clock, is_relayed(broker, scope)
     end_s, give_up_s, pause_s, in_doubt = clock.monotonic_s() + wait_s, None, PAUSE_S / 2, False
     while True:
         left_s = max(0.0, end_s - clock.monotonic_s())
@@ -90,12 +90,12 @@ async def at_dispatcher(
                 raise
             in_doubt = in_doubt or type(error) is Unavailable
             now_s = clock.monotonic_s()
-            give_up_s = give_up_s or now_s + broker.settings.publish_timeout_s
+            give_up_s = give_up_s or now_s + broker.environment.settings.publish_timeout_s
             if now_s >= give_up_s:
                 raise
-        broker.succession.doubt(topic, name)
+        broker.serving.subscribing.assignment.doubt(topic, name)
         await asyncio.sleep(pause_s)
-        broker.catalog.check(topic)
+        broker.core.catalog.check(topic)
         pause_s = min(LONG_PAUSE_S, pause_s * 2)
 
 
@@ -109,18 +109,18 @@ async def _at_dispatcher(
     left_s: float,
     relayed: bool,
 ) -> Answer:
-    if relayed or broker.dispatcher.has(topic, name):
+    if relayed or broker.serving.subscribing.dispatcher.has(topic, name):
         return await _unless_deleted(broker, topic, here(left_s))
-    who = await broker.succession.dispatcher(topic, name)
-    if who == broker.membership.broker:
+    who = await broker.serving.subscribing.assignment.dispatcher(topic, name)
+    if who == broker.joined.membership.broker:
         return await _unless_deleted(broker, topic, here(left_s))
-    wait_s = left_s + broker.settings.publish_timeout_s
-    asking = asyncio.create_task(hand_on(broker, scope, content(left_s), broker.roster.url(who), wait_s))
+    wait_s = left_s + broker.environment.settings.publish_timeout_s
+    asking = asyncio.create_task(hand_on(broker, scope, content(left_s), broker.core.roster.url(who), wait_s))
     try:
         while not (await asyncio.wait([asking], timeout=LOOK_S))[0]:
-            if broker.stopping:
+            if broker.readiness.stopping:
                 raise NotReady("the broker is stopping")
-            if not broker.roster.alive(who):
+            if not broker.core.roster.alive(who):
                 raise Unavailable(f"{who}, who was asked, has gone, and has not answered")
         return asking.result()
     finally:
@@ -133,8 +133,8 @@ async def _unless_deleted(broker: Broker, topic: Topic, answer: Awaitable[T]) ->
     try:
         return await answer
     except ChainDamaged:
-        await broker.catalog.look(topic.name)
-        broker.catalog.check(topic)
+        await broker.core.catalog.look(topic.name)
+        broker.core.catalog.check(topic)
         raise
 
 
@@ -158,7 +158,7 @@ async def hand_on(broker: Broker, scope: Scope, content: bytes, url: str | None,
     query = scope["query_string"].decode("latin-1")
     target = url + scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
     headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"] if k in _KEPT}
-    found = await broker.peers.relay(scope["method"], target, headers, content, wait_s + MARGIN_S)
+    found = await broker.environment.peers.relay(scope["method"], target, headers, content, wait_s + MARGIN_S)
     if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):
         raise NotOwner("the broker that was asked is not the one that can answer", inside=url)
     if found.status == FORBIDDEN:

@@ -23,7 +23,11 @@ _encode = msgspec.msgpack.encode
 def is_peer(broker: Broker, scope: Scope) -> bool:
     """Whether the request comes from a broker of this cluster."""
     shown = header(scope, _SECRET)
-    return shown is not None and bool(broker.secret) and hmac.compare_digest(shown.encode(), broker.secret.encode())
+    return (
+        shown is not None
+        and bool(broker.environment.secret)
+        and hmac.compare_digest(shown.encode(), broker.environment.secret.encode())
+    )
 
 
 def is_relayed(broker: Broker, scope: Scope) -> bool:
@@ -44,8 +48,10 @@ async def answer(broker: Broker, scope: Scope, receive: Receive) -> Answer:
     if work is None:
         raise RouteNotFound(f"there is nothing at {scope['path'][:200]}")
     try:
-        broker.check_joined()
-        async with body(scope, receive, broker.settings, broker.budget, limit=FORWARD_BYTES) as content:
+        broker.readiness.check_joined()
+        async with body(
+            scope, receive, broker.environment.settings, broker.core.budget, limit=FORWARD_BYTES
+        ) as content:
             return Answer(200, _encode(await work(broker, content)))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Answer(422, _encode(Trouble.of(UnreadableBody(str(error)))))
@@ -54,67 +60,73 @@ async def answer(broker: Broker, scope: Scope, receive: Receive) -> Answer:
 
 
 async def _publish(broker: Broker, content: bytes) -> Any:
-    return await broker.receiver.receive(decode(content))
+    return await broker.serving.publishing.receiver.receive(decode(content))
 
 
 async def _positions(broker: Broker, content: bytes) -> Any:
     call = msgspec.msgpack.decode(content, type=TopicCall)
-    return await broker.everywhere.own(await _topic(broker, call.topic, call.incarnation), call.sizes, call.flush)
+    return await broker.serving.reading.positions.own(
+        await _topic(broker, call.topic, call.incarnation), call.sizes, call.flush
+    )
 
 
 async def _close(broker: Broker, content: bytes) -> Any:
     call = msgspec.msgpack.decode(content, type=TopicCall)
-    await broker.catalog.look(call.topic)
-    topic = broker.catalog.find(call.topic)
+    await broker.core.catalog.look(call.topic)
+    topic = broker.core.catalog.find(call.topic)
     if topic and topic.record.incarnation == call.incarnation:
         if topic.record.state != "deleting":
             raise NotOwner(f"topic {call.topic!r} is not being deleted")
-        await broker.close_topic(topic)
+        await broker.serving.closing.close(topic)
     return True
 
 
 async def _give(broker: Broker, content: bytes) -> Any:
     call = msgspec.msgpack.decode(content, type=GiveCall)
-    return await broker.mover.move(await _topic(broker, call.topic, call.incarnation), call.segment, call.target)
+    return await broker.serving.reshaping.mover.move(
+        await _topic(broker, call.topic, call.incarnation), call.segment, call.target
+    )
 
 
 async def _ends(broker: Broker, content: bytes) -> Any:
     call = msgspec.msgpack.decode(content, type=EndsCall)
-    return await broker.lender.ends(await _topic(broker, call.topic, call.incarnation), call.known, call.wait_s)
+    return await broker.serving.reading.server.ends(
+        await _topic(broker, call.topic, call.incarnation), call.known, call.wait_s
+    )
 
 
 async def _read(broker: Broker, content: bytes) -> Any:
     call = msgspec.msgpack.decode(content, type=SegmentCall)
-    return await broker.lender.read(await _topic(broker, call.topic, call.incarnation), call)
+    return await broker.serving.reading.server.read(await _topic(broker, call.topic, call.incarnation), call)
 
 
 async def _find(broker: Broker, content: bytes) -> Any:
     call = msgspec.msgpack.decode(content, type=SegmentCall)
-    return await broker.lender.find(await _topic(broker, call.topic, call.incarnation), call)
+    return await broker.serving.reading.server.find(await _topic(broker, call.topic, call.incarnation), call)
 
 
 async def _size(broker: Broker, content: bytes) -> Any:
     call = msgspec.msgpack.decode(content, type=SegmentCall)
-    return await broker.lender.size_since(await _topic(broker, call.topic, call.incarnation), call)
+    return await broker.serving.reading.server.size_since(await _topic(broker, call.topic, call.incarnation), call)
 
 
 async def _load(broker: Broker, content: bytes) -> Any:
-    return broker.loads.report()
+    return broker.serving.loads.report()
 
 
 async def _status(broker: Broker, content: bytes) -> Any:
-    return BrokerStatus(broker.budget.tails, broker.journal.unreleased_bytes)
+    return BrokerStatus(broker.core.budget.tails, broker.serving.log.journal.unreleased_bytes)
 
 
 async def _topic(broker: Broker, name: str, incarnation: int) -> Topic:
     """The topic that the other broker means. Raises NotOwner where the two see different ones."""
-    found = broker.catalog.find(name)
+    found = broker.core.catalog.find(name)
     if found is None or found.record.incarnation != incarnation:
-        await broker.catalog.look(name)
-        found = broker.catalog.find(name)
+        await broker.core.catalog.look(name)
+        found = broker.core.catalog.find(name)
     if found is None or found.record.incarnation != incarnation:
         raise NotOwner(f"this broker does not know that topic {name!r}")
-    broker.catalog.check(found)
+    broker.core.catalog.check(found)
     return found
 
 

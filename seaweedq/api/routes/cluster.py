@@ -66,8 +66,8 @@ _EXAMPLE = {
 async def cluster(request: Request) -> Response:
     """The leader, the brokers and their loads."""
     broker = broker_of(request)
-    leader = await broker.election.leader()
-    known = [(id, broker.roster.brokers[id].record) for id in sorted(broker.roster.brokers)]
+    leader = await broker.joined.election.leader()
+    known = [(id, broker.core.roster.brokers[id].record) for id in sorted(broker.core.roster.brokers)]
     loads = await asyncio.gather(*(_status(broker, id, record.url) for id, record in known))
     brokers = [
         BrokerAnswer(
@@ -76,20 +76,20 @@ async def cluster(request: Request) -> Response:
             zone=record.zone,
             leader=id == leader,
             draining=record.draining,
-            segments=len(broker.catalog.owned_by(id)),
+            segments=len(broker.core.catalog.owned_by(id)),
             tail_bytes=load.tail_bytes if load else None,
             unreleased_journal_bytes=load.unreleased_journal_bytes if load else None,
         )
         for (id, record), load in zip(known, loads, strict=True)
     ]
-    return json_answer(ClusterAnswer(broker.cluster, broker.settings.store_path, leader, brokers))
+    return json_answer(ClusterAnswer(broker.joined.cluster, broker.environment.settings.store_path, leader, brokers))
 
 
 async def _status(broker: Broker, id: str, url: str) -> BrokerStatus | None:
-    if id == broker.membership.broker:
-        return BrokerStatus(broker.budget.tails, broker.journal.unreleased_bytes)
+    if id == broker.joined.membership.broker:
+        return BrokerStatus(broker.core.budget.tails, broker.serving.log.journal.unreleased_bytes)
     try:
-        return await broker.peers.call(url, "status", None, BrokerStatus, STATUS_S)
+        return await broker.environment.peers.call(url, "status", None, BrokerStatus, STATUS_S)
     except Unavailable:
         return None
 
@@ -103,7 +103,7 @@ async def healthz(request: Request) -> Response:
 @router.get("/readyz", **described(None, {200: Health}, shows={"status": "ok"}))
 async def readyz(request: Request) -> Response:
     """The broker can take work; else 503."""
-    if broker_of(request).draining:
+    if broker_of(request).readiness.draining:
         raise NotReady("the broker is draining")
     return json_answer(Health("ok"))
 

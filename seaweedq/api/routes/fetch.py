@@ -106,20 +106,20 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     offset = whole_number(options.get("offset", "0"), "offset", 0, MAX_NUMBER)
     limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
     wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
-    found = await broker.catalog.known(topic)
-    if number < ID_BOUND and number not in broker.catalog.records(found):
-        await broker.catalog.look(topic, number)  # it may have come to be a moment ago, at another broker
+    found = await broker.core.catalog.known(topic)
+    if number < ID_BOUND and number not in broker.core.catalog.records(found):
+        await broker.core.catalog.look(topic, number)  # it may have come to be a moment ago, at another broker
     accepts_arrow = ARROW in (header(request.scope, b"accept") or "")
 
     async def here(left_s: float) -> Response:
-        opened = await broker.ownership.opened(found, number)
+        opened = await broker.serving.publishing.ownership.opened(found, number)
         pieces = await _read(broker, opened, offset, limit, left_s)
-        now_us = broker.clock.now_us()
+        now_us = broker.environment.clock.now_us()
         alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
         next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
         if accepts_arrow:
             return _arrow_answer(broker, found, opened, next_offset, alive)
-        links = await broker.payloads.links_of(found, [rows for _, rows in alive])
+        links = await broker.serving.payloads.links_of(found, [rows for _, rows in alive])
         return _answer(broker, found, opened, next_offset, alive, links)
 
     return await at_owner(broker, request, found, number, wait_s, here)
@@ -128,19 +128,19 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
 async def _read(broker: Broker, segment: OpenSegment, offset: int, limit: int, wait_s: float) -> Pieces:
     """Rows from `offset` on; none where the wait has ended, or nothing more can come. Raises NotOwner where the segment
     is held, or has been sealed meanwhile."""
-    end_s = broker.clock.monotonic_s() + wait_s
+    end_s = broker.environment.clock.monotonic_s() + wait_s
     while True:
         segment.check_open()
-        pieces = await broker.reader.read(segment, offset, limit, MAX_BYTES)
-        left_s = end_s - broker.clock.monotonic_s()
-        if pieces or left_s <= 0 or broker.stopping or segment.sealed:
+        pieces = await broker.core.reader.read(segment, offset, limit, MAX_BYTES)
+        left_s = end_s - broker.environment.clock.monotonic_s()
+        if pieces or left_s <= 0 or broker.readiness.stopping or segment.sealed:
             return pieces
         if offset == segment.end:
             await segment.signal.wait(left_s)
 
 
 def _arrow_answer(broker: Broker, topic: Topic, segment: OpenSegment, next_offset: int, alive: Pieces) -> Response:
-    record = broker.catalog.segment(topic, segment.id).record
+    record = broker.core.catalog.segment(topic, segment.id).record
     content, left_out = arrow_stream(segment, alive, MAX_BYTES)
     headers = {"Next-Offset": str(next_offset if left_out is None else left_out)}
     if record.state == "sealed":
@@ -156,7 +156,7 @@ def _answer(
     alive: Pieces,
     links: Mapping[str, str],
 ) -> Response:
-    record = broker.catalog.segment(topic, segment.id).record
+    record = broker.core.catalog.segment(topic, segment.id).record
     messages, left_out = encode_messages(alive, segment.id, segment.layout, None, links, MAX_BYTES - _FRAME_BYTES)
     content = b'{"messages":%b,"next_offset":%d,"sealed":%b,"successors":%b}' % (
         messages,

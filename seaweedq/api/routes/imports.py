@@ -92,12 +92,12 @@ async def import_upload(request: Request, topic: str) -> Response:
     wait_s = whole_number(query(request.scope).get("wait_s", str(WAIT_S)), "wait_s", 0, MAX_WAIT_S)
     asked = await read_request(request, _REQUEST)
     check_name(asked.upload_id, "upload")
-    found = await broker.catalog.known(topic)
+    found = await broker.core.catalog.known(topic)
     if asked.bare and (asked.format != "ndjson" or found.layout.format is Format.BYTES):
         raise InvalidRequest("bare is for lines of NDJSON, on a topic that is not a bytes topic", field="bare")
-    record = await broker.imports.begin(found, asked.upload_id, asked.format, asked.bare)
+    record = await broker.serving.imports.begin(found, asked.upload_id, asked.format, asked.bare)
     if record.state in ("checking", "running"):
-        record = await broker.imports.wait(found, asked.upload_id, wait_s)
+        record = await broker.serving.imports.wait(found, asked.upload_id, wait_s)
     if record.problem is not None:
         raise error_of(record.problem)
     return json_answer(_answer(asked.upload_id, record), 200 if record.state == "done" else 202)
@@ -109,8 +109,8 @@ async def show_import(request: Request, topic: str, upload: str) -> Response:
     broker = broker_of(request)
     check_name(topic)
     check_name(upload, "upload")
-    found = await broker.catalog.known(topic)
-    return json_answer(_answer(upload, await broker.imports.show(found, upload)))
+    found = await broker.core.catalog.known(topic)
+    return json_answer(_answer(upload, await broker.serving.imports.show(found, upload)))
 
 
 def error_of(problem: ImportProblem) -> SeaweedqError:

@@ -39,16 +39,16 @@ class _Payload(Response):
         broker, reference = self._broker, self._reference
 
         def pieces(start: int, end: int) -> Any:
-            return broker.payloads.pieces(self._name, start, end)
+            return broker.serving.payloads.pieces(self._name, start, end)
 
-        broker.budget.hold(2 * PIECE_BYTES)
+        broker.core.budget.hold(2 * PIECE_BYTES)
         try:
-            kind, stall_s = _content_type(reference.content_type), broker.settings.request_timeout_s
+            kind, stall_s = _content_type(reference.content_type), broker.environment.settings.request_timeout_s
             answer = await send_object(scope, receive, out, reference.size, reference.sha256, kind, pieces, stall_s)
         except FileNotFoundError:
             raise PayloadNotFound("the payload is not in the store any more") from None
         finally:
-            broker.budget.release(2 * PIECE_BYTES)
+            broker.core.budget.release(2 * PIECE_BYTES)
         if answer:
             await send(answer, out)
 
@@ -58,17 +58,17 @@ class _Payload(Response):
 async def payload(request: Request, topic: str, segment: str, offset: str) -> Response:
     """The payload of a message that was published by reference, or a range of it. Any broker answers."""
     broker = broker_of(request)
-    found = await broker.catalog.known(check_name(topic))
+    found = await broker.core.catalog.known(check_name(topic))
     number = whole_number(segment, "segment", 0, MAX_NUMBER)
     at = whole_number(offset, "offset", 0, MAX_NUMBER)
-    if number < ID_BOUND and number not in broker.catalog.records(found):
-        await broker.catalog.look(topic, number)  # it may have come to be a moment ago, at another broker
-    broker.catalog.segment(found, number)
+    if number < ID_BOUND and number not in broker.core.catalog.records(found):
+        await broker.core.catalog.look(topic, number)  # it may have come to be a moment ago, at another broker
+    broker.core.catalog.segment(found, number)
     try:
-        name, reference = await broker.payloads.find(found, number, at)
+        name, reference = await broker.serving.payloads.find(found, number, at)
     except ChainDamaged:  # the topic may be going, and its files with it
-        await broker.catalog.look(topic)
-        broker.catalog.check(found)
+        await broker.core.catalog.look(topic)
+        broker.core.catalog.check(found)
         raise
     return _Payload(broker, name, reference)
 

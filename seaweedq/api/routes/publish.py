@@ -98,32 +98,32 @@ PARAMETERS = (
 
 async def publish(broker: Broker, scope: Scope, receive: Receive, name: str) -> Answer:
     """Take messages; answers when they are durable."""
-    broker.check_ready()
+    broker.readiness.check_ready()
     check_name(name)
     producer = _producer(scope)
     options = query(scope)
     bare, key = _flag(options, "bare"), options.get("key")
-    async with body(scope, receive, broker.settings, broker.budget) as content:
+    async with body(scope, receive, broker.environment.settings, broker.core.budget) as content:
         media = header(scope, b"content-type")
-        topic = broker.catalog.find(name)
-        if topic is None and broker.settings.auto_create_topics:
+        topic = broker.core.catalog.find(name)
+        if topic is None and broker.environment.settings.auto_create_topics:
             first = await _decode(media, content, _intake(broker, TopicConfig(), Layout.of(Format.JSON)), bare, key)
             if names_uploads(first):
-                await broker.catalog.known(name)  # no topic, no uploads
-            await broker.admin.create(name, TopicConfig())
-        topic = await broker.catalog.known(name)
+                await broker.core.catalog.known(name)  # no topic, no uploads
+            await broker.joined.topics.create(name, TopicConfig())
+        topic = await broker.core.catalog.known(name)
         intake = _intake(broker, topic.record.config, topic.layout)
         if len(content) <= INLINE_BYTES and bodies.media_type(media) == bodies.JSON:
             single = bodies.decode_single(content, intake)
             if single is not None:
-                broker.budget.check(0)
+                broker.core.budget.check(0)
                 if single.reference is not None:
-                    single = await broker.payloads.resolve_single(topic, single)
-                return _single_answer(*await broker.publisher.single(topic, single, producer))
+                    single = await broker.serving.payloads.resolve_single(topic, single)
+                return _single_answer(*await broker.serving.publishing.publisher.single(topic, single, producer))
         rows = await _decode(media, content, intake, bare, key)
         if names_uploads(rows):
-            rows = await broker.payloads.resolve(topic, rows)
-        published = await broker.publisher.batch(topic, rows, producer)
+            rows = await broker.serving.payloads.resolve(topic, rows)
+        published = await broker.serving.publishing.publisher.batch(topic, rows, producer)
     with_ids = bodies.media_type(media) != bodies.ARROW
     return Answer(
         200,
@@ -141,9 +141,13 @@ def _flag(options: dict[str, str], name: str) -> bool:
 
 
 def _intake(broker: Broker, config: TopicConfig, layout: Layout) -> Intake:
-    settings = broker.settings
+    settings = broker.environment.settings
     return Intake(
-        layout, config.key_field, settings.max_message_bytes, broker.clock.now_us(), settings.max_request_bytes
+        layout,
+        config.key_field,
+        settings.max_message_bytes,
+        broker.environment.clock.now_us(),
+        settings.max_request_bytes,
     )
 
 

@@ -64,14 +64,16 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
     """Lease messages to a consumer; waits for the first one."""
     async with _asked(broker, scope, receive, _PULL, topic_name, name) as (topic, wanted):
         pass  # the body's memory is not needed while waiting
-    if broker.dispatcher.has(topic, name):
+    if broker.serving.subscribing.dispatcher.has(topic, name):
         with suppress(NotOwner, ChainDamaged):  # it is just being handed on, or its topic deleted
-            found = await broker.dispatcher.look(topic, name, wanted.consumer, wanted.max_messages)
+            found = await broker.serving.subscribing.dispatcher.look(topic, name, wanted.consumer, wanted.max_messages)
             if found:
                 return await _given(broker, topic, found)
 
     async def here(left_s: float) -> Answer:
-        found = await broker.dispatcher.pull(topic, name, wanted.consumer, wanted.max_messages, left_s)
+        found = await broker.serving.subscribing.dispatcher.pull(
+            topic, name, wanted.consumer, wanted.max_messages, left_s
+        )
         return await _given(broker, topic, found)
 
     def content(left_s: float) -> bytes:
@@ -81,9 +83,9 @@ async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, 
 
 
 async def _given(broker: Broker, topic: Topic, found: Sequence[Delivered]) -> Answer:
-    links = await broker.payloads.links_of(topic, [rows for one in found for _, rows in one.pieces])
-    if not broker.stopping:
-        broker.check_ready()  # else another one may dispatch by now
+    links = await broker.serving.payloads.links_of(topic, [rows for one in found for _, rows in one.pieces])
+    if not broker.readiness.stopping:
+        broker.readiness.check_ready()  # else another one may dispatch by now
     texts = [
         message_texts(first, rows, one.segment.id, one.segment.layout, one.attempts, links)
         for one in found
@@ -110,9 +112,9 @@ async def _ack(broker: Broker, topic: Topic, name: str, wanted: AckRequest) -> A
             offsets.setdefault(int(parts[1]), []).append(int(parts[2]))
         else:
             unknown.append(text)
-    judged = await broker.dispatcher.ack(topic, name, offsets, wanted.consumer)
-    if not broker.stopping:
-        broker.check_ready()
+    judged = await broker.serving.subscribing.dispatcher.ack(topic, name, offsets, wanted.consumer)
+    if not broker.readiness.stopping:
+        broker.readiness.check_ready()
     unknown += [f"{segment}-{offset}" for segment, result in judged.items() for offset in result.unknown]
     return Answer(200, msgspec.json.encode({"acked": sum(r.known for r in judged.values()), "unknown": unknown}))
 
@@ -121,12 +123,12 @@ async def _ack(broker: Broker, topic: Topic, name: str, wanted: AckRequest) -> A
 async def _asked(
     broker: Broker, scope: Scope, receive: Receive, decoder: msgspec.json.Decoder[T], topic: str, name: str
 ) -> AsyncIterator[tuple[Topic, T]]:
-    broker.check_ready()
+    broker.readiness.check_ready()
     check_name(topic)
     check_name(name, "subscription")
-    async with body(scope, receive, broker.settings, broker.budget) as content:
+    async with body(scope, receive, broker.environment.settings, broker.core.budget) as content:
         request = decode_request(content, scope, decoder)
-        yield await broker.catalog.known(topic), request
+        yield await broker.core.catalog.known(topic), request
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

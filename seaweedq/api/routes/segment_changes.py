@@ -107,9 +107,9 @@ async def split(request: Request, topic: str, segment: str) -> Response:
     """Replace a segment by several on parts of its range: 200 when that came about, 202 while it is under way."""
     broker, number = broker_of(request), _number(topic, segment)
     wanted = await read_request(request, _SPLIT)
-    found = await broker.catalog.known(topic)
-    await broker.catalog.look(topic, number)
-    record = broker.catalog.segment(found, number).record
+    found = await broker.core.catalog.known(topic)
+    await broker.core.catalog.look(topic, number)
+    record = broker.core.catalog.segment(found, number).record
     return await _replace(broker, found, [number], _points(number, KeyRange(record.low, record.high), wanted))
 
 
@@ -122,14 +122,14 @@ async def merge(request: Request, topic: str, segment: str) -> Response:
     first: 200 when it came about, 202 while it is under way."""
     broker, number = broker_of(request), _number(topic, segment)
     wanted = await read_request(request, _MERGE)
-    return await _replace(broker, await broker.catalog.known(topic), [number, wanted.neighbour], [])
+    return await _replace(broker, await broker.core.catalog.known(topic), [number, wanted.neighbour], [])
 
 
 @router.post(f"{SEGMENT}/roll", **described(None, _replaces([0], _WHOLE), (404, 409)))
 async def roll(request: Request, topic: str, segment: str) -> Response:
     """Replace a segment by one on the same range: 200 when that came about, 202 while it is under way."""
     broker, number = broker_of(request), _number(topic, segment)
-    return await _replace(broker, await broker.catalog.known(topic), [number], [])
+    return await _replace(broker, await broker.core.catalog.known(topic), [number], [])
 
 
 @router.post(
@@ -149,19 +149,19 @@ async def move(request: Request, topic: str, segment: str) -> Response:
     """Give a segment to another broker: 200 when that one owns it, 202 while its owner is still at it."""
     broker, number = broker_of(request), _number(topic, segment)
     wanted = await read_request(request, _MOVE)
-    found = await broker.catalog.known(topic)
-    target = _broker_meant(broker.roster, wanted.to)
+    found = await broker.core.catalog.known(topic)
+    target = _broker_meant(broker.core.roster, wanted.to)
     if target is None:
-        await broker.roster.load()
-        target = _broker_meant(broker.roster, wanted.to)
+        await broker.core.roster.load()
+        target = _broker_meant(broker.core.roster, wanted.to)
     if target is None:
-        brokers = sorted(broker.roster.brokers)[:NAMED]
+        brokers = sorted(broker.core.roster.brokers)[:NAMED]
         raise InvalidRequest(
             f"there is no broker {wanted.to!r}, but {', '.join(brokers)}", field="to", value=wanted.to, brokers=brokers
         )
     if await Changes(broker, found).move(number, target):
         return json_answer(Moved(number, target))
-    return json_answer(Moving(number, broker.catalog.segment(found, number).record.owner, target), 202)
+    return json_answer(Moving(number, broker.core.catalog.segment(found, number).record.owner, target), 202)
 
 
 def _number(topic: str, segment: str) -> int:
@@ -208,6 +208,6 @@ async def _replace(broker: Broker, topic: Topic, segments: list[int], points: li
 
 
 def _successors(broker: Broker, topic: Topic, intent: Intent) -> list[SuccessorAnswer]:
-    there = broker.catalog.segments(topic)
+    there = broker.core.catalog.segments(topic)
     owners = {one.id: there[one.id].owner if one.id in there else one.owner for one in intent.successors}
     return [SuccessorAnswer(one.id, one.low, one.high, owners[one.id]) for one in intent.successors]

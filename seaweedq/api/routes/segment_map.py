@@ -90,9 +90,9 @@ _SEGMENT = {
 async def segment_map(request: Request, topic: str) -> Response:
     """The topic's segments: key ranges, lineage, owners, offsets, rates."""
     broker = broker_of(request)
-    found = await broker.catalog.known(check_name(topic))
-    positions = await broker.everywhere.positions(found)
-    records = broker.catalog.segments(found)
+    found = await broker.core.catalog.known(check_name(topic))
+    positions = await broker.serving.reading.positions.positions(found)
+    records = broker.core.catalog.segments(found)
     answers = [_answer(broker, record, positions[number]) for number, record in records.items() if number in positions]
     return json_answer(SegmentMap(answers))
 
@@ -107,7 +107,7 @@ def _answer(broker: Broker, record: SegmentRecord, position: Position) -> Segmen
         predecessors=record.predecessors,
         successors=record.successors,
         owner=record.owner,
-        owner_url=broker.roster.url(record.owner),
+        owner_url=broker.core.roster.url(record.owner),
         start_offset=0,
         flushed_offset=position.flushed,
         end_offset=position.end,

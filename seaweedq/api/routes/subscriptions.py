@@ -100,12 +100,12 @@ async def create_subscription(request: Request, topic: str, subscription: str) -
     check_name(topic)
     check_name(subscription, "subscription")
     wanted = await read_request(request, _REQUEST)
-    found = await broker.catalog.known(topic)
-    record = _record(wanted, broker.clock.now_us())
+    found = await broker.core.catalog.known(topic)
+    record = _record(wanted, broker.environment.clock.now_us())
 
     async def here(left_s: float) -> Answer:
-        created = await broker.subscriptions.create(found, subscription, record)
-        if not created and (there := await broker.subscriptions.find(found, subscription)):
+        created = await broker.serving.subscribing.admin.create(found, subscription, record)
+        if not created and (there := await broker.serving.subscribing.admin.find(found, subscription)):
             _compare(subscription, there, record, wanted)
         return Answer(201 if created else 200, await _shown(broker, found, subscription))
 
@@ -118,7 +118,7 @@ async def show_subscription(request: Request, topic: str, subscription: str) -> 
     """A subscription, with its lag in each segment."""
     broker = broker_of(request)
     check_name(subscription, "subscription")
-    found = await broker.catalog.known(check_name(topic))
+    found = await broker.core.catalog.known(check_name(topic))
     return _response(await _show(broker, request.scope, found, subscription))
 
 
@@ -129,7 +129,7 @@ async def show_subscription(request: Request, topic: str, subscription: str) -> 
 async def list_subscriptions(request: Request, topic: str) -> Response:
     """The topic's subscriptions, with their lag."""
     broker = broker_of(request)
-    found = await broker.catalog.known(check_name(topic))
+    found = await broker.core.catalog.known(check_name(topic))
     places = asyncio.Semaphore(LISTED)
 
     async def show(name: str) -> Answer | None:
@@ -141,7 +141,7 @@ async def list_subscriptions(request: Request, topic: str) -> Response:
                 return None
             return shown if shown.status != 404 else None
 
-    shown = await asyncio.gather(*map(show, await broker.subscriptions.names(found)))
+    shown = await asyncio.gather(*map(show, await broker.serving.subscribing.admin.names(found)))
     answers = [answer for answer in shown if answer]
     if failed := next((answer for answer in answers if answer.status != 200), None):
         return _response(failed)
@@ -154,10 +154,10 @@ async def delete_subscription(request: Request, topic: str, subscription: str) -
     """Delete a subscription and its cursors; the messages stay."""
     broker = broker_of(request)
     check_name(subscription, "subscription")
-    found = await broker.catalog.known(check_name(topic))
+    found = await broker.core.catalog.known(check_name(topic))
 
     async def here(left_s: float) -> Answer:
-        await broker.subscriptions.delete(found, subscription)
+        await broker.serving.subscribing.admin.delete(found, subscription)
         return Answer(204)
 
     answer = await at_dispatcher(broker, request.scope, found, subscription, here)
@@ -209,9 +209,9 @@ def _compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, w
 
 
 async def _shown(broker: Broker, topic: Topic, name: str) -> bytes:
-    opened = await broker.dispatcher.open(topic, name)
+    opened = await broker.serving.subscribing.dispatcher.open(topic, name)
     record = opened.record
-    lag = [LagAnswer(*_fields(one)) for one in await broker.subscriptions.lag(topic, opened)]
+    lag = [LagAnswer(*_fields(one)) for one in await broker.serving.subscribing.admin.lag(topic, opened)]
     created = datetime.fromtimestamp(record.created_us / 1e6, UTC)
     answer = SubscriptionAnswer(
         name,

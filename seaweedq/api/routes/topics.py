@@ -158,10 +158,10 @@ async def create_topic(request: Request, topic: str) -> Response:
 
 async def _ensured(broker: Broker, topic: str, wanted: TopicRequest) -> Response:
     created = False
-    await broker.catalog.look(topic)
-    if broker.catalog.find(topic) is None:
-        created = await broker.admin.create(topic, _config(wanted))
-    found = broker.catalog.topic(topic)
+    await broker.core.catalog.look(topic)
+    if broker.core.catalog.find(topic) is None:
+        created = await broker.joined.topics.create(topic, _config(wanted))
+    found = broker.core.catalog.topic(topic)
     if not created:
         _compare(found, wanted)
     return json_answer(await _answer(broker, found, fresh=created), 201 if created else 200)
@@ -185,8 +185,8 @@ async def list_topics(request: Request) -> Response:
     broker = broker_of(request)
     options = query(request.scope)
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
-    names = [name for name in broker.catalog.names() if name > options.get("page_token", "")]
-    records = [(name, found.record) for name in names[:size] if (found := broker.catalog.find(name))]
+    names = [name for name in broker.core.catalog.names() if name > options.get("page_token", "")]
+    records = [(name, found.record) for name in names[:size] if (found := broker.core.catalog.find(name))]
     page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
     if len(names) > size:
         page.next_page_token = names[size - 1]
@@ -197,7 +197,7 @@ async def list_topics(request: Request) -> Response:
 async def show_topic(request: Request, topic: str) -> Response:
     """A topic with its configuration, counts, bytes and store path."""
     broker = broker_of(request)
-    return json_answer(await _answer(broker, await broker.catalog.known(check_name(topic))))
+    return json_answer(await _answer(broker, await broker.core.catalog.known(check_name(topic))))
 
 
 @router.patch(
@@ -215,9 +215,9 @@ async def change_topic(request: Request, topic: str) -> Response:
     broker = broker_of(request)
     check_name(topic)
     wanted = await read_request(request, _CHANGE)
-    found = await broker.catalog.known(topic)
-    while not await broker.admin.change(found, _changed(found.record.config, wanted)):
-        found = broker.catalog.topic(topic)
+    found = await broker.core.catalog.known(topic)
+    while not await broker.joined.topics.change(found, _changed(found.record.config, wanted)):
+        found = broker.core.catalog.topic(topic)
     return json_answer(await _answer(broker, found))
 
 
@@ -225,8 +225,8 @@ async def change_topic(request: Request, topic: str) -> Response:
 async def delete_topic(request: Request, topic: str) -> Response:
     """Delete a topic with its data; answers when all of it is gone. A deletion that failed half way goes on."""
     broker = broker_of(request)
-    found = broker.catalog.find(check_name(topic))
-    await broker.delete_topic(found or await broker.catalog.known(topic))
+    found = broker.core.catalog.find(check_name(topic))
+    await broker.serving.deletion.delete(found or await broker.core.catalog.known(topic))
     return Response(status_code=204)
 
 
@@ -234,7 +234,7 @@ async def delete_topic(request: Request, topic: str) -> Response:
 async def flush_topic(request: Request, topic: str) -> Response:
     """Bring everything acknowledged before the call into files."""
     broker = broker_of(request)
-    await broker.everywhere.positions(await broker.catalog.known(check_name(topic)), flush=True)
+    await broker.serving.reading.positions.positions(await broker.core.catalog.known(check_name(topic)), flush=True)
     return json_answer(FlushAnswer(True))
 
 
@@ -292,7 +292,7 @@ def _compare(topic: Topic, wanted: TopicRequest) -> None:
 async def _answer(broker: Broker, topic: Topic, fresh: bool = False) -> TopicAnswer:
     """Of a `fresh` topic nobody is asked: each of its segments would be opened for it, by a request to the store."""
     config = topic.record.config
-    positions = () if fresh else (await broker.everywhere.positions(topic, sizes=True)).values()
+    positions = () if fresh else (await broker.serving.reading.positions.positions(topic, sizes=True)).values()
     return TopicAnswer(
         name=topic.name,
         state=topic.record.state,
@@ -305,9 +305,9 @@ async def _answer(broker: Broker, topic: Topic, fresh: bool = False) -> TopicAns
         retention=config.retention,
         max_payload_bytes=config.max_payload_bytes,
         created_at=moment(topic.record.created_us),
-        segments=sum(record.state == "open" for record in broker.catalog.segments(topic).values()),
+        segments=sum(record.state == "open" for record in broker.core.catalog.segments(topic).values()),
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],
         messages=sum(position.end for position in positions),
         bytes=sum(position.size_bytes for position in positions),
-        path=f"{broker.settings.store_path}/topics/{topic.name}",
+        path=f"{broker.environment.settings.store_path}/topics/{topic.name}",
     )

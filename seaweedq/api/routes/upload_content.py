@@ -80,7 +80,7 @@ async def serve(broker: Broker, scope: Scope, body: Body, out: Send, topic: str,
 
     Raises Forbidden and whatever stands against the rest.
     """
-    broker.check_ready()
+    broker.readiness.check_ready()
     check_name(topic)
     if scope["method"] == "PUT":
         return await put(broker, scope, body, topic, upload)
@@ -90,16 +90,16 @@ async def serve(broker: Broker, scope: Scope, body: Body, out: Send, topic: str,
 async def put(broker: Broker, scope: Scope, body: Body, topic: str, upload: str) -> Answer:
     """Take the bytes of an upload: 201 once they are durable, and those that were announced; so again for the same
     bytes. The URL is that of the upload's answer."""
-    found = await broker.catalog.known(topic)
-    record = (await broker.uploads.find(found, upload)).record
+    found = await broker.core.catalog.known(topic)
+    record = (await broker.joined.uploads.find(found, upload)).record
     await _check(broker, scope, "PUT", record.name, record.size)
     _check_length(scope, upload, record)
-    broker.budget.hold(PUT_BYTES)
+    broker.core.budget.hold(PUT_BYTES)
     try:
-        chunks = body.chunks(broker.settings.request_timeout_s)
-        record = await broker.uploads.receive(found, upload, chunks)
+        chunks = body.chunks(broker.environment.settings.request_timeout_s)
+        record = await broker.joined.uploads.receive(found, upload, chunks)
     finally:
-        broker.budget.release(PUT_BYTES)
+        broker.core.budget.release(PUT_BYTES)
     return Answer(201, msgspec.json.encode(Received(upload, record.size, record.checked)))
 
 
@@ -110,23 +110,23 @@ async def get(broker: Broker, scope: Scope, body: Body, out: Send, topic: str, u
     name = object_name(topic, upload)
     await _check(broker, scope, "GET", name, 0)
     try:
-        size = await broker.store.size(name)
+        size = await broker.environment.store.size(name)
     except FileNotFoundError:
         raise PayloadNotFound("the payload is not in the store", topic=topic, id=upload) from None
-    read = partial(pieces, broker.store, name, piece_bytes=PIECE_BYTES)
-    broker.budget.hold(2 * PIECE_BYTES)
+    read = partial(pieces, broker.environment.store, name, piece_bytes=PIECE_BYTES)
+    broker.core.budget.hold(2 * PIECE_BYTES)
     try:
-        stall_s = broker.settings.request_timeout_s
+        stall_s = broker.environment.settings.request_timeout_s
         return await send_object(scope, body, out, size, upload, "application/octet-stream", read, stall_s)
     except FileNotFoundError:  # its topic went meanwhile
         raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
     finally:
-        broker.budget.release(2 * PIECE_BYTES)
+        broker.core.budget.release(2 * PIECE_BYTES)
 
 
 async def _check(broker: Broker, scope: Scope, method: str, name: str, size: int) -> None:
     shown = query(scope)
-    await broker.uploads.own_urls.check(method, name, size, shown.get("expires", ""), shown.get("token", ""))
+    await broker.joined.uploads.own_urls.check(method, name, size, shown.get("expires", ""), shown.get("token", ""))
 
 
 def _check_length(scope: Scope, upload: str, record: UploadRecord) -> None:

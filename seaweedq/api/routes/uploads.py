@@ -137,11 +137,13 @@ async def create_upload(request: Request, topic: str) -> Response:
         detail = f"content_type is {wanted.content_type[:100]!r}, which is no media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
     sha256 = wanted.sha256.lower() if wanted.sha256 else None
-    if broker.catalog.find(topic) is None and broker.settings.auto_create_topics:
-        broker.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
-        await broker.admin.create(topic, TopicConfig())
-    found = await broker.catalog.known(topic)
-    upload, record = await broker.uploads.create(found, wanted.size, wanted.content_type, sha256, wanted.multipart)
+    if broker.core.catalog.find(topic) is None and broker.environment.settings.auto_create_topics:
+        broker.joined.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
+        await broker.joined.topics.create(topic, TopicConfig())
+    found = await broker.core.catalog.known(topic)
+    upload, record = await broker.joined.uploads.create(
+        found, wanted.size, wanted.content_type, sha256, wanted.multipart
+    )
     answer = UploadAnswer(upload, moment(record.expires_us))
     if record.parts is None:
         await _add_url(broker, found, upload, record, answer)
@@ -154,7 +156,7 @@ async def create_upload(request: Request, topic: str) -> Response:
 async def show_upload(request: Request, topic: str, upload: str) -> Response:
     """An upload: its state, and how to go on with it."""
     broker, found = await _topic(request, topic)
-    record = (await broker.uploads.find(found, upload)).record
+    record = (await broker.joined.uploads.find(found, upload)).record
     return json_answer(await _state(broker, found, upload, record))
 
 
@@ -173,8 +175,10 @@ async def sign_parts(request: Request, topic: str, upload: str) -> Response:
     """Where parts of an upload go: at most 100 at a time, in any order, and again."""
     broker, found = await _topic(request, topic)
     wanted = await read_request(request, _PARTS)
-    record = (await broker.uploads.find(found, upload)).record
-    signed = [(number, await broker.uploads.signed_part(found, upload, number, record)) for number in wanted.numbers]
+    record = (await broker.joined.uploads.find(found, upload)).record
+    signed = [
+        (number, await broker.joined.uploads.signed_part(found, upload, number, record)) for number in wanted.numbers
+    ]
     return json_answer(PartsAnswer([PartUrl(number, s.url, s.method, s.headers) for number, s in signed]))
 
 
@@ -183,7 +187,7 @@ async def complete_upload(request: Request, topic: str, upload: str) -> Response
     """See that all bytes are there, and are those that were announced; parts are put together first. A publish does
     that as well; afterwards it need not."""
     broker, found = await _topic(request, topic)
-    record = await broker.uploads.complete(found, upload)
+    record = await broker.joined.uploads.complete(found, upload)
     return json_answer(await _state(broker, found, upload, record))
 
 
@@ -191,19 +195,19 @@ async def complete_upload(request: Request, topic: str, upload: str) -> Response
 async def abort_upload(request: Request, topic: str, upload: str) -> Response:
     """End an upload that no message names, and delete what is there of it."""
     broker, found = await _topic(request, topic)
-    await broker.uploads.abort(found, upload)
+    await broker.joined.uploads.abort(found, upload)
     return Response(status_code=204)
 
 
 async def _topic(request: Request, topic: str) -> tuple[Broker, Topic]:
     broker = broker_of(request)
-    return broker, await broker.catalog.known(check_name(topic))
+    return broker, await broker.core.catalog.known(check_name(topic))
 
 
 async def _add_url(
     broker: Broker, topic: Topic, upload: str, record: UploadRecord, answer: UploadAnswer | UploadState
 ) -> None:
-    signed = await broker.uploads.signed(topic, upload, record)
+    signed = await broker.joined.uploads.signed(topic, upload, record)
     answer.url, answer.method, answer.headers = signed.url, signed.method, signed.headers
 
 
@@ -215,6 +219,6 @@ async def _state(broker: Broker, topic: Topic, upload: str, record: UploadRecord
     if record.state == "open" and record.parts is None:
         await _add_url(broker, topic, upload, record, state)
     elif record.state == "open":
-        parts = await broker.uploads.parts(topic, upload, record)
+        parts = await broker.joined.uploads.parts(topic, upload, record)
         state.parts = [UploadPart(part.number, part.size) for part in parts]
     return state

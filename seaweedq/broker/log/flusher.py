@@ -82,12 +82,13 @@ def _until(order: Sequence[OpenSegment], tails: Mapping[OpenSegment, TailFacts],
 
 
 class Flusher:
-    """Carries flushes out, at most `workers` at a time, and as many that end a segment."""
+    """Carries flushes out, at most `workers` at a time, and as many that end a segment. `grown` is told of each
+    chain that got an entry."""
 
-    def __init__(self, entries: EntryWriter, workers: int = 2) -> None:
+    def __init__(self, entries: EntryWriter, grown: Callable[[OpenSegment], None], workers: int = 2) -> None:
         self.flushes = 0
-        self.grown: Callable[[OpenSegment], None] = lambda segment: None  # told of each chain that got an entry
         self._entries = entries
+        self._grown = grown
         self._ordinary = asyncio.Semaphore(workers)
         self._urgent = asyncio.Semaphore(workers)  # for seals, which publishes wait for
         self._running: dict[OpenSegment, asyncio.Task[None]] = {}
@@ -165,4 +166,4 @@ class Flusher:
             reach("flush.release")
             segment.flushed(end)
             self.flushes += 1
-            self.grown(segment)
+            self._grown(segment)

@@ -38,7 +38,11 @@ class Succession:
         self._roster = roster
         self._membership = membership
         self._known: dict[tuple[Topic, str], str] = {}
-        self.leaving = False
+        self._leaving = False
+
+    def leave(self) -> None:
+        """Takes no subscription over any more."""
+        self._leaving = True
 
     async def dispatcher(self, topic: Topic, name: str) -> str:
         """Returns the broker to ask about a subscription; where it does not exist, the broker that would create it."""
@@ -129,7 +133,7 @@ class Succession:
         before = record.dispatcher if record else None
         if before == mine:
             return [self._membership.compare()]
-        if self.leaving:
+        if self._leaving:
             raise NotOwner(f"{mine} is stopping and dispatches no more subscriptions")
         if before is None:
             return [self._membership.compare()]

@@ -81,7 +81,7 @@ class Dispatcher:
         self._commit = commit
         self._clock = clock
         self._timeout_s = timeout_s
-        self.closing = False  # pulls do not wait any more
+        self._closing = False  # pulls do not wait any more
         self._subscriptions: dict[tuple[Topic, str], Subscription] = {}
         self._changing: WeakValueDictionary[tuple[Topic, str], asyncio.Lock] = WeakValueDictionary()
 
@@ -115,6 +115,10 @@ class Dispatcher:
                 found = self._subscriptions.get((topic, name)) or await self._open(topic, name)
         found.check()
         return found
+
+    def close(self) -> None:
+        """Lets no pull wait any more. The caller wakes the topics."""
+        self._closing = True
 
     def forget(self, topic: Topic, name: str | None = None) -> None:
         """Closes a subscription, or all of a topic, that was deleted or is another broker's."""
@@ -163,7 +167,7 @@ class Dispatcher:
         unsure: set[int] = set()
         async for attempt in deadline.attempts(topic.signal):
             look = await self._round(topic, name, consumer or ANYBODY, max_messages)
-            if look.found or self.closing:
+            if look.found or self._closing:
                 return look.found
             unsure = look.missing | (look.stale - asked)
             if unsure:

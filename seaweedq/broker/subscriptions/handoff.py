@@ -40,7 +40,7 @@ class Handover:
 
     async def leave(self) -> None:
         """Takes nothing over any more, and hands everything over."""
-        self._succession.leaving = True
+        self._succession.leave()
         await gather_bounded(GIVERS, self._hand_on, self._dispatcher.names())
 
     def _due(self) -> list[tuple[Topic, str]]:

@@ -6,6 +6,7 @@ How a segment changes hands: broker/topics/segment_mover.
 import asyncio
 from collections.abc import Sequence
 
+from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import Source, known_producers
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
@@ -27,7 +28,7 @@ class Ownership:
     tail."""
 
     def __init__(
-        self, catalog: Catalog, store: ObjectStore, membership: Membership, budget: Budget, dirty: set[OpenSegment]
+        self, catalog: Catalog, store: ObjectStore, membership: Membership, budget: Budget, dirty: DirtySegments
     ) -> None:
         self.locks = SegmentLocks()
         self._catalog = catalog

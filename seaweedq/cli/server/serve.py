@@ -30,6 +30,8 @@ from pydantic.fields import FieldInfo
 from seaweedq.api.app import Application
 from seaweedq.api.asgi.protocol import BoundedProtocol
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.services import Environment
 from seaweedq.cli.server import shell_hints as paste
 from seaweedq.cli.server.coordinations import open_coordination
 from seaweedq.cli.server.journals import journal_setup
@@ -41,6 +43,7 @@ from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Fenced, InvalidRequest, Unavailable
 from seaweedq.import_worker import child as import_child
 from seaweedq.settings import Settings, redacted
+from seaweedq.storage.counting import Counted
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MIB = 1024 * 1024
@@ -183,17 +186,20 @@ async def _life(settings: Settings) -> bool:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     store = open_store(settings, ids)
     coordination = open_coordination(settings, clock)
-    broker = Broker(
+    secret = cluster_secret(settings)
+    environment = Environment(
         settings,
-        store,
+        Counted(store),
         coordination,
+        journal_setup(settings, clock, ids),
         clock,
         ids,
+        Peers(secret),
         settings.advertise_url.rstrip("/") or url,
-        cluster_secret(settings),
+        secret,
         import_child.COMMAND,
-        journals=journal_setup(settings, clock, ids),
     )
+    broker = Broker(environment)
     told = asyncio.Event()
     try:
         broker.lock()
@@ -246,7 +252,7 @@ class _Server(uvicorn.Server):
     """
 
     def __init__(self, broker: Broker, told: asyncio.Event) -> None:
-        protocol = partial(BoundedProtocol, head_timeout_s=broker.settings.request_timeout_s)
+        protocol = partial(BoundedProtocol, head_timeout_s=broker.environment.settings.request_timeout_s)
         super().__init__(
             uvicorn.Config(
                 Application(broker),
@@ -329,8 +335,8 @@ def _url(host: str, listener: socket.socket) -> str:
 
 
 def _greet(settings: Settings, broker: Broker) -> None:
-    typer.echo(f"seaweedq {broker.membership.broker} at {broker.url}, store {settings.store_path}")
-    for line in paste.lines(broker.url, "events", f"{settings.store_path}/topics/events"):
+    typer.echo(f"seaweedq {broker.id} at {broker.environment.url}, store {settings.store_path}")
+    for line in paste.lines(broker.environment.url, "events", f"{settings.store_path}/topics/events"):
         typer.echo(f"  {line}")
 
 

@@ -10,7 +10,6 @@ from seaweedq.api.app import Application
 from seaweedq.api.asgi.problems import EVERY_S, Insides, problem
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Peers, Trouble
-from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.etcd.backend import EtcdCoordination
 from seaweedq.coordination.etcd.transport import Access
@@ -20,6 +19,7 @@ from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.s3 import S3Store
+from tests.support.brokers.environments import environment
 from tests.support.processes.broker_process import free_port
 
 
@@ -84,8 +84,7 @@ async def test_a_problem_leaves_out_what_the_log_gets(tmp_path: Path, caplog: py
 
     store, clock = MemoryStore(), SystemClock()
     settings = Settings(data_dir=tmp_path, publish_timeout_s=0.2)
-    journals = journal_setup(settings, clock, SystemIds())
-    broker = Broker(settings, store, MemoryCoordination(clock), clock, SystemIds(), "http://x", journals=journals)
+    broker = Broker(environment(settings, store, MemoryCoordination(clock)))
     broker.lock()
     await broker.start()
     try:

@@ -11,12 +11,12 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.cli.server.journals import journal_setup
-from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.clock import SystemClock
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.environments import environment
 from tests.support.history.load import until
 from tests.support.http.referring import digest, naming, publish, read, upload
 from tests.support.processes.broker_process import BrokerProcess, free_port
@@ -124,9 +124,7 @@ def test_rows_that_name_something_else(tmp_path: Path) -> None:
     async def run() -> None:
         store = Watched()
         settings = Settings(data_dir=tmp_path)
-        clock, ids = SystemClock(), SystemIds()
-        journals = journal_setup(settings, clock, ids)
-        broker = Broker(settings, store, MemoryCoordination(clock), clock, ids, "http://x", journals=journals)
+        broker = Broker(environment(settings, store, MemoryCoordination(SystemClock())))
         broker.lock()
         try:
             await broker.start()
@@ -143,9 +141,9 @@ def test_rows_that_name_something_else(tmp_path: Path) -> None:
         for uri in uris:
             if uri.startswith(store.uri("x")[:-1]) and ".." not in uri:
                 await store.create(uri.removeprefix(store.uri("x")[:-1]), b"secret")
-        topic = broker.catalog.topic("t")
+        topic = broker.core.catalog.topic("t")
         singles = [Single(None, None, None, 1, None, Reference(uri, 6, "text/plain", "0" * 64)) for uri in uris]
-        await broker.publisher.batch(topic, rows_of_singles(singles, topic.layout), None)
+        await broker.serving.publishing.publisher.batch(topic, rows_of_singles(singles, topic.layout), None)
         store.touched.clear()
         messages: list[dict[str, Any]] = (await http.get("/v1/topics/t/segments/0/messages")).json()["messages"]
         assert [each["reference"]["uri"] for each in messages] == uris

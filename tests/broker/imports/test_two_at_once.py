@@ -9,7 +9,6 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports.record_store import Where
 from seaweedq.broker.imports.service import Imports
-from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import TopicConfig
@@ -17,6 +16,7 @@ from seaweedq.errors import PartlyTaken, Unavailable
 from seaweedq.import_worker import child as import_child
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
+from tests.support.brokers.environments import environment
 from tests.support.http.uploading_files import numbered
 
 ROWS = 30_000  # thirty batches
@@ -24,30 +24,21 @@ ROWS = 30_000  # thirty batches
 
 @pytest.fixture
 async def broker(tmp_path):
-    clock, coordination = SystemClock(), MemoryCoordination(SystemClock())
+    coordination = MemoryCoordination(SystemClock())
     settings = Settings(data_dir=tmp_path / "data", import_batch_rows=1000)
     store = LocalStore(tmp_path / "store", SystemIds())
-    made = Broker(
-        settings,
-        store,
-        coordination,
-        clock,
-        SystemIds(),
-        "http://x",
-        import_reader=import_child.COMMAND,
-        journals=journal_setup(settings, clock, SystemIds()),
-    )
+    made = Broker(environment(settings, store, coordination, import_reader=import_child.COMMAND))
     made.lock()
     await made.start()
     next(task for task in made._tasks if task.get_name() == "imports").cancel()  # who goes on is the tests' to say
-    await made.admin.create("t", TopicConfig(initial_segments=3))
+    await made.joined.topics.create("t", TopicConfig(initial_segments=3))
     yield made
     await made.stop()
     await coordination.close()
 
 
 async def uploaded(broker: Broker) -> str:
-    topic = broker.catalog.topic("t")
+    topic = broker.core.catalog.topic("t")
     sink = io.BytesIO()
     pq.write_table(numbered(ROWS), sink)
     data = sink.getvalue()
@@ -55,30 +46,30 @@ async def uploaded(broker: Broker) -> str:
     async def chunks():
         yield data
 
-    upload, _ = await broker.uploads.create(topic, len(data), "x/y", None, None)
-    await broker.uploads.receive(topic, upload, chunks())
+    upload, _ = await broker.joined.uploads.create(topic, len(data), "x/y", None, None)
+    await broker.joined.uploads.receive(topic, upload, chunks())
     return upload
 
 
 async def counted(broker: Broker) -> int:
-    topic = broker.catalog.topic("t")
+    topic = broker.core.catalog.topic("t")
     return sum(segment.end for segment in topic.opened.values())
 
 
 async def begun(broker: Broker, upload: str) -> Where:
     """An import whose record is there, with nobody at work."""
-    topic = broker.catalog.topic("t")
+    topic = broker.core.catalog.topic("t")
     where = Where.of(topic, upload)
-    await broker.imports._create(topic, where, "parquet", False)
+    await broker.serving.imports._create(topic, where, "parquet", False)
     return where
 
 
 async def test_all_rows_are_taken_once(broker):
     where = await begun(broker, await uploaded(broker))
-    importing = broker.imports._importing
-    held = await broker.imports._records.read(where)
+    importing = broker.serving.imports._importing
+    held = await broker.serving.imports._records.read(where)
     await asyncio.gather(*(importing.run(where, held, asyncio.Event()) for _ in range(2)))
-    found = await broker.imports.show(broker.catalog.topic("t"), where.upload_id)
+    found = await broker.serving.imports.show(broker.core.catalog.topic("t"), where.upload_id)
     # whoever lost the race for the record has stopped; the other one has brought it to its end
     assert (found.state, found.rows_done, sum(one.count for one in found.segments)) == ("done", ROWS, ROWS)
     assert await counted(broker) == ROWS
@@ -87,21 +78,21 @@ async def test_all_rows_are_taken_once(broker):
 async def test_one_that_is_behind_takes_nothing(broker):
     """The zombie wakes with a record of long ago: its batches are duplicates, or out of order, and it stops."""
     where = await begun(broker, await uploaded(broker))
-    importing, parting = broker.imports._importing, asyncio.Event()
-    first = asyncio.create_task(importing.run(where, await broker.imports._records.read(where), parting))
-    while (old := await broker.imports._records.read(where)).record.rows_done < 4000:
+    importing, parting = broker.serving.imports._importing, asyncio.Event()
+    first = asyncio.create_task(importing.run(where, await broker.serving.imports._records.read(where), parting))
+    while (old := await broker.serving.imports._records.read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
     await first
     assert await counted(broker) == ROWS
     await importing.run(where, old, asyncio.Event())
     assert await counted(broker) == ROWS
-    assert (await broker.imports.show(broker.catalog.topic("t"), where.upload_id)).state == "done"
+    assert (await broker.serving.imports.show(broker.core.catalog.topic("t"), where.upload_id)).state == "done"
 
 
 async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
     """Every third try fails after some or all of its rows were taken."""
     where = await begun(broker, await uploaded(broker))
-    take, tries = broker.publisher.append, 0
+    take, tries = broker.serving.publishing.publisher.append, 0
 
     async def torn(topic, prepared):
         nonlocal tries
@@ -111,27 +102,29 @@ async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
             raise PartlyTaken("some were not", taken=[]) if tries % 2 else Unavailable("no answer", retry_after_s=1)
         return done
 
-    monkeypatch.setattr(broker.publisher, "append", torn)
+    monkeypatch.setattr(broker.serving.publishing.publisher, "append", torn)
     monkeypatch.setattr("seaweedq.broker.imports.runner.PAUSE_S", 0.01)
-    await broker.imports._importing.run(where, await broker.imports._records.read(where), asyncio.Event())
+    await broker.serving.imports._importing.run(
+        where, await broker.serving.imports._records.read(where), asyncio.Event()
+    )
     assert tries > ROWS // 1000
     assert await counted(broker) == ROWS
 
 
 async def test_who_parts_lets_go_and_the_next_one_goes_on(broker):
     where = await begun(broker, await uploaded(broker))
-    importing, parting = broker.imports._importing, asyncio.Event()
-    first = asyncio.create_task(importing.run(where, await broker.imports._records.read(where), parting))
-    while (await broker.imports._records.read(where)).record.rows_done < 4000:
+    importing, parting = broker.serving.imports._importing, asyncio.Event()
+    first = asyncio.create_task(importing.run(where, await broker.serving.imports._records.read(where), parting))
+    while (await broker.serving.imports._records.read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
     parting.set()
     await first
-    left = await broker.imports._records.read(where)
+    left = await broker.serving.imports._records.read(where)
     assert left.record.broker is None
     assert left.record.rows_done % 1000 == 0
     assert await counted(broker) == left.record.rows_done < ROWS
-    imports: Imports = broker.imports
+    imports: Imports = broker.serving.imports
     await imports.look()
-    told = await imports.wait(broker.catalog.topic("t"), where.upload_id, 60)
+    told = await imports.wait(broker.core.catalog.topic("t"), where.upload_id, 60)
     assert (told.state, told.rows_done) == ("done", ROWS)
     assert await counted(broker) == ROWS

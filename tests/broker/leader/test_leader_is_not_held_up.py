@@ -14,7 +14,7 @@ from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 
 
 def leader(together: InLoop) -> Broker:
-    (found,) = [broker for broker in together.brokers if broker.election.is_leader]
+    (found,) = [broker for broker in together.brokers if broker.joined.election.is_leader]
     return found
 
 
@@ -22,17 +22,17 @@ async def fails_over(together: InLoop) -> None:
     """A broker that is not the leader dies, and its segment is another's soon."""
     here = leader(together)
     dead = next(broker for broker in together.brokers if broker is not here)
-    await here.admin.create("t", TopicConfig(initial_segments=len(together.brokers)))
-    topic = here.catalog.topic("t")
+    await here.joined.topics.create("t", TopicConfig(initial_segments=len(together.brokers)))
+    topic = here.core.catalog.topic("t")
     await together.crash(dead)
-    await until(lambda: not here.catalog.owned_by(dead.membership.broker), "its segments are still the dead one's")
+    await until(lambda: not here.core.catalog.owned_by(dead.id), "its segments are still the dead one's")
     await publish(here, topic, "1")
 
 
 @pytest.mark.parametrize("chore", ["ending deletions", "balancing", "sweep"])
 async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chore: str) -> None:
     async with in_loop(tmp_path) as together:
-        held = leader(together).leader
+        held = leader(together).serving.leading.leader
         assert held
         (found,) = [one for one in held._chores if one._name == chore]
         hangs = Gate()
@@ -45,7 +45,7 @@ async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chor
 
 async def test_a_chore_that_fails_in_any_way_is_done_again(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
-        held = leader(together).leader
+        held = leader(together).serving.leading.leader
         assert held
         chore = held._chores[0]
         errors = [Unavailable("first"), KeyError("second")]
@@ -67,25 +67,25 @@ async def test_recoveries_are_broken_off_when_the_broker_stops(tmp_path: Path) -
     async with in_loop(tmp_path, 3) as together:
         here = leader(together)
         hangs = Gate()
-        here.recovery._replay_all = hangs  # type: ignore[method-assign]
+        here.joined.recovery._replay_all = hangs  # type: ignore[method-assign]
         dead = next(broker for broker in together.brokers if broker is not here)
         await together.crash(dead)
         await hangs.reached.wait()
         async with asyncio.timeout(5):
             await here.stop()
-        assert here.leader
-        assert not here.leader._recovering
+        assert here.serving.leading.leader
+        assert not here.serving.leading.leader._recovering
 
 
 async def test_a_round_looks_at_no_segment_of_the_living(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         here = leader(together)
-        await here.admin.create("t", TopicConfig(initial_segments=100))
-        assert here.leader
+        await here.joined.topics.create("t", TopicConfig(initial_segments=100))
+        assert here.serving.leading.leader
         looked: list[str | None] = []
-        owned_by = here.leader._owned_by
-        here.leader._owned_by = lambda owner: (looked.append(owner), owned_by(owner))[1]  # type: ignore[method-assign]
-        await here.leader.round()
+        owned_by = here.serving.leading.leader._owned_by
+        here.serving.leading.leader._owned_by = lambda owner: (looked.append(owner), owned_by(owner))[1]  # type: ignore[method-assign]
+        await here.serving.leading.leader.round()
         assert looked == []
 
 
@@ -99,13 +99,13 @@ async def test_a_broker_that_is_still_starting_is_given_nothing(
         monkeypatch.setattr(JournalRecovery, "recover_own", gate)
         starting = asyncio.create_task(together.begin())
         await gate.reached.wait()
-        await until(lambda: len(here.roster.brokers) == 3)
+        await until(lambda: len(here.core.roster.brokers) == 3)
         late = together.brokers[2]
-        await here.admin.create("t", TopicConfig(initial_segments=6))
+        await here.joined.topics.create("t", TopicConfig(initial_segments=6))
         await together.crash(next(broker for broker in together.brokers[:2] if broker is not here))
-        await until(lambda: len(here.catalog.owners()) == 1)
-        assert not here.catalog.owned_by(late.membership.broker)
+        await until(lambda: len(here.core.catalog.owners()) == 1)
+        assert not here.core.catalog.owned_by(late.id)
         gate.open.set()
         await starting
-        await until(lambda: bool(here.catalog.owned_by(late.membership.broker)), "it gets its share once it serves")
+        await until(lambda: bool(here.core.catalog.owned_by(late.id)), "it gets its share once it serves")
         await late.stop()

@@ -26,7 +26,7 @@ async def test_only_an_unforeseen_failure_has_a_traceback(
             raise error
 
         with monkeypatch.context() as patch:
-            patch.setattr(leader.recovery, "recover", fail)
+            patch.setattr(leader.joined.recovery, "recover", fail)
             await together.crash(dead)
             await until(lambda: any("not recovered yet" in r.getMessage() for r in caplog.records))
         said = next(r for r in caplog.records if "not recovered yet" in r.getMessage())
@@ -44,24 +44,24 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
 
     async with in_loop(tmp_path, 2) as together:
         leader, dead = together.brokers
-        broker = dead.membership.broker
+        broker = dead.id
         await together.crash(dead)
-        lock = FolderLock(dead.settings.home, Disk())  # as a process does that stands still
+        lock = FolderLock(dead.environment.settings.home, Disk())  # as a process does that stands still
         lock.acquire()
         await until(lambda: said("can not be reached"))
-        journal = leader.roster.journals[broker]
+        journal = leader.core.roster.journals[broker]
         for _ in range(3):
-            assert not await leader.recovery.recover(broker, journal.record, journal.revision)
+            assert not await leader.joined.recovery.recover(broker, journal.record, journal.revision)
         assert said("can not be reached") == 1
         if end == "reached again":
             lock.release()
-            assert await leader.recovery.recover(broker, journal.record, journal.revision)
+            assert await leader.joined.recovery.recover(broker, journal.record, journal.revision)
         else:
             key = keys.JOURNALS.key(broker)
             done = keys.JOURNALS.encode(replace(journal.record, recovered=True))
             await together.coordination.commit([], [Put(key, done)])
             await together.coordination.commit([], [Delete(key)])
         await until(lambda: said(end))
-        await until(lambda: broker not in leader.roster.journals)
+        await until(lambda: broker not in leader.core.roster.journals)
         lock.release()
         assert (said("can not be reached"), said(end)) == (1, 1)

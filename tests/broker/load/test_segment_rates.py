@@ -31,7 +31,7 @@ async def test_rates_are_what_was_published_a_second_at_any_broker(hand: Hand) -
         hand.look(2)
     for asked in (one, two):
         segments = await hand.segments(asked)
-        assert [segments[n]["owner"] for n in (0, 1)] == [one.membership.broker, two.membership.broker]
+        assert [segments[n]["owner"] for n in (0, 1)] == [one.id, two.id]
         assert segments[0]["rates"]["messages_per_s"] == pytest.approx([15] * 4)
         assert segments[1]["rates"]["messages_per_s"] == pytest.approx([1] * 4)
         for number, owner in enumerate((one, two)):
@@ -67,7 +67,7 @@ async def test_metrics_are_the_sum_of_a_brokers_segments_without_one_of_each(han
         metrics = await hand.metrics(broker)
         for what in ("messages", "bytes"):
             told = [metrics[f"seaweedq_{what}_per_second {window_s:.0f}"] for window_s in WINDOWS_S]
-            own = [s["rates"][f"{what}_per_s"] for s in segments if s["owner"] == broker.membership.broker]
+            own = [s["rates"][f"{what}_per_s"] for s in segments if s["owner"] == broker.id]
             assert told == pytest.approx([sum(rates) for rates in zip(*own, strict=True)], abs=0.01)
             assert all(told)
     ends = sum(segment["end_offset"] for segment in segments)
@@ -82,13 +82,13 @@ async def test_rates_come_with_the_positions_and_cost_no_further_call(
     one = hand.together.brokers[0]
     await made(hand.together, 4)
     calls = []
-    real = one.peers.call
+    real = one.environment.peers.call
 
     async def noted(url: str, path: str, *rest: Any) -> Any:
         calls.append(path)
         return await real(url, path, *rest)
 
-    monkeypatch.setattr(one.peers, "call", noted)
+    monkeypatch.setattr(one.environment.peers, "call", noted)
     await hand.segments(one)
     await hand.get(one)
     assert [path for path in calls if path != "load"] == ["positions", "positions"]
@@ -106,9 +106,9 @@ async def test_a_hot_key_is_shown_by_any_broker_and_logged_once(hand: Hand, capl
     def warned() -> int:
         return sum("is not split: one key" in record.getMessage() for record in caplog.records)
 
-    assert one.election.is_leader
-    two.scaler.hot = {("t", 0, 0)}  # what it knew when it led is not told any more
-    await until(lambda: one.scaler.hot == {("t", topic.record.incarnation, 1)})
+    assert one.joined.election.is_leader
+    two.serving.leading.autoscaler.hot = {("t", 0, 0)}  # what it knew when it led is not told any more
+    await until(lambda: one.serving.leading.autoscaler.hot == {("t", topic.record.incarnation, 1)})
     for broker in (one, two):
         segments = await hand.segments(broker)
         assert (segments[0]["hot_key"], segments[1]["hot_key"]) == (None, hot)
@@ -116,9 +116,9 @@ async def test_a_hot_key_is_shown_by_any_broker_and_logged_once(hand: Hand, capl
         assert (await hand.metrics(broker))["seaweedq_hot_segments"] == (broker is one)
     for _ in range(200):  # it goes ...
         hand.look(1)
-    await until(lambda: not one.scaler.hot)
+    await until(lambda: not one.serving.leading.autoscaler.hot)
     assert (await hand.get(two))["hot_segments"] == []
     await hand.publish(one, RIGHT[0], each=900)
     hand.look(1)
-    await until(lambda: one.scaler.hot)  # ... and comes again
+    await until(lambda: one.serving.leading.autoscaler.hot)  # ... and comes again
     assert warned() == 1

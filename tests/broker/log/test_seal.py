@@ -35,9 +35,7 @@ def grown() -> list[int]:
 
 @pytest.fixture
 def flusher(grown: list[int]) -> Flusher:
-    made = Flusher(WRITER)
-    made.grown = lambda of: grown.append(of.chain.end)
-    return made
+    return Flusher(WRITER, lambda of: grown.append(of.chain.end))
 
 
 @pytest.mark.parametrize("is_flushed_ahead", [False, True])

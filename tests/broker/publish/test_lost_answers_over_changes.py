@@ -18,12 +18,12 @@ async def test_each_message_is_there_once(tmp_path: Path, producer: str | None, 
     async with in_loop(tmp_path, publish_timeout_s=8) as together:
         one, two = together.brokers
         await make(one, 2)
-        topic, theirs = one.catalog.topic("t"), await two.catalog.known("t")
-        for number, record in two.catalog.segments(theirs).items():
-            if record.owner == two.membership.broker:
-                assert await two.mover.move(theirs, number, one.membership.broker)
-        await until(lambda: {r.owner for r in records(one).values()} == {one.membership.broker})
-        post, lost = two.peers.post, 0
+        topic, theirs = one.core.catalog.topic("t"), await two.core.catalog.known("t")
+        for number, record in two.core.catalog.segments(theirs).items():
+            if record.owner == two.id:
+                assert await two.serving.reshaping.mover.move(theirs, number, one.id)
+        await until(lambda: {r.owner for r in records(one).values()} == {one.id})
+        post, lost = two.environment.peers.post, 0
 
         async def loses(url: str, path: str, body: bytes, timeout_s: float) -> bytes:
             nonlocal lost
@@ -35,13 +35,13 @@ async def test_each_message_is_there_once(tmp_path: Path, producer: str | None, 
             for step in change.split(" and "):
                 before = opened(one)
                 if step == "split":
-                    await one.planner.plan(topic, before[:1], [1 << 28, 1 << 29])
+                    await one.serving.reshaping.planner.plan(topic, before[:1], [1 << 28, 1 << 29])
                 else:
-                    await one.planner.plan(topic, before)
+                    await one.serving.reshaping.planner.plan(topic, before)
                 await until(lambda gone=before[0]: records(two)[gone].state == "sealed")
             raise Unavailable("the answer is lost")
 
-        two.peers.post = loses  # type: ignore[method-assign]
+        two.environment.peers.post = loses  # type: ignore[method-assign]
         headers = {"Producer-Id": producer, "Producer-Sequence": "0"} if producer else {}
         body = {"messages": messages_of("k", 0, 60)}
         async with at(together, two) as http:

@@ -35,7 +35,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
     """Both parts know no producer and have grown together: one half must not pass for the request."""
     one, two = await here.owner(0), await here.owner(1)
     assert one is not two
-    gate, tries = Gate(), one.publisher._remote._owners.append
+    gate, tries = Gate(), one.serving.publishing.publisher._remote._owners.append
 
     async def held(*arguments: Any) -> Any:
         if gate.open.is_set():
@@ -43,23 +43,23 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
         await gate()
         raise NotOwner("the answer of one who has it no more")
 
-    one.publisher._remote._owners.append = held  # type: ignore[method-assign]
-    written = one.journal.append
+    one.serving.publishing.publisher._remote._owners.append = held  # type: ignore[method-assign]
+    written = one.serving.log.journal.append
 
     async def fails(frames: Any) -> int:
-        one.journal.append = written  # type: ignore[method-assign]
+        one.serving.log.journal.append = written  # type: ignore[method-assign]
         raise JournalUnavailable("for once")
 
-    one.journal.append = fails  # type: ignore[method-assign]
+    one.serving.log.journal.append = fails  # type: ignore[method-assign]
     async with here.cluster.client(one) as http:
         asking = asyncio.create_task(http.post(PATH, json=BODY, headers=HEADERS))
         async with asyncio.timeout(10):
             await gate.reached.wait()
-        assert await one.mover.move(here.known(one), 0, two.membership.broker)
-        await until(lambda: two.catalog.segments(here.known(two))[0].owner == two.membership.broker)
-        await two.planner.plan(here.known(two), [0, 1])
+        assert await one.serving.reshaping.mover.move(here.known(one), 0, two.id)
+        await until(lambda: two.core.catalog.segments(here.known(two))[0].owner == two.id)
+        await two.serving.reshaping.planner.plan(here.known(two), [0, 1])
         await here.until_sealed(0, 1)
-        await until(lambda: 2 in one.catalog.segments(here.known(one)))
+        await until(lambda: 2 in one.core.catalog.segments(here.known(one)))
         gate.open.set()
         answer = await asking
         assert answer.status_code == 503, answer.text
@@ -67,7 +67,7 @@ async def test_what_is_left_of_a_torn_request_is_not_taken_for_all_of_it(here: S
         assert answer.status_code == 200, answer.text
         ids = answer.json()["ids"]
         assert sorted(ids) == [f"2-{n}" for n in range(6)]
-        await two.planner.plan(here.known(two), [2])
+        await two.serving.reshaping.planner.plan(here.known(two), [2])
         await here.until_sealed(2)
         again = await http.post(PATH, json=BODY, headers=HEADERS)
         assert (again.json()["ids"], again.json()["duplicate"]) == (ids, True)

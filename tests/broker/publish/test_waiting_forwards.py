@@ -22,10 +22,10 @@ TIMEOUT_S = 1.0
 async def deaf_owner(together: InLoop) -> tuple[Broker, Topic]:
     """A broker, and a topic whose owner never answers a forward."""
     one, two = together.brokers
-    await two.admin.create("t", TopicConfig())
-    topic = await one.catalog.known("t")
-    await one.catalog.whole(topic)
-    two.receiver.receive = Gate()  # type: ignore[method-assign]
+    await two.joined.topics.create("t", TopicConfig())
+    topic = await one.core.catalog.known("t")
+    await one.core.catalog.whole(topic)
+    two.serving.publishing.receiver.receive = Gate()  # type: ignore[method-assign]
     return one, topic
 
 
@@ -33,7 +33,10 @@ async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_ta
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
         rows = _rows(topic)
-        batches = [asyncio.create_task(one.publisher.batch(topic, rows, None)) for _ in range(4 * IDENTITIES)]
+        batches = [
+            asyncio.create_task(one.serving.publishing.publisher.batch(topic, rows, None))
+            for _ in range(4 * IDENTITIES)
+        ]
         async with asyncio.timeout(2.5 * TIMEOUT_S):
             outcomes = await asyncio.gather(*batches, return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {Unavailable}
@@ -42,14 +45,14 @@ async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_ta
 async def test_singles_that_find_no_slot_are_told_and_those_after_them_go_on(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
-        places = [one._identities.lend(topic, 0, 1) for _ in range(IDENTITIES)]
+        places = [one.serving.publishing.identities.lend(topic, 0, 1) for _ in range(IDENTITIES)]
         for place in places:
             await place.__aenter__()
         with pytest.raises(Unavailable):
-            await one.publisher.single(topic, single("1"), None)
+            await one.serving.publishing.publisher.single(topic, single("1"), None)
         for place in places:
             await place.__aexit__(None, None, None)
-        del together.brokers[1].receiver.receive
+        del together.brokers[1].serving.publishing.receiver.receive
         await publish(one, topic, "2")
 
 
@@ -57,10 +60,10 @@ async def test_nobody_waits_for_quiet_once_no_commit_can_come_any_more(tmp_path:
     async with running(tmp_path) as broker:
         topic = await make_topic(broker)
         gate = Gate()
-        broker.journal.append = gate  # type: ignore[method-assign, assignment]
+        broker.serving.log.journal.append = gate  # type: ignore[method-assign, assignment]
         publishing = asyncio.create_task(publish(broker, topic, "1"))
         await gate.reached.wait()
-        quiet = asyncio.create_task(broker.commit.quiet())
+        quiet = asyncio.create_task(broker.serving.log.commit.quiet())
         (commits,) = [task for task in broker._tasks if task.get_name() == "group commit"]
         commits.cancel()
         async with asyncio.timeout(5):
@@ -77,7 +80,7 @@ async def test_a_folder_of_another_broker_is_not_even_locked(tmp_path: Path, mon
         locked: list[Path] = []
         monkeypatch.setattr(FolderLock, "acquire", lambda self, wait_s=0: locked.append(self.folder))
         record = JournalRecord("file", "the one that is meant", str(other))
-        assert await broker.recovery.recover("gone.1", record, 1) is False
+        assert await broker.joined.recovery.recover("gone.1", record, 1) is False
         assert locked == []
 
 

@@ -17,38 +17,38 @@ from tests.support.brokers.subscribing import ack, consume, create, everywhere, 
 
 def pair(together: InLoop, name: str = "s") -> tuple[Broker, Broker]:
     """The broker that dispatches the subscription `s`, and another one, which is to own everything."""
-    topic = together.brokers[0].catalog.topic("t")
-    dispatcher = by_id(together, together.brokers[0].succession.heir(topic, name))
+    topic = together.brokers[0].core.catalog.topic("t")
+    dispatcher = by_id(together, together.brokers[0].serving.subscribing.assignment.heir(topic, name))
     return dispatcher, next(broker for broker in together.brokers if broker is not dispatcher)
 
 
 async def given(together: InLoop, target: Broker) -> None:
     """Move all open segments to this broker; all brokers see that."""
-    mine = target.membership.broker
-    await until(lambda: all(broker.catalog.find("t") for broker in together.brokers))
+    mine = target.id
+    await until(lambda: all(broker.core.catalog.find("t") for broker in together.brokers))
     for number, record in records(together.brokers[0]).items():
         owner = by_id(together, record.owner)
         if owner is not target:
-            assert await owner.mover.move(owner.catalog.topic("t"), number, mine)
+            assert await owner.serving.reshaping.mover.move(owner.core.catalog.topic("t"), number, mine)
     await until(lambda: all(r.owner == mine for broker in together.brokers for r in records(broker).values()))
 
 
 @asynccontextmanager
 async def held(owner: Broker) -> AsyncIterator[None]:
     """The segments that give way at this broker meanwhile are held as long as the block runs."""
-    gate, quiet = Gate(), owner.commit.quiet
+    gate, quiet = Gate(), owner.serving.log.commit.quiet
 
     async def slow() -> None:
         await gate()
         await quiet()
 
-    owner.commit.quiet = slow  # type: ignore[method-assign]
-    await owner.planner.plan(owner.catalog.topic("t"), [opened(owner)[0]], [1_000_000_000])
+    owner.serving.log.commit.quiet = slow  # type: ignore[method-assign]
+    await owner.serving.reshaping.planner.plan(owner.core.catalog.topic("t"), [opened(owner)[0]], [1_000_000_000])
     await gate.reached.wait()
     try:
         yield
     finally:
-        owner.commit.quiet = quiet  # type: ignore[method-assign]
+        owner.serving.log.commit.quiet = quiet  # type: ignore[method-assign]
         gate.open.set()
 
 
@@ -60,7 +60,7 @@ async def test_a_pull_says_that_there_is_nothing_only_when_no_segment_is_in_betw
         await create(clients[0])
         await publish(clients[0], 0)
         await consume(clients, lambda: True)
-        assert dispatcher.dispatcher.names()
+        assert dispatcher.serving.subscribing.dispatcher.names()
         async with held(owner):
             pulling = asyncio.create_task(pull(clients[0]))
             done, _ = await asyncio.wait([pulling], timeout=0.5)
@@ -78,8 +78,11 @@ async def test_the_owner_says_where_a_segment_stands_only_when_it_is_not_in_betw
         await given(together, owner)
         await publish(clients[0], 0)
         async with held(owner):
-            topic = asked.catalog.topic("t")
-            tasks = [asyncio.create_task(asked.everywhere.positions(topic, flush=flush)) for flush in (False, True)]
+            topic = asked.core.catalog.topic("t")
+            tasks = [
+                asyncio.create_task(asked.serving.reading.positions.positions(topic, flush=flush))
+                for flush in (False, True)
+            ]
             done, _ = await asyncio.wait(tasks, timeout=0.5)
             assert not done
         for positions in await asyncio.gather(*tasks):
@@ -93,8 +96,8 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
         one, two = together.brokers
         topic = await make(one, 2)
         await publish(clients[0], 0)
-        gate, own = Gate(), two.everywhere.own
-        owned = next(n for n in opened(one) if records(one)[n].owner == one.membership.broker)
+        gate, own = Gate(), two.serving.reading.positions.own
+        owned = next(n for n in opened(one) if records(one)[n].owner == one.id)
 
         async def late(*arguments: Any) -> Any:
             if not gate.open.is_set():
@@ -102,8 +105,8 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
                 raise NotOwner("not yet")
             return await own(*arguments)
 
-        monkeypatch.setattr(two.everywhere, "own", late)
-        asking = asyncio.create_task(one.everywhere.positions(topic))
+        monkeypatch.setattr(two.serving.reading.positions, "own", late)
+        asking = asyncio.create_task(one.serving.reading.positions.positions(topic))
         await gate.reached.wait()
         await publish(clients[0], 1)
         successors = await replace(together, [owned], 2, [one, one])
@@ -125,7 +128,7 @@ async def test_a_broker_that_has_only_heard_of_the_successors_knows_what_was_bef
         async with at(together, hears) as near, at(together, deaf) as far:
             topic = await make(hears)
             await publish(near, 0)
-            await hears.planner.plan(topic, [0], [1_000_000_000])
+            await hears.serving.reshaping.planner.plan(topic, [0], [1_000_000_000])
             await until(lambda: records(hears)[0].state == "sealed")
             await publish(near, 1)
             for number in (1, 2):

@@ -20,11 +20,11 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
     monkeypatch.setattr(Replacer, "_replace", never)  # the seal is in the chain, and the owner dies before the records
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        await broker.admin.create("t", TopicConfig())
-        topic = broker.catalog.topic("t")
-        message = Single("k", b"1", None, broker.clock.now_us(), None)
-        await broker.publisher.single(topic, message, None)
-        await broker.planner.plan(topic, [0], [1 << 30])
+        await broker.joined.topics.create("t", TopicConfig())
+        topic = broker.core.catalog.topic("t")
+        message = Single("k", b"1", None, broker.environment.clock.now_us(), None)
+        await broker.serving.publishing.publisher.single(topic, message, None)
+        await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
         chain = Chain(together.store, "t", 0)
         await until(lambda: (opened := topic.opened.get(0)) is not None and opened.sealed)
         rows = rows_of_singles([message], topic.layout)
@@ -32,8 +32,8 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
             Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), message.timestamp_us, rows.serialize())
             for first in (0, 1)
         ]
-        recovery = Replay(broker.catalog, together.coordination, together.store, broker.entries)
-        done = await recovery.replay(broker.membership.broker, committed(frames))
+        recovery = Replay(broker.core.catalog, together.coordination, together.store, broker.joined.entries)
+        done = await recovery.replay(broker.id, committed(frames))
         assert done.rows == 0
         await chain.open()
         assert chain.end == 1

@@ -42,7 +42,7 @@ async def test_what_is_under_way_when_the_time_is_over_is_202_and_comes_about(to
     await make(one)
     gate = hold_commits(one)
     async with at(together, two) as http:
-        await two.catalog.known("t")
+        await two.core.catalog.known("t")
         answer = await ask(http, 0, "split", {"at": [9]})
         assert (answer.status_code, answer.json()) == (
             202,
@@ -64,7 +64,7 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
     one, two = together.brokers
     await make(one)
     gate = Gate()
-    settle = one.mover._settle
+    settle = one.serving.reshaping.mover._settle
 
     async def settles(segment: Any) -> None:
         await gate()
@@ -73,13 +73,13 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
     async def relays(*arguments: Any) -> Any:  # who hangs up ends nothing at the other side
         return await asyncio.shield(asyncio.create_task(relay(*arguments)))
 
-    relay = two.peers.relay
-    monkeypatch.setattr(two.peers, "relay", relays)
-    monkeypatch.setattr(one.mover, "_settle", settles)
+    relay = two.environment.peers.relay
+    monkeypatch.setattr(two.environment.peers, "relay", relays)
+    monkeypatch.setattr(one.serving.reshaping.mover, "_settle", settles)
     async with at(together, two) as http:
         assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
         answer = await ask(http, 0, "move", {"to": "b1"})
-        mine, its = one.membership.broker, two.membership.broker
+        mine, its = one.id, two.id
         assert (answer.status_code, answer.json()) == (202, {"segment": 0, "owner": mine, "to": its})
         gate.open.set()
         await until(lambda: records(two)[0].owner == its)
@@ -87,15 +87,15 @@ async def test_a_move_that_takes_long_is_202_and_comes_about(together: InLoop, m
 
 async def test_a_segment_whose_owner_is_gone_is_503_and_nothing_is_planned(together: InLoop) -> None:
     one, two = together.brokers
-    leader, other = (one, two) if one.election.is_leader else (two, one)
+    leader, other = (one, two) if one.joined.election.is_leader else (two, one)
     await make(other)
-    await leader.catalog.known("t")
+    await leader.core.catalog.known("t")
     gate = Gate()
     held(one).before = lambda writes: gate() if any("segments/" in put.key for put in writes) else asyncio.sleep(0)
     await together.crash(other)
-    await until(lambda: not leader.roster.alive(other.membership.broker))
+    await until(lambda: not leader.core.roster.alive(other.id))
     async with at(together, leader) as http:
-        for change, body in (("split", {}), ("roll", None), ("move", {"to": leader.membership.broker})):
+        for change, body in (("split", {}), ("roll", None), ("move", {"to": leader.id})):
             refused(await ask(http, 0, change, body), 503, "not-owner", "no living owner")
     assert records(leader)[0].intent is None
     gate.open.set()
@@ -106,22 +106,22 @@ async def test_a_plan_that_a_move_has_undone_is_written_again(together: InLoop) 
     await make(one)
     gate = hold_commits(one)
     async with at(together, two) as http:
-        await two.catalog.known("t")
+        await two.core.catalog.known("t")
         asking = asyncio.create_task(ask(http, 0, "split"))
         await gate.reached.wait()
-        one.ownership.locks._holders.clear()  # as if the move had been first
-        assert await one.mover.move(one.catalog.topic("t"), 0, two.membership.broker)
+        one.serving.publishing.ownership.locks._holders.clear()  # as if the move had been first
+        assert await one.serving.reshaping.mover.move(one.core.catalog.topic("t"), 0, two.id)
         gate.open.set()
         answer = await asking
     assert (answer.status_code, answer.json()["sealed"]) == (200, [0])
     assert [successor["id"] for successor in answer.json()["successors"]] == [3, 4]
-    assert {successor["owner"] for successor in answer.json()["successors"]} == {two.membership.broker}
+    assert {successor["owner"] for successor in answer.json()["successors"]} == {two.id}
 
 
 async def test_a_broker_that_hears_no_news_looks_for_itself(together: InLoop) -> None:
     one, two = together.brokers
     await make(one, 2)
-    await two.catalog.known("t")
+    await two.core.catalog.known("t")
     await until(lambda: len(records(two)) == 2)
     await deaf(two)
     async with at(together, two) as http:
@@ -136,10 +136,10 @@ async def test_who_waits_is_told_that_the_topic_is_being_deleted(together: InLoo
     await make(one)
     gate = hold_commits(one)
     async with at(together, two) as http:
-        await two.catalog.known("t")
+        await two.core.catalog.known("t")
         asking = asyncio.create_task(ask(http, 0, "split"))
         await gate.reached.wait()
-        deleting = asyncio.create_task(one.delete_topic(one.catalog.topic("t")))
+        deleting = asyncio.create_task(one.serving.deletion.delete(one.core.catalog.topic("t")))
         refused(await asking, 409, "topic-being-deleted")
         gate.open.set()
         await deleting
@@ -151,7 +151,7 @@ async def test_a_broker_that_stops_keeps_nobody_waiting(tmp_path: Path) -> None:
         await make(one)
         gate = hold_commits(one)
         async with at(together, two) as http:
-            await two.catalog.known("t")
+            await two.core.catalog.known("t")
             asking = asyncio.create_task(ask(http, 0, "split"))
             await gate.reached.wait()
             two.begin_stop()

@@ -79,7 +79,7 @@ async def test_the_pause_is_as_long_as_publishes_are_held(tmp_path: Path) -> Non
             assert (await http.post(f"{TOPIC}/messages", json={"value": 2})).status_code == 200
             waited_s = time.monotonic() - began_s
             assert (await splitting).status_code == 200
-            await until(lambda: not broker.reshaper.under_way)
+            await until(lambda: not broker.serving.reshaping.reshaper.under_way)
             after = await metrics(http)
     assert after[f"{PAUSE}_count"] == 1
     assert HELD_S <= after[f"{PAUSE}_sum"] < HELD_S + 5
@@ -116,7 +116,7 @@ async def test_the_histogram_adds_up(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
         for pause_s in (0.004, 0.15, 0.15, 77.0):
-            broker.reshaper.counters.add(Intent(1, "committed", (0,), (Successor(1, 0, 8),)), pause_s)
+            broker.serving.reshaping.reshaper.counters.add(Intent(1, "committed", (0,), (Successor(1, 0, 8),)), pause_s)
         async with at(together, broker) as http:
             found = await metrics(http)
     buckets = {name.split()[1]: value for name, value in found.items() if name.startswith(f"{PAUSE}_bucket")}

@@ -36,12 +36,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Lives]:
 async def make(cluster: Lives, segments: int = 1) -> tuple[Broker, Broker, Topic]:
     """The topic, all of whose segments are at the first broker that is given back, and both know it."""
     one, two = cluster.brokers
-    await one.admin.create("t", TopicConfig(initial_segments=segments))
-    topic, there = one.catalog.topic("t"), await two.catalog.known("t")
-    for number, record in two.catalog.segments(there).items():
-        if record.owner == two.membership.broker:
-            assert await two.mover.move(there, number, one.membership.broker)
-    await until(lambda: all(r.owner == one.membership.broker for r in one.catalog.segments(topic).values()))
+    await one.joined.topics.create("t", TopicConfig(initial_segments=segments))
+    topic, there = one.core.catalog.topic("t"), await two.core.catalog.known("t")
+    for number, record in two.core.catalog.segments(there).items():
+        if record.owner == two.id:
+            assert await two.serving.reshaping.mover.move(there, number, one.id)
+    await until(lambda: all(r.owner == one.id for r in one.core.catalog.segments(topic).values()))
     return one, two, topic
 
 
@@ -99,7 +99,7 @@ async def read(cluster: Lives, broker: Broker, segment: int) -> Any:
 
 async def planned_and_held(owner: Broker, topic: Topic) -> Gate:
     """The owner has a plan for both segments, and waits before it commits it until the gate is open."""
-    replacer, gate = owner.reshaper._replacer, Gate()
+    replacer, gate = owner.serving.reshaping.reshaper._replacer, Gate()
     opens = replacer._open
 
     async def slow(*arguments: Any) -> Any:
@@ -108,7 +108,7 @@ async def planned_and_held(owner: Broker, topic: Topic) -> Gate:
         return found
 
     replacer._open = slow  # type: ignore[method-assign]
-    await owner.planner.plan(topic, [0, 1])
+    await owner.serving.reshaping.planner.plan(topic, [0, 1])
     async with asyncio.timeout(10):
         await gate.reached.wait()
     return gate
@@ -120,13 +120,13 @@ async def test_a_plan_that_a_move_has_undone_is_not_committed(cluster: Lives, mo
     one, two, topic = await make(cluster, 2)
     await publish(one, topic, "1", "2", "3", "4", "5")
     gate = await planned_and_held(one, topic)
-    assert await one.mover.move(topic, moved, two.membership.broker)
+    assert await one.serving.reshaping.mover.move(topic, moved, two.id)
     records = await truth(cluster)
     assert not any(record.intent for record in records.values())
     gate.open.set()
     await asyncio.sleep(0.3)
     assert await truth(cluster) == records, "what was undone has come back"
-    assert not one.ownership.locks.held()
+    assert not one.serving.publishing.ownership.locks.held()
     await publish(one, topic, "6", "7", "8", "9", "10")
 
 
@@ -136,7 +136,7 @@ async def test_an_answer_that_is_lost(cluster: Lives, about: Callable[[SegmentRe
     one, two, topic = await make(cluster)
     await publish(one, topic, "1", "2", "3")
     lose(cluster, about, happens)
-    await one.planner.plan(topic, [0], [HALF])
+    await one.serving.reshaping.planner.plan(topic, [0], [HALF])
     await done(cluster, sealed=1)
     await publish(one, topic, "4", "5")
     await asyncio.sleep(1.2)  # it looks once a second
@@ -144,8 +144,8 @@ async def test_an_answer_that_is_lost(cluster: Lives, about: Callable[[SegmentRe
         page = await read(cluster, broker, 0)
         assert [message["value"] for message in page["messages"]] == [1, 2, 3]
         assert (page["sealed"], page["successors"]) == (True, [1, 2])
-    assert not one.ownership.locks.held()
-    await one.planner.plan(topic, [1])
+    assert not one.serving.publishing.ownership.locks.held()
+    await one.serving.reshaping.planner.plan(topic, [1])
     await done(cluster, sealed=2)
 
 
@@ -153,7 +153,7 @@ async def test_a_plan_whose_answer_is_lost_stands(cluster: Lives) -> None:
     one, _, topic = await make(cluster)
     lose(cluster, is_planned, happens=True)
     with pytest.raises(CoordinationUnavailable):
-        await one.planner.plan(topic, [0], [HALF])
+        await one.serving.reshaping.planner.plan(topic, [0], [HALF])
     await done(cluster, sealed=1)
     assert sorted(await truth(cluster)) == [0, 1, 2]
 
@@ -162,8 +162,8 @@ async def test_a_plan_that_was_not_written_uses_up_no_ids(cluster: Lives) -> Non
     one, _, topic = await make(cluster)
     lose(cluster, is_planned, happens=False)
     with pytest.raises(CoordinationUnavailable):
-        await one.planner.plan(topic, [0], [HALF])
-    await one.planner.plan(topic, [0])
+        await one.serving.reshaping.planner.plan(topic, [0], [HALF])
+    await one.serving.reshaping.planner.plan(topic, [0])
     await done(cluster, sealed=1)
     assert sorted(await truth(cluster)) == [0, 1]
 
@@ -174,28 +174,28 @@ async def test_the_answer_to_a_move_that_undoes_a_plan_is_lost(cluster: Lives, h
     one, two, topic = await make(cluster, 2)
     await publish(one, topic, "1", "2", "3")
     gate = await planned_and_held(one, topic)
-    theirs = two.membership.broker
+    theirs = two.id
     lose(cluster, lambda record: record.owner == theirs, happens)
-    assert await one.mover.move(topic, 0, theirs) == happens
+    assert await one.serving.reshaping.mover.move(topic, 0, theirs) == happens
     gate.open.set()
     if happens:
         await asyncio.sleep(0.3)
         records = await truth(cluster)
-        assert [(r.owner, r.intent) for r in records.values()] == [(theirs, None), (one.membership.broker, None)]
+        assert [(r.owner, r.intent) for r in records.values()] == [(theirs, None), (one.id, None)]
     else:
         await done(cluster, sealed=2)
     await publish(one, topic, "4", "5", "6", "7")
-    assert not one.ownership.locks.held()
+    assert not one.serving.publishing.ownership.locks.held()
 
 
 @pytest.mark.parametrize("happens", [True, False])
 async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster: Lives, happens: bool) -> None:
     """Recovery has handed the two segments to different brokers: the second one is given to the owner of the first."""
     one, two, topic = await make(cluster, 2)
-    mine, theirs = one.membership.broker, two.membership.broker
+    mine, theirs = one.id, two.id
     await publish(one, topic, "1", "2", "3", "4")
-    assert await one.mover.move(topic, 1, theirs)
-    records = one.catalog.records(topic)
+    assert await one.serving.reshaping.mover.move(topic, 1, theirs)
+    records = one.core.catalog.records(topic)
     first = 2
     half, whole = records[0].record.high, records[1].record.high
     intent = Intent(first, "committed", (0, 1), (Successor(2, 0, half + 9), Successor(3, half + 9, whole)))
@@ -220,8 +220,8 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
     assert sorted(found) == [1, 2, 3, 4]
     await asyncio.sleep(1.2)
     for broker in (one, two):
-        assert not broker.ownership.locks.held()
-    await publish(two, two.catalog.topic("t"), "5", "6", "7")
+        assert not broker.serving.publishing.ownership.locks.held()
+    await publish(two, two.core.catalog.topic("t"), "5", "6", "7")
 
 
 async def nothing(writes: Any) -> None:

@@ -20,12 +20,12 @@ async def test_nothing_is_begun_again_while_a_broker_stops(tmp_path: Path) -> No
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
         held(broker).before = committing
-        await broker.planner.plan(topic, [0], [1 << 30])
+        await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
         await gate.reached.wait()
         await broker.stop()
         await asyncio.sleep(0.05)
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "reshaping t"]
-        assert broker.reshaper.under_way == 0
+        assert broker.serving.reshaping.reshaper.under_way == 0
         gate.open.set()
 
 

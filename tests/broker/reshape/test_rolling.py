@@ -16,47 +16,49 @@ LONG = 5
 
 async def flushed(broker: Broker, count: int) -> None:
     """So many messages, each in an entry of its own."""
-    topic = broker.catalog.topic("t")
+    topic = broker.core.catalog.topic("t")
     for _ in range(count):
-        number, _, _ = await broker.publisher.single(topic, Single("k", b"1", None, broker.clock.now_us(), None), None)
-        await broker.flusher.flush(topic.opened[number])
+        number, _, _ = await broker.serving.publishing.publisher.single(
+            topic, Single("k", b"1", None, broker.environment.clock.now_us(), None), None
+        )
+        await broker.serving.log.flusher.flush(topic.opened[number])
 
 
 async def test_a_long_segment_gives_way_to_one_on_its_range_and_a_short_one_does_not(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        broker._roller._entries = LONG
-        await broker.admin.create("t", TopicConfig())
-        topic = broker.catalog.topic("t")
+        broker.serving.reshaping.roller._entries = LONG
+        await broker.joined.topics.create("t", TopicConfig())
+        topic = broker.core.catalog.topic("t")
         await flushed(broker, LONG - 2)  # its creation put one entry
-        assert list(broker.catalog.segments(topic)) == [0]
+        assert list(broker.core.catalog.segments(topic)) == [0]
         await flushed(broker, 1)
-        await until(lambda: broker.catalog.segments(topic)[0].state == "sealed")
-        records = broker.catalog.segments(topic)
+        await until(lambda: broker.core.catalog.segments(topic)[0].state == "sealed")
+        records = broker.core.catalog.segments(topic)
         assert (records[0].end_offset, records[0].successors) == (LONG - 1, (1,))
         assert (records[1].low, records[1].high) == (records[0].low, records[0].high)
         await flushed(broker, LONG)
-        await until(lambda: broker.catalog.segments(topic)[1].state == "sealed")
-        assert sum(record.end_offset or 0 for record in broker.catalog.segments(topic).values()) == 2 * LONG - 1
+        await until(lambda: broker.core.catalog.segments(topic)[1].state == "sealed")
+        assert sum(record.end_offset or 0 for record in broker.core.catalog.segments(topic).values()) == 2 * LONG - 1
 
 
 async def test_one_that_can_not_roll_now_rolls_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rolling, "AGAIN", 2)
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        broker._roller._entries = LONG
-        await broker.admin.create("t", TopicConfig())
-        topic = broker.catalog.topic("t")
-        plan, refused = broker.planner.plan, []
+        broker.serving.reshaping.roller._entries = LONG
+        await broker.joined.topics.create("t", TopicConfig())
+        topic = broker.core.catalog.topic("t")
+        plan, refused = broker.serving.reshaping.planner.plan, []
 
         async def refuse(*_: object) -> None:
             refused.append(None)
             raise CoordinationUnavailable("not now")
 
-        monkeypatch.setattr(broker.planner, "plan", refuse)
+        monkeypatch.setattr(broker.serving.reshaping.planner, "plan", refuse)
         await flushed(broker, LONG)
         await until(lambda: len(refused) == 1)
-        monkeypatch.setattr(broker.planner, "plan", plan)
-        assert list(broker.catalog.segments(topic)) == [0]
+        monkeypatch.setattr(broker.serving.reshaping.planner, "plan", plan)
+        assert list(broker.core.catalog.segments(topic)) == [0]
         await flushed(broker, 1)
-        await until(lambda: broker.catalog.segments(topic)[0].state == "sealed")
+        await until(lambda: broker.core.catalog.segments(topic)[0].state == "sealed")

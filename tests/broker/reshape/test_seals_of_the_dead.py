@@ -23,7 +23,7 @@ from tests.support.brokers.in_process_cluster import in_loop, until
 
 
 def message(broker: Broker) -> Single:
-    return Single("k", b"1", None, broker.clock.now_us(), None)
+    return Single("k", b"1", None, broker.environment.clock.now_us(), None)
 
 
 async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_so_far(
@@ -38,23 +38,23 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
     seal_one = Sealer._seal_one
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        await broker.admin.create("t", TopicConfig())
-        topic = broker.catalog.topic("t")
+        await broker.joined.topics.create("t", TopicConfig())
+        topic = broker.core.catalog.topic("t")
         one = message(broker)
         for offset in (0, 1):
-            assert await broker.publisher.single(topic, one, None) == (0, offset, False)
+            assert await broker.serving.publishing.publisher.single(topic, one, None) == (0, offset, False)
         rows = rows_of_singles([one], topic.layout)
         frames = [
             Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), one.timestamp_us, rows.serialize())
             for first in (0, 1)
         ]
-        recovery = Replay(broker.catalog, together.coordination, together.store, broker.entries)
+        recovery = Replay(broker.core.catalog, together.coordination, together.store, broker.joined.entries)
 
         async def behind_a_first_entry(self: Sealer, topic: Topic, intent: Intent, segment: OpenSegment, *now: int):
             chain = Chain(together.store, "t", 0)
             await chain.open()
             if not fenced and chain.end == 0:  # a recovery has put its first entry; a second one is to follow
-                record = broker.catalog.segment(topic, 0).record
+                record = broker.core.catalog.segment(topic, 0).record
                 await recovery._append_entry(Source.of("t", 0, record, topic.layout), chain, frames[:1])
             try:
                 await seal_one(self, topic, intent, segment, *now)
@@ -63,9 +63,9 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
                 raise
 
         monkeypatch.setattr(Sealer, "_seal_one", behind_a_first_entry)
-        await broker.planner.plan(topic, [0], [1 << 30])
+        await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
         await until(lambda: len(fenced) >= 1)
-        await recovery.replay(broker.membership.broker, committed(frames))
+        await recovery.replay(broker.id, committed(frames))
         chain = Chain(together.store, "t", 0)
         await chain.open()
         assert chain.end == 2
@@ -81,22 +81,22 @@ async def test_a_plan_that_a_move_has_undone_meanwhile_is_not_committed(
     moved = asyncio.Event()
     async with in_loop(tmp_path, 2) as together:
         one, two = together.brokers
-        await one.admin.create("t", TopicConfig())
-        mine = one.catalog.topic("t")
-        assert one.catalog.segment(mine, 0).record.owner == one.membership.broker
-        await one.publisher.single(mine, message(one), None)
+        await one.joined.topics.create("t", TopicConfig())
+        mine = one.core.catalog.topic("t")
+        assert one.core.catalog.segment(mine, 0).record.owner == one.id
+        await one.serving.publishing.publisher.single(mine, message(one), None)
 
         async def beside_a_move(self: Sealer, segment: OpenSegment) -> None:
             await flush_ahead(self, segment)
-            if self is one.reshaper._sealer and not moved.is_set():
-                assert await one.mover.move(mine, 0, two.membership.broker)
+            if self is one.serving.reshaping.reshaper._sealer and not moved.is_set():
+                assert await one.serving.reshaping.mover.move(mine, 0, two.id)
                 moved.set()
 
         monkeypatch.setattr(Sealer, "flush_ahead", beside_a_move)
-        await one.planner.plan(mine, [0], [1 << 30])
+        await one.serving.reshaping.planner.plan(mine, [0], [1 << 30])
         await moved.wait()
-        await until(lambda: not one.reshaper.under_way)
-        await two.catalog.load()
-        records = two.catalog.segments(two.catalog.topic("t"))
+        await until(lambda: not one.serving.reshaping.reshaper.under_way)
+        await two.core.catalog.load()
+        records = two.core.catalog.segments(two.core.catalog.topic("t"))
         assert list(records) == [0]
-        assert (records[0].owner, records[0].intent) == (two.membership.broker, None)
+        assert (records[0].owner, records[0].intent) == (two.id, None)

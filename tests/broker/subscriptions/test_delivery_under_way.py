@@ -15,47 +15,49 @@ async def test_a_lease_that_ends_while_a_pull_reads_is_delivered_again_first(tmp
         topic = await make_topic(broker)
         await publish(broker, topic, *map(str, range(20)))
         await subscribe(broker, topic)
-        assert offsets(await broker.dispatcher.pull(topic, "s", None, 10, 0)) == [*range(10)]
-        gate, read = Gate(), broker.reader.read
+        assert offsets(await broker.serving.subscribing.dispatcher.pull(topic, "s", None, 10, 0)) == [*range(10)]
+        gate, read = Gate(), broker.core.reader.read
 
         async def held_read(*arguments: Any) -> Any:
             await gate()
             return await read(*arguments)
 
-        monkeypatch.setattr(broker.reader, "read", held_read)
-        pulling = asyncio.create_task(broker.dispatcher.pull(topic, "s", None, 10, 0))
+        monkeypatch.setattr(broker.core.reader, "read", held_read)
+        pulling = asyncio.create_task(broker.serving.subscribing.dispatcher.pull(topic, "s", None, 10, 0))
         await gate.reached.wait()
-        subscription = await broker.dispatcher.open(topic, "s")
+        subscription = await broker.serving.subscribing.dispatcher.open(topic, "s")
         subscription.cursor(0).delivery.expire(float("inf"))  # as an ack that comes too late does
         gate.open.set()
         assert offsets(await pulling) == [*range(10)]
-        assert offsets(await broker.dispatcher.pull(topic, "s", None, 10, 0)) == [*range(10, 20)]
+        assert offsets(await broker.serving.subscribing.dispatcher.pull(topic, "s", None, 10, 0)) == [*range(10, 20)]
 
 
 async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_path: Path) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
         topic = await make_topic(broker, segments=64)
-        segments = await broker.ownership.mine(topic)
+        segments = await broker.serving.publishing.ownership.mine(topic)
         while not all(segment.end > 1 for segment in segments):
             await publish(broker, topic, *map(str, range(64)))
         await subscribe(broker, topic)
-        while (subscription := await broker.dispatcher.open(topic, "s")) and await broker.dispatcher.pull(
-            topic, "s", None, 10_000, 0
-        ):
+        while (
+            subscription := await broker.serving.subscribing.dispatcher.open(topic, "s")
+        ) and await broker.serving.subscribing.dispatcher.pull(topic, "s", None, 10_000, 0):
             pass
         last = [*subscription.cursors][-1]
-        await broker.dispatcher.ack(topic, "s", {segment: [0] for segment in subscription.cursors}, None)
+        await broker.serving.subscribing.dispatcher.ack(
+            topic, "s", {segment: [0] for segment in subscription.cursors}, None
+        )
         gate = Gate()
         held(broker).before = gate
-        writing = asyncio.create_task(broker.dispatcher.checkpoint())
+        writing = asyncio.create_task(broker.serving.subscribing.dispatcher.checkpoint())
         await gate.reached.wait()
-        await broker.dispatcher.ack(topic, "s", {last: [1]}, None)
+        await broker.serving.subscribing.dispatcher.ack(topic, "s", {last: [1]}, None)
         gate.open.set()
         await writing
         there = await held(broker).get(keys.CURSORS.key("t", topic.record.incarnation, "s", last))
         assert there is not None
         saved = keys.CURSORS.decode(there.value).acked_to
-        assert saved == 2 or broker.dispatcher.pin is not None
+        assert saved == 2 or broker.serving.subscribing.dispatcher.pin is not None
 
 
 def test_scattered_acks_do_not_hold_the_loop_up() -> None:
@@ -84,10 +86,10 @@ async def test_another_consumer_gets_its_turn_as_soon_as_all_is_acked(tmp_path: 
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
         await subscribe(broker, topic)
-        await broker.dispatcher.pull(topic, "s", "a", 1, 0)
-        waiting = asyncio.create_task(broker.dispatcher.pull(topic, "s", "b", 1, wait_s=30))
+        await broker.serving.subscribing.dispatcher.pull(topic, "s", "a", 1, 0)
+        waiting = asyncio.create_task(broker.serving.subscribing.dispatcher.pull(topic, "s", "b", 1, wait_s=30))
         await asyncio.wait([waiting], timeout=0.1)
-        await broker.dispatcher.ack(topic, "s", {0: [0]}, "a")
+        await broker.serving.subscribing.dispatcher.ack(topic, "s", {0: [0]}, "a")
         assert offsets(await asyncio.wait_for(waiting, 5)) == [1]
 
 

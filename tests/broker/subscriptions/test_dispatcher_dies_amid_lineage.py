@@ -15,7 +15,7 @@ async def test_the_next_dispatcher_goes_on_where_the_acks_end(tmp_path: Path) ->
             await create(http)
             before = await publish(http, 0)
             await pull(http)
-            (dispatcher,) = [b for b in together.brokers if b.dispatcher.names()]
+            (dispatcher,) = [b for b in together.brokers if b.serving.subscribing.dispatcher.names()]
             left, asks = (two, other) if dispatcher is one else (one, http)
             successors = await replace(together, [0], 2, [one, two])
             behind = await publish(asks, 1)
@@ -24,9 +24,7 @@ async def test_the_next_dispatcher_goes_on_where_the_acks_end(tmp_path: Path) ->
             await ack(asks, [message["id"] for message in first])
             assert {message["segment"] for message in first} <= set(successors)
             await together.crash(dispatcher)
-            await until(
-                lambda: {r.owner for r in records(left).values() if r.state == "open"} == {left.membership.broker}
-            )
+            await until(lambda: {r.owner for r in records(left).values() if r.state == "open"} == {left.id})
             found = [message["id"] for message in first]
             while len(found) < len(behind):
                 came = await pull(asks, wait_s=10)

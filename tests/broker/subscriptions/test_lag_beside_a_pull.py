@@ -23,7 +23,7 @@ async def test_a_segment_that_is_done_during_a_pull_does_not_come_again(
         await publish(http, 0)
         old, kept = opened(broker)
         await replace(together, [old])
-        subscription = await broker.dispatcher.open(broker.catalog.topic("t"), "s")
+        subscription = await broker.serving.subscribing.dispatcher.open(broker.core.catalog.topic("t"), "s")
         theirs = [message["id"] for message in await pull(http) if message["segment"] == old]
         await publish(http, 1)
 
@@ -49,8 +49,10 @@ async def test_a_segment_that_is_done_during_a_pull_does_not_come_again(
         durable.open.set()  # all of the old segment is acked while the other one is read
         await acking
         assert old not in {one["segment"] for one in await lag(http)}
-        await broker.dispatcher.checkpoint()
+        await broker.serving.subscribing.dispatcher.checkpoint()
         reading.open.set()
         assert old not in {message["segment"] for message in await pulling}, "it has come again"
-        await broker.dispatcher.checkpoint()
-        assert (await broker.dispatcher._cursors.read(subscription.topic, "s", 0, 0))[old].delivery.acked_to > 0
+        await broker.serving.subscribing.dispatcher.checkpoint()
+        assert (await broker.serving.subscribing.dispatcher._cursors.read(subscription.topic, "s", 0, 0))[
+            old
+        ].delivery.acked_to > 0

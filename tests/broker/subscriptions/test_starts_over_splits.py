@@ -139,7 +139,7 @@ async def test_a_creation_that_was_cut_off_leaves_no_cursor_behind(tmp_path: Pat
         await asyncio.wait([made])
         left = keys.CURSORS.key("t", topic.record.incarnation, "s", 1)
         await together.coordination.commit([], [Put(left, keys.CURSORS.encode(CursorRecord(0, 7)))])
-        dispatcher = next(b for b in together.brokers if b.membership.broker == b.succession.heir(topic, "s"))
+        dispatcher = next(b for b in together.brokers if b.id == b.serving.subscribing.assignment.heir(topic, "s"))
         async with at(together, dispatcher) as http:
             await create(http)
         await replace(together, [0], 1)
@@ -152,9 +152,9 @@ async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(tmp_pat
     async with in_loop(tmp_path) as together, everywhere(together) as clients:
         one, two = together.brokers
         topic = await make(one)
-        deaf, hears = (one, two) if one.succession.heir(topic, "s") == one.membership.broker else (two, one)
-        if records(one)[0].owner == deaf.membership.broker:
-            await deaf.mover.move(deaf.catalog.topic("t"), 0, hears.membership.broker)
+        deaf, hears = (one, two) if one.serving.subscribing.assignment.heir(topic, "s") == one.id else (two, one)
+        if records(one)[0].owner == deaf.id:
+            await deaf.serving.reshaping.mover.move(deaf.core.catalog.topic("t"), 0, hears.id)
         await create(clients[0])
         await publish(clients[1], 0)
         (watch,) = [task for task in deaf._tasks if task.get_name() == "catalog"]
@@ -162,14 +162,14 @@ async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(tmp_pat
         await asyncio.wait([watch])
         async with at(together, hears) as near, at(together, deaf) as far:
             before = await consume([far], lambda: True) if read_before else []
-            await hears.planner.plan(
-                hears.catalog.topic("t"), [0], [1_000_000_000], [hears.membership.broker, deaf.membership.broker]
+            await hears.serving.reshaping.planner.plan(
+                hears.core.catalog.topic("t"), [0], [1_000_000_000], [hears.id, deaf.id]
             )
             await until(lambda: records(hears)[0].state == "sealed")
             await publish(near, 1)
             assert records(deaf)[0].state == "open"
             rows = await consume([far], lambda: True)
-            assert deaf.dispatcher.names()
+            assert deaf.serving.subscribing.dispatcher.names()
             check_all_once_in_order([*before, *rows], {key: 2 for _, _, key, _ in [*before, *rows]})
             await _same_answers(near, far)
 
@@ -184,7 +184,7 @@ async def test_whatever_is_asked_first_of_a_broker_that_is_behind_is_answered(tm
             (watch,) = [task for task in deaf._tasks if task.get_name() == "catalog"]
             watch.cancel()
             await asyncio.wait([watch])
-            await hears.planner.plan(topic, [0], [1_000_000_000])
+            await hears.serving.reshaping.planner.plan(topic, [0], [1_000_000_000])
             await until(lambda: records(hears)[0].state == "sealed")
             await publish(near, 1)
             there, here = await near.get(first), await far.get(first)

@@ -17,33 +17,33 @@ from tests.support.brokers.in_process_cluster import in_loop, until
 
 
 async def topic_at(broker: Broker, name: str = "t") -> Topic:
-    await until(lambda: (found := broker.catalog.find(name)) and broker.catalog.records(found))
-    return broker.catalog.topic(name)
+    await until(lambda: (found := broker.core.catalog.find(name)) and broker.core.catalog.records(found))
+    return broker.core.catalog.topic(name)
 
 
 def owner(broker: Broker, topic: Topic, segment: int = 0) -> str | None:
-    return broker.catalog.segment(topic, segment).record.owner
+    return broker.core.catalog.segment(topic, segment).record.owner
 
 
 async def read_all(broker: Broker, topic: Topic) -> list[bytes]:
-    segment = await broker.ownership.opened(topic, 0)
-    pieces = await broker.reader.read(segment, 0, 1000, 2**30)
+    segment = await broker.serving.publishing.ownership.opened(topic, 0)
+    pieces = await broker.core.reader.read(segment, 0, 1000, 2**30)
     return [value.as_py().encode() for _, rows in pieces for value in rows.column("value")]
 
 
 async def test_a_segment_that_is_opened_while_it_is_given_away_takes_nothing_here(tmp_path: Path) -> None:
     async with in_loop(tmp_path, store=HeldStore()) as together:
         one, two = together.brokers
-        await one.admin.create("t", TopicConfig())
-        topic = one.catalog.topic("t")
+        await one.joined.topics.create("t", TopicConfig())
+        topic = one.core.catalog.topic("t")
         gate = Gate()
         together.store.gate = gate
-        publishing = asyncio.create_task(one.publisher.single(topic, single("1"), None))
+        publishing = asyncio.create_task(one.serving.publishing.publisher.single(topic, single("1"), None))
         await gate.reached.wait()
         together.store.gate = None
         holding = Gate()
         together.coordination.before = holding
-        giving = asyncio.create_task(one.mover.move(topic, 0, two.membership.broker))
+        giving = asyncio.create_task(one.serving.reshaping.mover.move(topic, 0, two.id))
         await holding.reached.wait()
         gate.open.set()
         await asyncio.sleep(0.1)
@@ -58,25 +58,25 @@ async def test_a_segment_that_is_opened_while_it_is_given_away_takes_nothing_her
 async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(tmp_path: Path) -> None:
     async with in_loop(tmp_path, store=HeldStore()) as together:
         one, two = together.brokers
-        await one.admin.create("t", TopicConfig())
-        topic = one.catalog.topic("t")
+        await one.joined.topics.create("t", TopicConfig())
+        topic = one.core.catalog.topic("t")
         chain_end = Gate()
-        original = one.ownership._open
+        original = one.serving.publishing.ownership._open
 
         async def slow(topic: Topic, number: int) -> object:
             opened = await original(topic, number)
             await chain_end()
             return opened
 
-        one.ownership._open = slow  # type: ignore[method-assign, assignment]
-        opening = asyncio.create_task(one.ownership.mine(topic))
+        one.serving.publishing.ownership._open = slow  # type: ignore[method-assign, assignment]
+        opening = asyncio.create_task(one.serving.publishing.ownership.mine(topic))
         await chain_end.reached.wait()
-        assert await one.mover.move(topic, 0, two.membership.broker)
+        assert await one.serving.reshaping.mover.move(topic, 0, two.id)
         there = await topic_at(two)
-        await until(lambda: owner(two, there) == two.membership.broker)
+        await until(lambda: owner(two, there) == two.id)
         await publish(two, there, "1", "2")
-        assert await two.mover.move(there, 0, one.membership.broker)
-        await until(lambda: owner(one, topic) == one.membership.broker)
+        assert await two.serving.reshaping.mover.move(there, 0, one.id)
+        await until(lambda: owner(one, topic) == one.id)
         chain_end.open.set()
         await opening
         await publish(one, topic, "3")
@@ -94,9 +94,9 @@ async def test_a_move_that_fails_reopens_nothing_that_was_closed_meanwhile(tmp_p
             segment.close(deleted)
             raise Fenced("lost")
 
-        one.mover._settle = settle  # type: ignore[method-assign, assignment]
+        one.serving.reshaping.mover._settle = settle  # type: ignore[method-assign, assignment]
         with pytest.raises(Fenced):
-            await one.mover.move(topic, 0, two.membership.broker)
+            await one.serving.reshaping.mover.move(topic, 0, two.id)
         assert segment.closed is deleted
 
 
@@ -104,16 +104,16 @@ async def test_a_segment_is_given_neither_to_its_owner_nor_to_who_has_gone(tmp_p
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         topic = await make_topic(one)
-        assert not await one.mover.move(topic, 0, one.membership.broker)
+        assert not await one.serving.reshaping.mover.move(topic, 0, one.id)
         await publish(one, topic, "1")
 
         async def settle(_: object) -> None:
-            if two.url in together.apps:
+            if two.environment.url in together.apps:
                 await together.crash(two)
-            await until(lambda: not one.roster.alive(two.membership.broker))
+            await until(lambda: not one.core.roster.alive(two.id))
 
-        one.mover._settle = settle  # type: ignore[method-assign, assignment]
-        assert not await one.mover.move(topic, 0, two.membership.broker)
+        one.serving.reshaping.mover._settle = settle  # type: ignore[method-assign, assignment]
+        assert not await one.serving.reshaping.mover.move(topic, 0, two.id)
         await publish(one, topic, "2")
         assert await read_all(one, topic) == [b"1", b"2"]
 
@@ -123,20 +123,20 @@ async def test_frames_of_a_segment_that_has_moved_since_are_none_of_its_recovery
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         topic = await make_topic(two)
-        written = two.journal.append
+        written = two.serving.log.journal.append
 
         async def fails_late(frames: Sequence[Frame]) -> int:
             await written(frames)
             raise JournalUnavailable("fsync")
 
-        two.journal.append = fails_late  # type: ignore[method-assign]
+        two.serving.log.journal.append = fails_late  # type: ignore[method-assign]
         with pytest.raises(JournalUnavailable):
             await publish(two, topic, '"refused"')
-        assert await two.mover.move(topic, 0, one.membership.broker)
+        assert await two.serving.reshaping.mover.move(topic, 0, one.id)
         here = await topic_at(one)
-        await until(lambda: owner(one, here) == one.membership.broker)
+        await until(lambda: owner(one, here) == one.id)
         await publish(one, here, '"taken"')
         await together.crash(two)
-        await until(lambda: two.membership.broker not in one.roster.journals)
-        await one.everywhere.positions(here, flush=True)
+        await until(lambda: two.id not in one.core.roster.journals)
+        await one.serving.reading.positions.positions(here, flush=True)
         assert await read_all(one, here) == [b'"taken"']

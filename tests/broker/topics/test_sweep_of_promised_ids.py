@@ -10,20 +10,20 @@ from tests.support.brokers.in_process_cluster import in_loop, until
 async def test_the_sweep_removes_nothing_of_successors_to_be(tmp_path: Path, monkeypatch) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        await broker.admin.create("t", TopicConfig())
-        topic = broker.catalog.topic("t")
+        await broker.joined.topics.create("t", TopicConfig())
+        topic = broker.core.catalog.topic("t")
         held: set[tuple[str, int, int]] = set()
-        monkeypatch.setattr(broker.catalog, "locked", lambda: held)  # nobody carries the plan out yet
-        intent = await broker.planner.plan(topic, [0], [1 << 30])
+        monkeypatch.setattr(broker.core.catalog, "locked", lambda: held)  # nobody carries the plan out yet
+        intent = await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
         early = f"topics/t/segment={intent.successors[1].id}/00000000-0000000000000000.parquet"
         await together.store.create(early, b"a successor's first entry, as it were")
-        assert await broker.admin.sweep() == 0
+        assert await broker.joined.topics.sweep() == 0
         assert await together.store.list(early) == [early]
         await together.store.delete(early)
         monkeypatch.undo()
-        broker.catalog.locking.wake()
-        await until(lambda: broker.catalog.segments(topic)[0].state == "sealed")
-        assert await broker.admin.sweep() == 0
+        broker.core.catalog.locking.wake()
+        await until(lambda: broker.core.catalog.segments(topic)[0].state == "sealed")
+        assert await broker.joined.topics.sweep() == 0
 
 
 def test_an_id_that_nobody_has_or_is_to_have_is_dead() -> None:

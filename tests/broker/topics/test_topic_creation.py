@@ -47,21 +47,21 @@ async def test_a_creation_that_waits_holds_up_no_other_one(tmp_path: Path) -> No
             assert (await http.put("/v1/topics/quick")).status_code == 201
         store.gate.open.set()
         assert sorted(answer.status_code for answer in await asyncio.gather(*slow)) == [200, 201]
-        counter = await broker._coordination.get(keys.COUNTERS.key("slow"))
+        counter = await broker.environment.coordination.get(keys.COUNTERS.key("slow"))
         assert counter
         assert keys.COUNTERS.decode(counter.value).next == 1, "the second one waited for the first"
-        assert not broker.admin._creating
+        assert not broker.joined.topics._creating
 
 
 async def test_a_creation_opens_no_segment(tmp_path: Path) -> None:
     async with running(tmp_path) as broker, asking(broker) as http:
-        before = broker.store.requests.copy()
+        before = broker.environment.store.requests.copy()
         answer = await http.put("/v1/topics/t", json={"initial_segments": 200})
         assert (answer.status_code, answer.json()["segments"], answer.json()["messages"]) == (201, 200, 0)
-        assert broker.store.requests - before == {"create": 1}
+        assert broker.environment.store.requests - before == {"create": 1}
         shown = (await http.get("/v1/topics/t")).json()
         assert shown == answer.json()
-        assert (broker.store.requests - before)["list"] == 200, "one for each, and none for their sizes"
+        assert (broker.environment.store.requests - before)["list"] == 200, "one for each, and none for their sizes"
 
 
 async def test_a_put_whose_topic_is_deleted_meanwhile_creates_it(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ async def test_a_put_whose_topic_is_deleted_meanwhile_creates_it(tmp_path: Path)
             lost.open.set()
             await cleaned.reached.wait()
             assert (await quick.delete("/v1/topics/t")).status_code == 204
-            await until(lambda: loser.catalog.find("t") is None)
+            await until(lambda: loser.core.catalog.find("t") is None)
             cleaned.open.set()
             answer = await putting
             assert (answer.status_code, answer.json()["name"]) == (201, "t")

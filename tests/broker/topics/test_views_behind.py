@@ -15,20 +15,22 @@ TOPIC = "/v1/topics/t"
 
 
 def at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(together.apps[broker.url]), base_url=broker.url)
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(together.apps[broker.environment.url]), base_url=broker.environment.url
+    )
 
 
 async def tell(one: Broker, two: Broker, *segments: int) -> None:
     """Tell `two` of the topic and of these segments."""
-    topic = one.catalog.topic("t")
-    there = await one._coordination.get("topics/t")
+    topic = one.core.catalog.topic("t")
+    there = await one.environment.coordination.get("topics/t")
     assert there
     changes = [Change(there.key, there.value, there.revision)]
     for number in segments:
-        entry = await one._coordination.get(f"segments/t/{topic.record.incarnation:010d}/{number:010d}")
+        entry = await one.environment.coordination.get(f"segments/t/{topic.record.incarnation:010d}/{number:010d}")
         assert entry
         changes.append(Change(entry.key, entry.value, entry.revision))
-    two.catalog.apply(changes)
+    two.core.catalog.apply(changes)
 
 
 @pytest.mark.parametrize("known", [None, [], [0], [1, 2]])
@@ -38,7 +40,7 @@ async def test_a_topic_made_at_one_broker_is_published_to_through_another(
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         await deaf(two)
-        await one.admin.create("t", TopicConfig(initial_segments=4))
+        await one.joined.topics.create("t", TopicConfig(initial_segments=4))
         if known is not None:
             await tell(one, two, *known)
         async with at(together, two) as http:
@@ -50,21 +52,21 @@ async def test_a_topic_made_at_one_broker_is_published_to_through_another(
             shown = await http.get(TOPIC)
             assert (shown.json()["segments"], shown.json()["messages"]) == (4, 41)
             assert (await http.get(f"{TOPIC}/segments/3/messages")).status_code == 200
-        topic = one.catalog.topic("t")
-        ranges = {number: (r.low, r.high) for number, r in one.catalog.segments(topic).items()}
-        assert {n: (r.low, r.high) for n, r in two.catalog.segments(two.catalog.topic("t")).items()} == ranges
+        topic = one.core.catalog.topic("t")
+        ranges = {number: (r.low, r.high) for number, r in one.core.catalog.segments(topic).items()}
+        assert {n: (r.low, r.high) for n, r in two.core.catalog.segments(two.core.catalog.topic("t")).items()} == ranges
 
 
 async def test_rows_come_to_an_owner_that_has_not_heard_of_its_segment(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
         await deaf(two)
-        await one.admin.create("t", TopicConfig(initial_segments=4))
+        await one.joined.topics.create("t", TopicConfig(initial_segments=4))
         await tell(one, two, 0)
         async with at(together, one) as http:
             messages = {"messages": [{"key": f"k{n}", "value": n} for n in range(40)]}
             assert (await http.post(f"{TOPIC}/messages", json=messages)).status_code == 200
-        assert sum(len(broker.catalog.topic("t").opened) for broker in (one, two)) == 4
+        assert sum(len(broker.core.catalog.topic("t").opened) for broker in (one, two)) == 4
 
 
 async def test_a_topic_deleted_at_one_broker_is_made_again_at_another(tmp_path: Path) -> None:
@@ -72,7 +74,7 @@ async def test_a_topic_deleted_at_one_broker_is_made_again_at_another(tmp_path: 
         one, two = together.brokers
         async with at(together, one) as here, at(together, two) as there:
             assert (await here.put(TOPIC)).status_code == 201
-            await two.catalog.known("t")
+            await two.core.catalog.known("t")
             await deaf(two)
             assert (await here.delete(TOPIC)).status_code == 204
             assert (await there.put(TOPIC)).status_code == 201
@@ -81,13 +83,13 @@ async def test_a_topic_deleted_at_one_broker_is_made_again_at_another(tmp_path: 
 async def test_what_brokers_own_is_counted_as_it_changes(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
-        await one.admin.create("t", TopicConfig(initial_segments=4))
-        topic = one.catalog.topic("t")
-        mine = len(one.catalog.owned_by(one.membership.broker))
+        await one.joined.topics.create("t", TopicConfig(initial_segments=4))
+        topic = one.core.catalog.topic("t")
+        mine = len(one.core.catalog.owned_by(one.id))
         assert mine == 2
-        await one.mover.move(topic, 0, two.membership.broker)
-        assert len(one.catalog.owned_by(two.membership.broker)) == 3
-        await one.delete_topic(topic)
-        assert one.catalog.owners() == []
-        assert one.catalog.doomed() == []
-        assert one.catalog._segments == {}
+        await one.serving.reshaping.mover.move(topic, 0, two.id)
+        assert len(one.core.catalog.owned_by(two.id)) == 3
+        await one.serving.deletion.delete(topic)
+        assert one.core.catalog.owners() == []
+        assert one.core.catalog.doomed() == []
+        assert one.core.catalog._segments == {}

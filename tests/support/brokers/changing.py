@@ -17,17 +17,19 @@ TOPIC = "/v1/topics/t"
 
 def at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
     """A client of one broker."""
-    return httpx.AsyncClient(transport=httpx.ASGITransport(together.apps[broker.url]), base_url=broker.url)
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(together.apps[broker.environment.url]), base_url=broker.environment.url
+    )
 
 
 async def make(broker: Broker, segments: int = 1) -> None:
     """The topic `t`; its segments go to this broker and the others in turn."""
-    await broker.admin.create("t", TopicConfig(initial_segments=segments))
+    await broker.joined.topics.create("t", TopicConfig(initial_segments=segments))
 
 
 def records(broker: Broker) -> dict[int, SegmentRecord]:
     """The segments as a broker knows them."""
-    return broker.catalog.segments(broker.catalog.topic("t"))
+    return broker.core.catalog.segments(broker.core.catalog.topic("t"))
 
 
 async def ask(http: httpx.AsyncClient, segment: Any, change: str, body: Any = None) -> httpx.Response:

@@ -8,8 +8,7 @@ from typing import Any
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.cli.server.journals import journal_setup
-from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.clock import SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
@@ -17,6 +16,7 @@ from seaweedq.segments.rows import Single
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.drawn_states import check_steps
+from tests.support.brokers.environments import environment
 
 Commit = Callable[[Sequence[Compare], Sequence[Put | Delete]], Awaitable[int | None]]
 
@@ -79,10 +79,8 @@ async def running(folder: Path, store: MemoryStore | None = None, **settings: An
 async def starting(folder: Path, store: MemoryStore | None = None, **settings: Any) -> AsyncIterator[Broker]:
     """A broker that has its folder, and is stopped at the end. Its coordination is a `Held`."""
     coordination = Held()
-    clock, ids = SystemClock(), SystemIds()
     given = Settings(data_dir=folder, **settings)
-    journals = journal_setup(given, clock, ids)
-    broker = Broker(given, store or MemoryStore(), coordination, clock, ids, "http://x", journals=journals)
+    broker = Broker(environment(given, store or MemoryStore(), coordination))
     broker.lock()
     try:
         yield broker
@@ -93,23 +91,23 @@ async def starting(folder: Path, store: MemoryStore | None = None, **settings: A
 
 def held(broker: Broker) -> Held:
     """The broker's coordination."""
-    found = broker._coordination
+    found = broker.environment.coordination
     assert isinstance(found, Held)
     return found
 
 
 async def make_topic(broker: Broker, name: str = "t", segments: int = 1) -> Topic:
     """A topic that is there and open."""
-    await broker.admin.create(name, TopicConfig(initial_segments=segments))
-    topic = broker.catalog.topic(name)
-    await broker.ownership.mine(topic)
+    await broker.joined.topics.create(name, TopicConfig(initial_segments=segments))
+    topic = broker.core.catalog.topic(name)
+    await broker.serving.publishing.ownership.mine(topic)
     return topic
 
 
 async def publish(broker: Broker, topic: Topic, *texts: str) -> None:
     """Publish JSON texts one after another."""
     for text in texts:
-        await broker.publisher.single(topic, single(text), None)
+        await broker.serving.publishing.publisher.single(topic, single(text), None)
 
 
 def single(text: str, key: str | None = None) -> Single:
@@ -119,9 +117,9 @@ def single(text: str, key: str | None = None) -> Single:
 
 async def subscribe(broker: Broker, topic: Topic, start: str = "earliest") -> bool:
     """Create the subscription `s`."""
-    now_us = broker.clock.now_us()
+    now_us = broker.environment.clock.now_us()
     record = SubscriptionRecord("ordered", start, 30, 0, None, now_us, epoch=now_us)
-    return await broker.subscriptions.create(topic, "s", record)
+    return await broker.serving.subscribing.admin.create(topic, "s", record)
 
 
 def offsets(found: Sequence[Any]) -> list[int]:

@@ -11,11 +11,10 @@ import httpx
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Headers, Peers, Relayed
-from seaweedq.cli.server.journals import journal_setup
-from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Unavailable
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Held
 
 STEPS = 2_000
@@ -64,13 +63,11 @@ class InLoop:
 
     async def begin_again(self, dead: Broker) -> Broker:
         """The next life of one that has crashed, in its folder."""
-        return await self._begin(dead.settings, dead.url)
+        return await self._begin(dead.environment.settings, dead.environment.url)
 
     async def _begin(self, settings: Settings, url: str) -> Broker:
-        clock, ids = SystemClock(), SystemIds()
-        journals = journal_setup(settings, clock, ids)
-        broker = Broker(settings, self.store, self.coordination, clock, ids, url, "secret", journals=journals)
-        broker.peers = DirectPeers("secret", self.apps)
+        peers = DirectPeers("secret", self.apps)
+        broker = Broker(environment(settings, self.store, self.coordination, url, peers, "secret"))
         broker.lock()
         self.apps[url] = Application(broker)
         self.brokers.append(broker)
@@ -79,19 +76,19 @@ class InLoop:
 
     async def see(self) -> None:
         """Wait until every broker sees all brokers."""
-        await until(lambda: all(len(one.roster.brokers) == len(self.apps) for one in self.brokers))
+        await until(lambda: all(len(one.core.roster.brokers) == len(self.apps) for one in self.brokers))
 
     async def crash(self, broker: Broker) -> None:
         """End it as SIGKILL does, and its lease."""
-        del self.apps[broker.url]
-        tasks = [*broker._tasks, broker.membership._renewal, broker.election._task]
+        del self.apps[broker.environment.url]
+        tasks = [*broker._tasks, broker.joined.membership._renewal, broker.joined.election._task]
         for task in filter(None, tasks):
             task.cancel()
-        await asyncio.gather(*filter(None, tasks), broker.flusher.stop(), return_exceptions=True)
-        broker.ready = False
-        await broker.journal.close()
-        await self.coordination.leases.revoke(broker.membership.lease)
-        broker._home.release()
+        await asyncio.gather(*filter(None, tasks), broker.serving.log.flusher.stop(), return_exceptions=True)
+        broker.readiness.ready = False
+        await broker.serving.log.journal.close()
+        await self.coordination.leases.revoke(broker.joined.membership.lease)
+        broker.environment.journals.home.release()
 
 
 @asynccontextmanager

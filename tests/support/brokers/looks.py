@@ -31,7 +31,7 @@ class Hand:
         self.now_s = 0.0
         self._numbers = count()
         for broker in together.brokers:
-            broker.loads._clock = self  # type: ignore[assignment]
+            broker.serving.loads._clock = self  # type: ignore[assignment]
         self.look(0)
 
     def monotonic_s(self) -> float:
@@ -40,7 +40,7 @@ class Hand:
     def look(self, passed_s: float) -> None:
         self.now_s += passed_s
         for broker in self.together.brokers:
-            broker.loads.tick()
+            broker.serving.loads.tick()
 
     async def publish(self, broker: Broker, *keys: str, each: int = 1) -> None:
         """`each` messages of every key, of equal size."""
@@ -66,10 +66,12 @@ class Hand:
 
 async def made(together: InLoop, segments: int = 1, **scaling: Any) -> Topic:
     """The topic `t`, known to all; its segments go to the brokers in turn."""
-    await together.brokers[0].admin.create("t", TopicConfig(initial_segments=segments, scaling=scaling))
+    await together.brokers[0].joined.topics.create("t", TopicConfig(initial_segments=segments, scaling=scaling))
     for broker in together.brokers:
-        await until(lambda known=broker.catalog: known.find("t") and len(known.segments(known.topic("t"))) == segments)
-    return together.brokers[0].catalog.topic("t")
+        await until(
+            lambda known=broker.core.catalog: known.find("t") and len(known.segments(known.topic("t"))) == segments
+        )
+    return together.brokers[0].core.catalog.topic("t")
 
 
 @asynccontextmanager

@@ -25,18 +25,22 @@ Row = tuple[int, int, str, int]  # segment, offset, key, and the key's own numbe
 
 def at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
     """A client of one broker."""
-    return httpx.AsyncClient(transport=httpx.ASGITransport(together.apps[broker.url]), base_url=broker.url, timeout=60)
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(together.apps[broker.environment.url]),
+        base_url=broker.environment.url,
+        timeout=60,
+    )
 
 
 async def make(broker: Broker, segments: int = 1) -> Topic:
     """The topic `t`."""
-    await broker.admin.create("t", TopicConfig(initial_segments=segments))
-    return broker.catalog.topic("t")
+    await broker.joined.topics.create("t", TopicConfig(initial_segments=segments))
+    return broker.core.catalog.topic("t")
 
 
 def records(broker: Broker) -> dict[int, SegmentRecord]:
     """The segments of `t` as a broker knows them."""
-    return broker.catalog.segments(broker.catalog.topic("t"))
+    return broker.core.catalog.segments(broker.core.catalog.topic("t"))
 
 
 def opened(broker: Broker) -> list[int]:
@@ -54,9 +58,9 @@ async def replace(
     points = [low + (high - low) * part // parts for part in range(1, parts)]
     while True:
         owner = await gathered(together, segments)
-        topic, ids = owner.catalog.topic("t"), [b.membership.broker for b in owners]
+        topic, ids = owner.core.catalog.topic("t"), [b.id for b in owners]
         try:
-            intent = await owner.planner.plan(topic, segments, points, ids)
+            intent = await owner.serving.reshaping.planner.plan(topic, segments, points, ids)
         except NotOwner:  # the leader has just moved one, to even out the load
             await asyncio.sleep(0.05)
             continue
@@ -73,7 +77,7 @@ async def gathered(together: InLoop, segments: Sequence[int]) -> Broker:
     owner, *others = [by_id(together, known[number].owner) for number in segments]
     for number, other in zip(segments[1:], others, strict=True):
         if other is not owner:
-            await other.mover.move(other.catalog.topic("t"), number, owner.membership.broker)
+            await other.serving.reshaping.mover.move(other.core.catalog.topic("t"), number, owner.id)
     return owner
 
 
@@ -82,7 +86,7 @@ UNKNOWN = SegmentRecord(0, 1, "open", (), (), None, None, 0)
 
 def by_id(together: InLoop, broker: str | None) -> Broker:
     """The living broker of that id."""
-    return next(one for one in together.brokers if one.membership.broker == broker)
+    return next(one for one in together.brokers if one.id == broker)
 
 
 def messages_of(prefix: str, n: int, keys: int) -> list[dict[str, Any]]:

@@ -103,7 +103,11 @@ class Lives(InLoop):
     @property
     def living(self) -> list[Broker]:
         """Those that can be asked."""
-        return [b for b, life in self.lives.items() if not life.over and b.url in self.apps and b.ready]
+        return [
+            b
+            for b, life in self.lives.items()
+            if not life.over and b.environment.url in self.apps and b.readiness.ready
+        ]
 
     async def _begin(self, settings: Settings, url: str) -> Broker:
         life = Life(url)
@@ -120,26 +124,28 @@ class Lives(InLoop):
         """As InLoop, and nothing that it had begun goes on."""
         life = self.lives[broker]
         life.end()
-        self._planted = {(url, place): act for (url, place), act in self._planted.items() if url != broker.url}
+        self._planted = {
+            (url, place): act for (url, place), act in self._planted.items() if url != broker.environment.url
+        }
         tasks = [task for task in life.tasks if task is not asyncio.current_task()]
         await asyncio.gather(*tasks, return_exceptions=True)
         for lock in life.locks:
             lock.release()
-        self.apps[broker.url] = self.apps.get(broker.url)  # type: ignore[assignment]
+        self.apps[broker.environment.url] = self.apps.get(broker.environment.url)  # type: ignore[assignment]
         await super().crash(broker)
-        if broker.membership._aside:
-            await broker.membership._aside.stop()
+        if broker.joined.membership._aside:
+            await broker.joined.membership._aside.stop()
 
     async def orphan(self, broker: Broker) -> None:
         """End its lease: the others take over, and it goes on as a zombie until it is crashed."""
         self.lives[broker].orphaned = True
-        await self.coordination.leases.revoke(broker.membership.lease)
+        await self.coordination.leases.revoke(broker.joined.membership.lease)
 
     async def leave(self, broker: Broker) -> None:
         """As SIGTERM does: it hands over, then new clients go elsewhere, those that are there are answered, it ends."""
-        app: Any = self.apps[broker.url]
+        app: Any = self.apps[broker.environment.url]
         await broker.drain()
-        del self.apps[broker.url]
+        del self.apps[broker.environment.url]
         broker.begin_stop()
         await until(lambda: app.active == 0, "clients of one who leaves are not answered")
         await broker.stop()
@@ -148,8 +154,8 @@ class Lives(InLoop):
 
     def client(self, broker: Broker) -> httpx.AsyncClient:
         """Asks one broker."""
-        transport = httpx.ASGITransport(self.apps[broker.url])
-        return httpx.AsyncClient(transport=transport, base_url=broker.url, timeout=None)
+        transport = httpx.ASGITransport(self.apps[broker.environment.url])
+        return httpx.AsyncClient(transport=transport, base_url=broker.environment.url, timeout=None)
 
     def die_at(self, broker: Broker, place: str, turn: int = 1) -> None:
         """When it comes there for the `turn`th time."""
@@ -159,16 +165,16 @@ class Lives(InLoop):
             nonlocal left
             left -= 1
             if left == 0:
-                del self._planted[broker.url, place]
+                del self._planted[broker.environment.url, place]
                 self.died.append(place)
                 self.lives[broker].end()
                 raise asyncio.CancelledError(f"killed at {place}")
 
-        self._planted[broker.url, place] = die
+        self._planted[broker.environment.url, place] = die
 
     def act_at(self, broker: Broker, place: str, act: Callable[[], None]) -> None:
         """Whenever it comes there."""
-        self._planted[broker.url, place] = act
+        self._planted[broker.environment.url, place] = act
 
     def spare(self) -> None:
         """Nobody dies any more by itself."""
@@ -202,7 +208,7 @@ async def _stop(together: Lives) -> None:
     together.spare()
     together.coordination.before = together.coordination.after = _nothing
     for broker, life in list(together.lives.items()):
-        if life.over and broker.url in together.apps and broker.ready:
+        if life.over and broker.environment.url in together.apps and broker.readiness.ready:
             await together.crash(broker)
     await asyncio.gather(*(broker.stop() for broker in together.living))
 

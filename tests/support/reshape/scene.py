@@ -59,8 +59,8 @@ class Scene(Upheaval):
         for _ in range(400):
             for broker in self.cluster.living:
                 topic = self.topic(broker)
-                known = broker.catalog.records(topic).get(segment) if topic else None
-                if known and known.record.owner == broker.membership.broker:
+                known = broker.core.catalog.records(topic).get(segment) if topic else None
+                if known and known.record.owner == broker.id:
                     return broker
             await asyncio.sleep(0.01)
         raise AssertionError(f"nobody owns {segment}")
@@ -68,18 +68,18 @@ class Scene(Upheaval):
     async def gathered(self, count: int) -> Broker:
         """Have all segments moved to the owner of the first one, where they stay: no leader of now evens out."""
         for broker in self.cluster.living:
-            broker.leader._evening.even = _leave  # type: ignore[method-assign]
+            broker.serving.leading.leader._evening.even = _leave  # type: ignore[method-assign]
         for _ in range(200):
             await self.gather(range(count))  # which an evening out that was under way may undo
             owner = await self.owner(0)
-            records = owner.catalog.segments(self.known(owner)).values()
-            if {record.owner for record in records} == {owner.membership.broker}:
+            records = owner.core.catalog.segments(self.known(owner)).values()
+            if {record.owner for record in records} == {owner.id}:
                 return owner
         raise AssertionError("segments do not stay at one broker")
 
     def known(self, broker: Broker) -> Topic:
         """The topic at a broker."""
-        return broker.catalog.topic("t")
+        return broker.core.catalog.topic("t")
 
     async def until_sealed(self, *segments: int) -> dict[int, SegmentRecord]:
         """Until these have given way: all records."""

@@ -47,9 +47,9 @@ class Upheaval:
     async def begin(self, segments: int) -> None:
         """Up to a topic of so many segments that every broker knows."""
         self.cluster = await self._stack.enter_async_context(self._made)
-        await self.cluster.brokers[0].admin.create("t", TopicConfig(initial_segments=segments))
+        await self.cluster.brokers[0].joined.topics.create("t", TopicConfig(initial_segments=segments))
         for broker in self.cluster.brokers:
-            await broker.catalog.known("t")
+            await broker.core.catalog.known("t")
 
     async def end(self) -> None:
         """Whatever has happened."""
@@ -74,56 +74,56 @@ class Upheaval:
 
     def topic(self, broker: Broker) -> Topic | None:
         """As this broker knows it."""
-        return broker.catalog.find("t")
+        return broker.core.catalog.find("t")
 
     def publish(self, producer: Producer, size: int, keyed: bool) -> None:
         """Send the next request, at any broker."""
         if producer.free and (broker := self.any_broker()):
             messages = producer.draw(size, self.rng, keyed)
-            self.log.append(f"{producer.label} sends {size} at {broker.url}")
+            self.log.append(f"{producer.label} sends {size} at {broker.environment.url}")
             producer.send(self.cluster, broker, messages)
 
     def repeat(self, producer: Producer, back: int) -> None:
         """Send one of the last four that were answered again, at any broker."""
         back = min(back, len(producer.answered))
         if producer.name and producer.free and producer.waiting is None and back and (broker := self.any_broker()):
-            self.log.append(f"{producer.label} repeats {back} back at {broker.url}")
+            self.log.append(f"{producer.label} repeats {back} back at {broker.environment.url}")
             producer.repeat(self.cluster, broker, back)
 
     def plan(self, segments: Sequence[int], points: Sequence[int]) -> None:
         """Have segments replaced, whoever owns them."""
         if broker := self.any_broker():
-            self.log.append(f"{broker.url} plans {segments} at {points}")
+            self.log.append(f"{broker.environment.url} plans {segments} at {points}")
             self._do(broker, self._plan(broker, segments, points))
 
     async def _plan(self, broker: Broker, segments: Sequence[int], points: Sequence[int]) -> None:
         if topic := self.topic(broker):
-            await broker.planner.plan(topic, segments, points)
+            await broker.serving.reshaping.planner.plan(topic, segments, points)
 
     async def gather(self, segments: Sequence[int]) -> None:
         """Have segments moved to the owner of the first, as far as that works out soon."""
         records = await self.records()
         for broker in self.cluster.living:
-            if broker.membership.broker == records[segments[0]].owner:
+            if broker.id == records[segments[0]].owner:
                 for segment in segments[1:]:
                     self.move(segment, broker)
         await asyncio.sleep(0.05)
 
     def move(self, segment: int, target: Broker) -> None:
         """Have a segment moved."""
-        self.log.append(f"{segment} moves to {target.url}")
+        self.log.append(f"{segment} moves to {target.environment.url}")
         for broker in self.cluster.living:
             topic = self.topic(broker)
-            known = broker.catalog.records(topic).get(segment) if topic else None
-            if topic and known and known.record.owner == broker.membership.broker:
-                self._do(broker, broker.mover.move(topic, segment, target.membership.broker))
+            known = broker.core.catalog.records(topic).get(segment) if topic else None
+            if topic and known and known.record.owner == broker.id:
+                self._do(broker, broker.serving.reshaping.mover.move(topic, segment, target.id))
 
     def flush(self) -> None:
         """Have some tails flushed."""
         for broker in self.cluster.living:
-            for segment in list(broker._dirty):
+            for segment in list(broker.serving.log.dirty):
                 if not segment.closed:
-                    self._do(broker, broker.flusher.flush(segment))
+                    self._do(broker, broker.serving.log.flusher.flush(segment))
 
     def _do(self, broker: Broker, work: Any) -> None:
         async def run() -> None:
@@ -136,14 +136,14 @@ class Upheaval:
 
     async def crash(self, broker: Broker) -> None:
         """It dies."""
-        self.log.append(f"{broker.url} is killed")
+        self.log.append(f"{broker.environment.url} is killed")
         await self.cluster.crash(broker)
 
     async def revive(self) -> None:
         """All who are dead, or zombies, begin again. Coordination answers meanwhile: without it nobody would."""
         self.cluster.coordination.before = self.cluster.coordination.after = _nothing
         for broker in await self._bury():
-            self.log.append(f"{broker.url} begins again")
+            self.log.append(f"{broker.environment.url} begins again")
             for _ in range(100):
                 with suppress(DataFolderInUse):  # another one works its journal in
                     await self.cluster.begin_again(broker)
@@ -151,13 +151,13 @@ class Upheaval:
                 await asyncio.sleep(0.05)
                 await self._end_the_dead()
             else:
-                raise AssertionError(f"the folder of {broker.url} stays in use")
+                raise AssertionError(f"the folder of {broker.environment.url} stays in use")
 
     async def _bury(self) -> list[Broker]:
         """End all who do not live well: who they were."""
         ended = [b for b, life in self.cluster.lives.items() if life.over or life.orphaned or b.lost.is_set()]
         for broker in ended:
-            if broker.url in self.cluster.apps:
+            if broker.environment.url in self.cluster.apps:
                 await self.cluster.crash(broker)
             del self.cluster.lives[broker]
             self.cluster.brokers.remove(broker)
@@ -166,7 +166,7 @@ class Upheaval:
     async def _end_the_dead(self) -> None:
         """Those who have died at a place meanwhile: their locks go."""
         for broker, life in self.cluster.lives.items():
-            if life.over and broker.url in self.cluster.apps:
+            if life.over and broker.environment.url in self.cluster.apps:
                 await self.cluster.crash(broker)
 
     def lose_an_answer(self, happens: bool) -> None:
@@ -204,7 +204,7 @@ class Upheaval:
         """Every change that was begun has ended, or was undone."""
         for _ in range(int(SETTLE_S / 0.05)):
             records = await self.records()
-            alive = {broker.membership.broker for broker in self.cluster.living}
+            alive = {broker.id for broker in self.cluster.living}
             if all(r.state == "sealed" or (r.intent is None and r.owner in alive) for r in records.values()):
                 return
             await asyncio.sleep(0.05)
@@ -216,7 +216,7 @@ class Upheaval:
         records = await self.records()
         records_are_sound(records)
         for broker in self.cluster.living:
-            await until(lambda b=broker: len(b.catalog.records(self.topic(b))) == len(records))
+            await until(lambda b=broker: len(b.core.catalog.records(self.topic(b))) == len(records))
         reads = [await fetched(self.cluster, broker, sorted(records)) for broker in self.cluster.living]
         assert len(reads) == len(self.cluster.brokers)
         assert all(read == reads[0] for read in reads), "brokers read different things"

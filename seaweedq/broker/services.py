@@ -1,0 +1,164 @@
+"""The services of a broker, in groups by the phase of its life from which they exist. broker/wiring builds them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seaweedq.broker.drain import Drain
+from seaweedq.broker.imports.service import Imports
+from seaweedq.broker.journal_registration import JournalRegistration
+from seaweedq.broker.leader.autoscaler import Scaler
+from seaweedq.broker.leader.leader import Leader
+from seaweedq.broker.leader.rebalancer import Evening
+from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.log.entry_writer import EntryWriter
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.reader import GroupCache, Reader
+from seaweedq.broker.log.segment_log import SegmentLog
+from seaweedq.broker.maintenance import Upkeep
+from seaweedq.broker.publish.forward_receiver import ForwardReceiver
+from seaweedq.broker.publish.forwarder import Identities
+from seaweedq.broker.publish.publisher import Publisher
+from seaweedq.broker.read.read_server import Lender
+from seaweedq.broker.read.remote_reader import Readables
+from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.reshape.chain_roller import Roller
+from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
+from seaweedq.broker.subscriptions.assignment import Succession
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.handoff import Handover
+from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.broker.topics.segment_mover import SegmentMover
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.broker.uploads.service import Uploads
+from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.election import Election
+from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.roster import Roster
+from seaweedq.journal.interface import Journals, JournalSetup
+from seaweedq.settings import Settings
+from seaweedq.storage.counting import Counted
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The backends that a broker's process chose for it, and how it and others reach each other.
+
+    `secret` is what brokers of the cluster show each other; an empty one matches nothing. `import_reader` is the
+    command that starts the reader of an import.
+    """
+
+    settings: Settings
+    store: Counted
+    coordination: Coordination
+    journals: JournalSetup
+    clock: Clock
+    ids: Ids
+    peers: Peers
+    url: str
+    secret: str = ""
+    import_reader: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Core:
+    """The services that exist from the beginning: views of the cluster, and memory."""
+
+    catalog: Catalog
+    roster: Roster
+    budget: Budget
+    cache: GroupCache
+    reader: Reader
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The services of a member of the cluster that need no journal. `cluster` is the cluster's id."""
+
+    cluster: str
+    view: ClusterView
+    membership: Membership
+    election: Election
+    entries: EntryWriter
+    topics: TopicAdmin
+    uploads: Uploads
+    journals: Journals
+    recovery: JournalRecovery
+    registration: JournalRegistration
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """The services that take messages, and hand on those of other brokers' segments."""
+
+    ownership: Ownership
+    publisher: Publisher
+    receiver: ForwardReceiver
+    identities: Identities
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The services that read segments wherever they are, and let other brokers read."""
+
+    positions: Everywhere
+    readables: Readables
+    server: Lender
+
+
+@dataclass(frozen=True)
+class Subscribing:
+    """The services that dispatch subscriptions, and decide which broker does."""
+
+    assignment: Succession
+    dispatcher: Dispatcher
+    admin: SubscriptionAdmin
+    handoff: Handover
+
+
+@dataclass(frozen=True)
+class Reshaping:
+    """The services that move, split, merge and roll segments."""
+
+    mover: SegmentMover
+    planner: Planner
+    reshaper: Reshaper
+    roller: Roller
+
+
+@dataclass(frozen=True)
+class Leading:
+    """The services that work while this broker leads."""
+
+    reports: Reports
+    rebalancer: Evening
+    autoscaler: Scaler
+    leader: Leader
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The services of a broker that has a journal."""
+
+    log: SegmentLog
+    loads: Loads
+    publishing: Publishing
+    reading: Reading
+    subscribing: Subscribing
+    payloads: Payloads
+    imports: Imports
+    reshaping: Reshaping
+    closing: TopicClosing
+    deletion: TopicDeletion
+    leading: Leading
+    drain: Drain
+    maintenance: Upkeep

@@ -1,0 +1,37 @@
+"""The environment of a broker in a test's own process: system clocks, and peers that a test may replace."""
+
+from collections.abc import Sequence
+
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.services import Environment
+from seaweedq.cli.server.journals import journal_setup
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination.interface import Coordination
+from seaweedq.settings import Settings
+from seaweedq.storage.counting import Counted
+from seaweedq.storage.interface import ObjectStore
+
+
+def environment(
+    settings: Settings,
+    store: ObjectStore,
+    coordination: Coordination,
+    url: str = "http://x",
+    peers: Peers | None = None,
+    secret: str = "",
+    import_reader: Sequence[str] = (),
+) -> Environment:
+    """An environment on these backends, with the journal that the settings choose."""
+    clock, ids = SystemClock(), SystemIds()
+    return Environment(
+        settings,
+        Counted(store),
+        coordination,
+        journal_setup(settings, clock, ids),
+        clock,
+        ids,
+        peers or Peers(secret),
+        url,
+        secret,
+        import_reader,
+    )
