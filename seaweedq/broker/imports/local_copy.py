@@ -1,8 +1,8 @@
-"""The file of an import as an open descriptor, which a reader can be given: it needs no way to the store.
+"""The file of an import as an open descriptor for its reader, which needs no access to the store.
 
-A store of files hands out its own file, which never changes. What comes from elsewhere is copied to a file without a
-name in the data folder, a few pieces at a time, and must have the size and digest that were claimed: on S3 whoever has
-a URL may put other bytes there until it expires.
+A store of files gives its own file, which never changes. An object from elsewhere is copied to a file without a name in
+the data folder, a few chunks at a time, and must have the size and digest that were claimed: on S3 a holder of the URL
+may put other bytes there until it expires.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ SPARE_BYTES = 1024 * 1024 * 1024  # of the disk, which a copy leaves alone
 
 
 async def opened(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:
-    """A descriptor of the object, to be closed by the caller. Raises StoreUnavailable, also where the disk has no room
-    for a copy, and InvalidImport where it is not there any more, or is another one."""
+    """Returns a descriptor of the object, to be closed by the caller. Raises StoreUnavailable, also where the disk has
+    no room for a copy, and InvalidImport where the object is gone or is another one."""
     try:
         own = await asyncio.to_thread(_own, store, name, size)
         return own if own is not None else await _copied(store, name, size, sha256, folder)
@@ -56,7 +56,7 @@ async def _copied(store: ObjectStore, name: str, size: int, sha256: str, folder:
 
 
 async def _fill(store: ObjectStore, name: str, size: int, descriptor: int) -> str:
-    """Copy the object, several pieces at once: its digest."""
+    """Copies the object, several chunks at once. Returns its digest."""
     hashed, starts = hashlib.sha256(), list(range(0, size, PIECE_BYTES))
     reads = [asyncio.create_task(_read(store, name, start, size)) for start in starts[:PIECES]]
     try:

@@ -1,9 +1,9 @@
-"""What a broker and the reader of an import say to one another, over pipes.
+"""The messages between a broker and the reader of an import, over pipes.
 
-To the reader: a `Job` as a line of JSON, then a byte `GO` once rows are wanted; the end of its stdin is the end of its
-broker. From it: messages of four bytes (the length of a head), the head as JSON, and a body of `size` bytes, which for
-`rows` is an Arrow IPC stream of one batch. The reader may be in the hands of whoever made the file: the broker bounds
-both lengths.
+To the reader: a `Job` as a line of JSON, then a byte `GO` once rows are wanted; the end of its stdin means that its
+broker has ended. From it: messages of four bytes (the length of a head), the head as JSON, and a body of `size` bytes,
+which for `rows` is an Arrow IPC stream of one batch. A hostile file may control the reader, so the broker bounds both
+lengths.
 """
 
 import struct
@@ -21,9 +21,9 @@ _LENGTH = struct.Struct("<I")
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What is to be read: the open descriptor `file`, of `size` bytes, rows from `first_row` on.
+    """The job of a reader: the open descriptor `file`, of `size` bytes, and the rows from `first_row` on.
 
-    The topic's format, `columns` and `key_field` are those of its configuration. With `check` all rows are looked at
+    The topic's format, `columns` and `key_field` are those of its configuration. With `check` all rows are checked
     first, and are given only on GO. `memory_bytes` is what the reader may take.
     """
 
@@ -56,14 +56,14 @@ _told = msgspec.json.Decoder(Told)
 
 
 def head(told: Told) -> bytes:
-    """What goes ahead of a message's body."""
+    """Returns the bytes before a message's body."""
     encoded = msgspec.json.encode(told)
     return _LENGTH.pack(len(encoded)) + encoded
 
 
 def read_head(read: Callable[[int], bytes]) -> Told:
-    """The next message's head; `read` gives exactly as many bytes. Raises Damaged for anything else, and what `read`
-    raises."""
+    """Returns the next message's head; `read` gives exactly as many bytes as it is asked for. Raises Damaged for
+    anything else, and what `read` raises."""
     (length,) = _LENGTH.unpack(read(_LENGTH.size))
     if length > HEAD_BYTES:
         raise Damaged(f"the reader of an import sent a head of {length} bytes")

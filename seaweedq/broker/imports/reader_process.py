@@ -1,6 +1,6 @@
 """The broker's side of an import's reader: a child process that is started, asked, and killed.
 
-What it says is bounded and validated like bytes from outside: the file may have got the better of it.
+Its messages are bounded and validated like bytes from outside, since a hostile file may control it.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ PIPE_BYTES = 1024 * 1024
 
 
 class ReaderDied(Exception):
-    """The child has ended, stood still, or said what nobody understands."""
+    """The child has ended, has hung, or has sent an invalid message."""
 
 
 class Reader:
-    """One child. Its answers are read in a thread of its own, so that one that is slow takes none of the broker's; of
-    batches the next one is read ahead."""
+    """One child. Its messages are read in a thread of their own, so that a slow child takes none of the broker's; the
+    next batch is read ahead."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", layout: Layout, job: Job) -> None:
         self._process = process
@@ -54,8 +54,8 @@ class Reader:
 
     @staticmethod
     async def start(command: Sequence[str], job: Job, layout: Layout) -> "Reader":
-        """Start it on a job, of whose file it gets a descriptor of its own. A start that nobody waits for any more ends
-        what it starts."""
+        """Starts a child on a job, of whose file it gets a descriptor of its own. A start that is cancelled ends the
+        child."""
         job = msgspec.structs.replace(job, file=os.dup(job.file))
         starting = asyncio.create_task(asyncio.to_thread(_started, command, job))
         try:
@@ -66,27 +66,27 @@ class Reader:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The id of the process."""
         return self._process.pid
 
     async def told(self) -> Told:
-        """The next message that is none of rows. Raises ReaderDied."""
+        """Returns the next message without rows. Raises ReaderDied."""
         found, _ = await self.rows()
         return found
 
     async def go(self) -> None:
-        """Ask for the rows."""
+        """Asks for the rows."""
         with suppress(OSError):
             assert self._process.stdin
             self._process.stdin.write(GO)
             self._process.stdin.flush()
 
     async def close(self) -> None:
-        """End it, and wait until it is gone; which it will be also where nobody waits any more."""
+        """Ends the child, and waits until it is gone; it ends also where the wait is cancelled."""
         await asyncio.shield(asyncio.wrap_future(self.end()))
 
     def end(self) -> Future[None]:
-        """End it; done when it is gone."""
+        """Ends the child. Returns a future that is done when it is gone."""
         self._process.kill()
         reaped = self._threads.submit(self._reap)
         self._threads.shutdown(wait=False)
@@ -100,7 +100,7 @@ class Reader:
                 pipe.close()
 
     async def rows(self) -> Answer:
-        """The next message, and its rows. Raises ReaderDied."""
+        """Returns the next message, and its rows. Raises ReaderDied."""
         coming = self._ahead or self._threads.submit(self._read)
         try:
             async with asyncio.timeout(STALLED_S):
@@ -146,8 +146,8 @@ def _forgo(layout: Layout, job: Job, started: "asyncio.Task[subprocess.Popen[byt
 
 
 def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:
-    """The only batch of a stream. Raises Damaged, also where it would take more once decompressed, and what Arrow
-    raises."""
+    """Returns the only batch of a stream. Raises Damaged, also where it would be larger once decompressed, and what
+    Arrow raises."""
     try:
         check_bounds(pa.py_buffer(stream), limit_bytes)
         with pa.ipc.open_stream(stream) as reader:

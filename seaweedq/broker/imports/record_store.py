@@ -1,4 +1,4 @@
-"""The records of imports: read, created with their topic, changed by whoever compares what it saw."""
+"""The records of imports: reads, creation while their topic exists, and changes that compare the revision."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ PAGE = 50
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which import."""
+    """The identity of an import."""
 
     topic: str
     incarnation: int
@@ -25,17 +25,17 @@ class Where:
 
     @staticmethod
     def of(topic: Topic, upload_id: str) -> "Where":
-        """The import of an upload of a topic."""
+        """Returns the import of an upload of a topic."""
         return Where(topic.name, topic.record.incarnation, upload_id)
 
     @property
     def key(self) -> str:
-        """Its key."""
+        """The key of its record."""
         return keys.IMPORTS.key(self.topic, self.incarnation, self.upload_id)
 
 
 class ImportRecords:
-    """Reads and writes them."""
+    """Reads and writes the records of imports."""
 
     def __init__(self, catalog: Catalog, coordination: Coordination, membership: Membership) -> None:
         self._catalog = catalog
@@ -43,12 +43,12 @@ class ImportRecords:
         self._membership = membership
 
     async def read(self, where: Where) -> Versioned[ImportRecord] | None:
-        """The record, read anew."""
+        """Returns the record as it is now."""
         there = await self._coordination.get(where.key)
         return keys.IMPORTS.read(there) if there else None
 
     async def create(self, topic: Topic, where: Where, record: ImportRecord) -> Versioned[ImportRecord]:
-        """Create it, or find the one that somebody else was faster with. Raises NotReady, TopicBeingDeleted,
+        """Creates the record, or returns the one of a faster broker. Raises NotReady, TopicBeingDeleted,
         TopicNotFound."""
         while True:
             there = Compare(keys.TOPICS.key(topic.name), topic.revision)
@@ -68,8 +68,8 @@ class ImportRecords:
     async def write(
         self, where: Where, held: Versioned[ImportRecord], record: ImportRecord
     ) -> Versioned[ImportRecord] | None:
-        """Change it from what was held; None: somebody else did, or it is gone. A write whose answer was lost is found
-        done when it is tried again."""
+        """Replaces a record. Returns None where another broker was faster, or the record is gone. A write whose answer
+        was lost is found done when it is repeated."""
         value = keys.IMPORTS.encode(record)
         revision = await self._coordination.commit([Compare(where.key, held.revision)], [Put(where.key, value)])
         if revision:
@@ -79,16 +79,16 @@ class ImportRecords:
         return Versioned(record, there.revision) if there and mine else None
 
     async def drop(self, where: Where, held: Versioned[ImportRecord]) -> None:
-        """Remove it, unless it has changed."""
+        """Removes the record, unless it has changed."""
         await self._coordination.commit([Compare(where.key, held.revision)], [Delete(where.key)])
 
     async def drop_all(self, topic: Topic) -> None:
-        """Remove all of a topic."""
+        """Removes all records of a topic."""
         entries, _ = await read_all(self._coordination, keys.IMPORTS.prefix(topic.name, topic.record.incarnation))
         for start in range(0, len(entries), PAGE):
             await self._coordination.commit([], [Delete(entry.key) for entry in entries[start : start + PAGE]])
 
     async def all(self) -> AsyncIterator[tuple[Where, Versioned[ImportRecord]]]:
-        """Those of all topics."""
+        """Yields the records of all topics."""
         async for entry in entries(self._coordination, keys.IMPORTS.prefix()):
             yield Where(*keys.IMPORTS.parse(entry.key)), keys.IMPORTS.read(entry)

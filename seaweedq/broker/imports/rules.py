@@ -1,4 +1,4 @@
-"""What an import decides: where its batches end, what its record says next, who goes on with it. Pure.
+"""Rules of imports: where batches end, the next state of a record, and which broker continues an import. Pure.
 
 docs/by-reference.md ("Imports") has the states, the order of writes, and why batches must be a function of the file.
 """
@@ -23,9 +23,9 @@ if TYPE_CHECKING:  # a reader loads this module, and none of what publishes
     from seaweedq.broker.publish.batch_split import Appended
 
 BATCH_BYTES = 16 * 1024 * 1024
-OFFSET_BYTES = 4  # of each text, beside its own
-SAVED_EVERY = 4  # batches; below the requests of a producer that a part remembers
-KEPT_US = 24 * 3600 * 1_000_000  # behind the expiry of its upload
+OFFSET_BYTES = 4  # for each text, beside its own bytes
+SAVED_EVERY = 4  # batches; less than the requests of a producer that a key range remembers
+KEPT_US = 24 * 3600 * 1_000_000  # after the expiry of its upload
 NEXT: dict[str, frozenset[str]] = {
     "checking": frozenset({"running", "failed"}),
     "running": frozenset({"done", "failed"}),
@@ -71,8 +71,8 @@ class Cutter:
 
 
 def sizes(rows: pa.RecordBatch) -> np.ndarray:
-    """Bytes of each row as the cutter counts them: at least half of what a batch has for them, and the same whichever
-    optional columns the rows beside it bring."""
+    """Returns the bytes of each row as the cutter counts them: at least half of what a batch needs for them, and the
+    same whichever optional columns the other rows have."""
     total = np.full(rows.num_rows, 8 + 2 * OFFSET_BYTES, np.int64)  # its time, and the offsets of key and headers
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
@@ -85,7 +85,7 @@ def sizes(rows: pa.RecordBatch) -> np.ndarray:
 
 
 def joined(parts: Sequence[pa.RecordBatch], layout: Layout) -> pa.RecordBatch:
-    """Rows of several batches as one; a column that only some have is null in the others."""
+    """Returns the rows of several batches as one; a column that only some have is null in the others."""
     if len(parts) == 1:
         return parts[0]
     mask = 0
@@ -102,12 +102,12 @@ def _column(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def producer_of(upload_id: str) -> str:
-    """The producer of an import: no client's name begins so."""
+    """Returns the producer of an import. No client's producer has a name that begins so."""
     return f"{IMPORT}{upload_id}"
 
 
 def goes_to(record: ImportRecord, state: str, **changes: object) -> ImportRecord:
-    """The record in its next state. Raises ValueError for one that it can not go to."""
+    """Returns the record in its next state. Raises ValueError for a state that cannot follow."""
     if state not in NEXT[record.state]:
         raise ValueError(f"an import cannot change from {record.state} to {state}")
     return msgspec.structs.replace(record, state=state, **changes)
@@ -132,20 +132,20 @@ def _together(old: ImportedSegment | None, new: ImportedSegment) -> ImportedSegm
 
 
 def failed(record: ImportRecord, problem: ImportProblem) -> ImportRecord:
-    """The record of an import that has failed."""
+    """Returns the record of an import that has failed."""
     return goes_to(record, "failed", problem=problem, broker=None)
 
 
 def is_over(record: ImportRecord) -> bool:
-    """Whether nobody works on it any more."""
+    """Whether the import has ended."""
     return not NEXT[record.state]
 
 
 def adopter(upload_id: str, brokers: Iterable[str]) -> str | None:
-    """Which of the brokers goes on with an import that nobody works on: rendezvous hashing."""
+    """Returns the broker that continues an import which no broker works on, by rendezvous hashing."""
     return max(brokers, key=lambda broker: (zlib.crc32(f"{broker}/{upload_id}".encode()), broker), default=None)
 
 
 def outlived(record: ImportRecord, now_us: int) -> bool:
-    """Whether its answer need not be kept: nobody can import that upload again."""
+    """Whether the record may be removed: nobody can import that upload again."""
     return is_over(record) and now_us > record.expires_us + KEPT_US

@@ -1,8 +1,8 @@
-"""One import, step by step: the file is checked as a whole, then published batch by batch, then it is done.
+"""The steps of one import: the file is checked as a whole, then published batch by batch, then the import is done.
 
-Order of writes: `checking` (by who asked), the check, `running`, then in turns batches and how many rows are durable,
-then `done`. A batch is repeated under its own sequences until all of it is durable, and none begins before: what is
-below `rows_done` is there, and of what is above it a repeat takes only what is not.
+Order of writes: `checking` (by the broker that was asked), the check, `running`, then in turns batches and the number
+of durable rows, then `done`. A batch is repeated under its own sequences until all of it is durable, and none begins
+before: the rows below `rows_done` are there, and a repeat takes only those above it that are not.
 """
 
 import asyncio
@@ -43,22 +43,22 @@ from seaweedq.storage.interface import ObjectStore
 
 PAUSE_S, BUDGET_PAUSE_S = 0.5, 0.05
 DEATHS = 3
-DETAIL, FIELDS_BYTES = 2000, 65_536  # of a problem that coordination keeps
+DETAIL, FIELDS_BYTES = 2000, 65_536  # bounds of a problem that coordination keeps
 Parting = asyncio.Event
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
 class Lost(Exception):
-    """Somebody else works on the import, or its record is gone."""
+    """Another broker works on the import, or its record is gone."""
 
 
 class Parted(Exception):
-    """The broker goes, and this import need not be waited for."""
+    """The broker is stopping, and does not wait for this import."""
 
 
 class Refused(Exception):
-    """The file is not taken."""
+    """The file cannot be imported."""
 
     def __init__(self, problem: ImportProblem) -> None:
         super().__init__(problem.detail)
@@ -67,8 +67,8 @@ class Refused(Exception):
 
 @dataclass
 class _Import:
-    """An import that runs here, and its record as this broker wrote it last; `now` is ahead of it by what is durable
-    and not written yet: `unsaved` batches. `writing` is held while `held` is behind the record."""
+    """An import that runs here, with its record as this broker wrote it last. `now` is ahead of it by `unsaved`
+    batches, which are durable and not written yet. `writing` is held while `held` is behind the record."""
 
     where: Where
     held: Versioned[ImportRecord]
@@ -80,7 +80,7 @@ class _Import:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Rows that are ready to be taken; the budget holds `held_bytes` for them."""
+    """Rows that are ready to be appended; the budget holds `held_bytes` for them."""
 
     prepared: Prepared
     count: int
@@ -88,7 +88,7 @@ class _Batch:
 
 
 class Importing:
-    """Runs imports on a broker's parts. `command` starts a reader; `folder` is where copies of files may go."""
+    """Runs imports on a broker. `command` starts a reader; `folder` is for copies of files."""
 
     def __init__(
         self,
@@ -109,8 +109,7 @@ class Importing:
         self._folder = folder
 
     async def run(self, where: Where, held: Versioned[ImportRecord], parting: Parting) -> bool:
-        """Work on an import until it is over (True), another one's, or the broker parts with it. Raises
-        TopicNotFound."""
+        """Works on an import until it is over (True), or another broker has it or may have it. Raises TopicNotFound."""
         work = _Import(where, held, held.record, parting)
         deaths = at = 0
         try:
@@ -143,7 +142,7 @@ class Importing:
         return plan.is_over(work.now)
 
     async def _once(self, work: _Import) -> None:
-        """From where it is to its end, with one reader; returns as well where the broker parts with it."""
+        """Continues an import to its end, with one reader; returns early where the broker is stopping."""
         record, topic = work.now, self._topic(work.where)
         file = await opened(self._store, record.name, record.size, record.sha256, self._folder)
         try:
@@ -172,7 +171,7 @@ class Importing:
             await reader.close()
 
     async def _check(self, work: _Import, reader: Reader) -> bool:
-        """Step 3 and 4. False: the broker parts with it."""
+        """Does steps 3 and 4. Returns False where the broker is stopping."""
         while (told := _sound(await reader.told())).kind == "seen":
             if work.parting.is_set():
                 return False
@@ -185,8 +184,8 @@ class Importing:
         return True
 
     async def _publish_all(self, work: _Import, reader: Reader) -> None:
-        """Steps 5 to 7: while a batch is published the next one comes from the reader, which makes one more, and is
-        prepared."""
+        """Does steps 5 to 7: while a batch is published the next one comes from the reader, which makes one more, and
+        is prepared."""
         coming = asyncio.create_task(self._coming(work, reader, work.now.rows_done))
         try:
             while (batch := await coming) is not None:
@@ -205,7 +204,7 @@ class Importing:
                     reach("import.progress")
         finally:
             coming.cancel()
-            coming.add_done_callback(self._forgo)  # a topic that goes cancels twice: also while this waits
+            coming.add_done_callback(self._forgo)  # a topic's deletion cancels twice: also during this wait
             await asyncio.wait([coming])
         if work.now.rows_done != work.now.rows:
             raise InvalidImport(
@@ -216,12 +215,13 @@ class Importing:
         reach("import.done")
 
     def _forgo(self, coming: "asyncio.Task[_Batch | None]") -> None:
-        """Nobody wants what has come."""
+        """Releases the memory of a batch that nobody wants."""
         if not coming.cancelled() and not coming.exception() and (left := coming.result()):
             self._budget.release(left.held_bytes)
 
     async def _coming(self, work: _Import, reader: Reader, first: int) -> _Batch | None:
-        """The batch that begins at row `first`; None behind the last one. Raises as the reader, Refused, Parted."""
+        """Returns the batch that begins at row `first`; None after the last one. Raises as the reader, Refused,
+        Parted."""
         rows = _batch(await reader.rows())
         if rows is None:
             return None
@@ -237,7 +237,7 @@ class Importing:
         return _Batch(prepared, rows.num_rows, rows.nbytes)
 
     async def _publish(self, work: _Import, batch: Prepared) -> Published:
-        """One batch, as often as it takes; each try knows what an earlier one has brought about."""
+        """Publishes one batch, as often as it takes; each try knows the outcome of the earlier ones."""
         try:
             return await self._steadily(work, lambda: self._publisher.append(self._topic(work.where), batch))
         except SequenceOutOfOrder:
@@ -245,7 +245,7 @@ class Importing:
             raise
 
     async def _steadily(self, work: _Import, step: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works, or the import is another one's."""
+        """Repeats a step until it works, or another broker has the import."""
         while True:
             try:
                 return await step()
@@ -261,14 +261,14 @@ class Importing:
             await _pause(work, BUDGET_PAUSE_S)
 
     async def _look(self, work: _Import) -> None:
-        """Raises Lost where the import is another one's by now, and whatever keeps it from being read."""
-        async with work.writing:  # what comes is prepared while progress is written
+        """Raises Lost where another broker has the import by now, and the errors of reading its record."""
+        async with work.writing:  # the next batch is prepared while progress is written
             found = await self._records.read(work.where)
             if found is None or found.revision != work.held.revision:
                 raise Lost
 
     async def _save(self, work: _Import, record: ImportRecord) -> None:
-        """Write the record; while coordination is not there it waits. Raises Lost, Parted."""
+        """Writes the record, and waits while coordination is unavailable. Raises Lost, Parted."""
         async with work.writing:
             while True:
                 try:
@@ -283,15 +283,15 @@ class Importing:
 
     async def _fail(self, work: _Import, problem: ImportProblem) -> None:
         logger.info("the import of %s has failed: %s", work.where.upload_id, problem.detail)
-        with suppress(Parted):  # whoever adopts it finds the same
+        with suppress(Parted):  # the broker that adopts it finds the same problem
             await self._save(work, plan.failed(work.now, problem))
 
     async def _let_go(self, work: _Import) -> None:
-        """What is durable is written, and nobody's name."""
+        """Writes the number of durable rows, and that no broker works on the import."""
         await self._save(work, msgspec.structs.replace(work.now, broker=None))
 
     def _topic(self, where: Where) -> Topic:
-        """The topic as it is now. Raises TopicNotFound."""
+        """Returns the topic as it is now. Raises TopicNotFound."""
         try:
             topic = self._catalog.topic(where.topic)
         except TopicBeingDeleted as error:
@@ -302,7 +302,7 @@ class Importing:
 
 
 def _batch(said: tuple[Told, pa.RecordBatch | None]) -> pa.RecordBatch | None:
-    """The rows of a message; None at the end. Raises Refused, ReaderDied."""
+    """Returns the rows of a message; None at the end. Raises Refused, ReaderDied."""
     told, rows = said
     _check_refused(told)
     if rows is None and told.kind != "ended":
@@ -330,7 +330,7 @@ def _problem(error: Exception) -> ImportProblem:
 
 
 async def _pause(work: _Import, seconds: float) -> None:
-    """Wait before something is tried again. Raises Parted."""
+    """Waits before a repeat. Raises Parted."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work.parting.wait()

@@ -1,7 +1,8 @@
 """Imports: files that were uploaded become messages, row by row, at whichever broker works on them.
 
-Who asks, joins or adopts is here; the steps of one import are broker/importing's. The record in coordination is all
-there is to an import: docs/by-reference.md ("Imports") has its states, the order of writes, and why two may work on it.
+Requests, joining and adoption are here; broker/imports/runner has the steps of one import. The record in coordination
+is all the state of an import: docs/by-reference.md ("Imports") has its states, the order of writes, and why two brokers
+may work on it.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from seaweedq.failpoints import reach
 from seaweedq.segments.rows import Reference
 from seaweedq.settings import Settings
 
-AT_ONCE = 2  # imports that run at a broker; each has a reader with up to MEMORY_BYTES
+AT_ONCE = 2  # concurrent imports of a broker; each has a reader with up to MEMORY_BYTES
 LOOK_S, LOOK_AGAIN_S = 1.0, 60.0
 POLL_S = 0.25
 logger = logging.getLogger(__name__)
@@ -39,14 +40,14 @@ Format = Literal["parquet", "ndjson", "arrow"]
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What imports need of uploads (broker/uploads/service)."""
+    """The operations on uploads that imports need (broker/uploads/service)."""
 
     find: Callable[[Topic, str], Awaitable[Versioned[UploadRecord]]]
     claim: Callable[[Topic, str, Literal["imported"]], Awaitable[Reference]]
 
 
 class Imports:
-    """The imports that this broker works on, and what can be said of all others."""
+    """The imports that this broker works on, and the records of all others."""
 
     def __init__(
         self,
@@ -69,12 +70,12 @@ class Imports:
         self._settings = settings
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._tasks: dict[Where, asyncio.Task[None]] = {}
-        self._ended = Signal()  # one of them has
+        self._ended = Signal()  # wakes when one of them ends
         self._parting: Parting = asyncio.Event()
         self._seen: frozenset[str] = frozenset()
 
     async def begin(self, topic: Topic, upload_id: str, format: Format, bare: bool) -> ImportRecord:
-        """Begin an import, or join it. Raises what claiming an upload raises, and UploadConflict where it is imported
+        """Begins an import, or joins it. Raises what claiming an upload raises, and UploadConflict where it is imported
         as another format."""
         where = Where.of(topic, upload_id)
         held = await self._records.read(where)
@@ -88,7 +89,7 @@ class Imports:
         return held.record
 
     async def show(self, topic: Topic, upload_id: str) -> ImportRecord:
-        """How far an import is. Raises UploadNotFound."""
+        """Returns the record of an import. Raises UploadNotFound."""
         held = await self._records.read(Where.of(topic, upload_id))
         if held is None:
             raise UploadNotFound(
@@ -99,7 +100,7 @@ class Imports:
         return held.record
 
     async def wait(self, topic: Topic, upload_id: str, wait_s: float) -> ImportRecord:
-        """As `show`, once it is over or `wait_s` seconds have passed."""
+        """Returns the record once the import is over, or `wait_s` seconds have passed."""
         async for attempt in Deadline(self._clock, wait_s).attempts(self._ended, POLL_S):
             record = await self.show(topic, upload_id)
             if plan.is_over(record):
@@ -109,7 +110,7 @@ class Imports:
         return record
 
     async def look_often(self) -> None:
-        """Go on with what nobody works on: at the start, when brokers come or go, and now and then."""
+        """Continues imports that no broker works on: at the start, when brokers come or go, and now and then."""
         due_s = self._clock.monotonic_s()
         while True:
             brokers = frozenset(self._living())
@@ -122,48 +123,49 @@ class Imports:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """Adopt the imports that are this broker's to adopt, and drop the records that have outlived their use."""
+        """Adopts the imports that are this broker's to adopt, and drops records that nobody needs any more."""
         async for where, held in self._records.all():
-            mine = held.record.broker == self._membership.broker  # perhaps one that has broken off here
+            mine = held.record.broker == self._membership.broker  # perhaps one that was cut off here
             if not mine and plan.adopter(where.upload_id, self._living()) != self._membership.broker:
                 continue
             topic = self._catalog.find(where.topic)
             if topic is not None and topic.record.incarnation != where.incarnation:
-                await self._records.drop(where, held)  # a crash amid a deletion has left it
+                await self._records.drop(where, held)  # left by a crash during a deletion
             elif plan.outlived(held.record, self._clock.now_us()):
                 await self._records.drop(where, held)
             elif topic is not None and topic.record.state == "active" and not plan.is_over(held.record):
                 await self._see_to(where, held)
 
     async def remove_topic(self, topic: Topic) -> None:
-        """Remove the imports of a topic that is being deleted. Repeatable; who works on one learns of it."""
+        """Removes the imports of a topic that is being deleted. Repeatable; a broker that works on one finds its record
+        gone."""
         await self._records.drop_all(topic)
 
     def forget(self, topic: Topic) -> None:
-        """A topic is being deleted, or gone: nothing more of it is imported here."""
+        """Ends the imports into a topic that is being deleted, or gone."""
         for where, task in self._tasks.items():
             if (where.topic, where.incarnation) == (topic.name, topic.record.incarnation):
                 task.cancel()
 
     def begin_part(self) -> None:
-        """Send home who waits; what runs here ends with its batch."""
+        """Ends the requests that wait; running imports end with their batch."""
         self._parting.set()
 
     async def part(self) -> None:
-        """Stop at the end of a batch, and let go of all imports, so that others go on with them."""
+        """Stops at the end of a batch, and releases all imports, so that other brokers continue them."""
         self._parting.set()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def stop(self) -> None:
-        """Break off what is under way; whoever adopts it goes on where the record says."""
+        """Cancels the imports under way; the broker that adopts one continues where its record says."""
         self._parting.set()
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _living(self) -> Sequence[str]:
-        """The brokers that may adopt."""
+        """Returns the brokers that may adopt."""
         return [broker for broker, known in self._roster.brokers.items() if known.record.takes_more]
 
     async def _create(self, topic: Topic, where: Where, format: Format, bare: bool) -> Versioned[ImportRecord]:
@@ -187,7 +189,7 @@ class Imports:
         return held
 
     async def _see_to(self, where: Where, held: Versioned[ImportRecord]) -> None:
-        """Work on it here, unless somebody who lives does so elsewhere."""
+        """Works on an import here, unless a living broker does so elsewhere."""
         mine = held.record.broker == self._membership.broker
         if where in self._tasks or self._parting.is_set():
             return
@@ -213,7 +215,7 @@ class Imports:
             async with self._turns:
                 if await self._importing.run(where, held, self._parting):
                     return
-            self._seen = frozenset()  # look whether somebody has it now
+            self._seen = frozenset()  # so that the next look finds its broker
         except (TopicNotFound, TopicBeingDeleted):
             logger.info("the import of %s ends: topic %s was deleted", where.upload_id, where.topic)
         except Exception:

@@ -1,6 +1,6 @@
-"""A broker's own URLs of payloads, for stores that give none: each with a token for one method on one object.
+"""A broker's own URLs of payloads, for stores that give none: each has a token for one method on one object.
 
-All brokers of a cluster share the secret, so that a URL of one is good at another.
+All brokers of a cluster share the secret, so any of them accepts the URL of another.
 """
 
 from seaweedq.broker.uploads import url_tokens as signing
@@ -14,7 +14,7 @@ from seaweedq.storage.interface import SignedRequest
 
 
 class OwnUrls:
-    """Makes such URLs, below `url`, and checks what comes back."""
+    """Makes URLs below `url`, and checks their tokens."""
 
     def __init__(self, coordination: Coordination, clock: Clock, ids: Ids, url: str) -> None:
         self._coordination = coordination
@@ -24,15 +24,15 @@ class OwnUrls:
         self._known: bytes | None = None
 
     async def put(self, name: str, size: int, content_type: str, expires_s: int) -> SignedRequest:
-        """A put of an object of that size, within `expires_s` seconds."""
+        """Returns a URL to put an object of that size within `expires_s` seconds."""
         return SignedRequest(await self._signed("PUT", name, size, expires_s), "PUT", {"content-type": content_type})
 
     async def get(self, name: str, expires_s: int) -> SignedRequest:
-        """A get of an object, within `expires_s` seconds."""
+        """Returns a URL to get an object within `expires_s` seconds."""
         return SignedRequest(await self._signed("GET", name, 0, expires_s), "GET", {})
 
     async def check(self, method: str, name: str, size: int, expires: str, token: str) -> None:
-        """See that a token allows this. Raises Forbidden, which does not say what of it is wrong."""
+        """Checks that a token allows this request. Raises Forbidden, which does not say what is wrong with it."""
         until_s = int(expires) if expires.isascii() and expires.isdigit() and len(expires) < 12 else 0
         now_s = self._clock.now_us() / 1e6
         if not signing.is_signed(await self._secret(), method, name, size, until_s, token, now_s):
@@ -50,7 +50,7 @@ class OwnUrls:
             there = await self._coordination.get(key)
             if there is None:
                 drawn = keys.URL_SECRET.encode(SecretRecord(self._ids.nonce() + self._ids.nonce()))
-                await self._coordination.commit([Compare(key, 0)], [Put(key, drawn)])  # or somebody else was faster
+                await self._coordination.commit([Compare(key, 0)], [Put(key, drawn)])  # or another broker was faster
                 there = await self._coordination.get(key)
                 assert there is not None
             self._known = bytes.fromhex(keys.URL_SECRET.decode(there.value).secret)

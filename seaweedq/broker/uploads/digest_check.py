@@ -1,7 +1,8 @@
-"""Is what was uploaded what was announced? Size and SHA-256 of an object, read through once where the store cannot say.
+"""The check of an uploaded object's size and SHA-256 against those announced; the object is read once where the store
+cannot say.
 
-A reading goes on when who asked for it goes away, and all who ask meanwhile wait for the same one: a publish that is
-sent again need not begin anew.
+A reading continues when its caller goes away, and all callers meanwhile wait for the same one: a repeated publish need
+not begin anew.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from seaweedq.coordination.records import UploadRecord
 from seaweedq.errors import UploadIncomplete, UploadMismatch
 from seaweedq.storage.interface import PayloadStore
 
-READINGS = 2  # at a time: each holds three pieces, and hashes on a core
+READINGS = 2  # concurrent ones: each holds three chunks, and hashes on a core
 
 
 class UploadCheck:
@@ -25,8 +26,8 @@ class UploadCheck:
         self._places = asyncio.Semaphore(READINGS)
 
     async def digest(self, upload: str, record: UploadRecord) -> str:
-        """The SHA-256 of an upload's object, which is of the announced size. Raises UploadIncomplete, UploadMismatch,
-        StoreUnavailable."""
+        """Returns the SHA-256 of an upload's object, which has the announced size. Raises UploadIncomplete,
+        UploadMismatch, StoreUnavailable."""
         try:
             size, known = await self._store.digest(record.name)
             check_size(upload, record, size)
@@ -37,7 +38,7 @@ class UploadCheck:
             ) from None
 
     async def close(self) -> None:
-        """Break off what is being read."""
+        """Cancels the readings."""
         readings = list(self._readings.values())
         for reading in readings:
             reading.cancel()

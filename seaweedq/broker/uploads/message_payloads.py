@@ -1,7 +1,7 @@
-"""Payloads of messages: references resolved when they are published, links for those who read them, and their bytes.
+"""Payloads of messages: references that a publish resolves, links for readers, and the payloads' bytes.
 
 A reference is stored only as the upload's own record and object say, never as the client does. And whatever a row says,
-a payload is opened, and a link given, only below the topic's own `_payloads/{topic}/`.
+a payload is opened, and a link is given, only below the topic's own `_payloads/{topic}/`.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ from seaweedq.storage.interface import PayloadStore
 PIECE_BYTES = 1024 * 1024
 ROW_BYTES = 1024 * 1024
 PAUSE_S = 0.1
-CLAIMS = 32  # looked up at once
-MAX_CLAIMS = 10_000  # different uploads that one request may name
+CLAIMS = 32  # concurrent ones
+MAX_CLAIMS = 10_000  # at most, in one request
 MAX_ERRORS = 100
-YIELD = 200  # links, which take 10 to 20 us each, between turns for the rest of the loop
+YIELD = 200  # links, which take 10 to 20 us each, between two turns of other tasks
 REFUSALS = (UploadNotFound, UploadIncomplete, UploadMismatch, UploadExpired, UploadConflict, PayloadTooLarge)
 
 Claim = Callable[[Topic, str], Awaitable[Reference]]
@@ -55,8 +55,8 @@ Segments = Callable[[Topic, Sequence[int]], Awaitable[Mapping[int, Readable]]]
 class Payloads:
     """The payloads of a broker's messages.
 
-    `claim` gives the reference of an upload, `link` a short-lived URL of an object, `segments` what can be read of some
-    segments; one that moves is waited for `wait_s`.
+    `claim` returns the reference of an upload, `link` a short-lived URL of an object, `segments` the readable segments
+    of these numbers; a segment that moves is waited for `wait_s`.
     """
 
     def __init__(
@@ -76,15 +76,16 @@ class Payloads:
         self._wait_s = wait_s
 
     async def resolve_single(self, topic: Topic, message: Single) -> Single:
-        """The message with the reference of the upload that it names. Raises what `claim` does."""
+        """Returns the message with the reference of the upload that it names. Raises what `claim` does."""
         assert isinstance(message.reference, str)
         return replace(message, reference=await self._claim(topic, message.reference))
 
     async def resolve(self, topic: Topic, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows with the references of the uploads that they name; each upload is claimed once.
+        """Returns the rows with the references of the uploads that they name; each upload is claimed once.
 
-        For one row raises what `claim` does. For several raises InvalidMessages, with those whose upload can not be
-        published; whatever is no word on the request (Unavailable) goes first. InvalidRequest for too many uploads.
+        For one row it raises what `claim` does. For several it raises InvalidMessages, with those whose upload cannot
+        be published; an error that does not concern the request (Unavailable) goes first. Raises InvalidRequest for too
+        many uploads.
         """
         at = rows.schema.get_field_index("_reference")
         column = rows.column(at)
@@ -116,35 +117,37 @@ class Payloads:
         return references, {each: result for each, result in found.items() if isinstance(result, BadRequest)}
 
     def name_of(self, topic: Topic, uri: str | None) -> str | None:
-        """The name of the object that a reference of the topic names; None where it is not one of the topic's own.
+        """Returns the name of the object that a reference of the topic names; None where it is not one of the topic's
+        own.
 
-        The rest of the URI has to be a name that brokers draw, of this life of the topic, letter by letter: there is
-        nothing to decode, and no dot to follow.
+        The rest of the URI must be a name that brokers draw, of this incarnation of the topic, letter by letter:
+        nothing is decoded, and no dots are followed.
         """
         return _name(self._folder(topic), topic, uri)
 
     def _folder(self, topic: Topic) -> str:
-        """The URI of the topic's payloads, up to the last slash."""
+        """Returns the URI of the topic's payloads, up to the last slash."""
         return self._store.uri(f"{upload_plan.folder(topic.name)}0")[:-1]
 
     async def links_of(self, topic: Topic, batches: Iterable[pa.RecordBatch]) -> dict[str, str]:
-        """`links` for all references of some rows, which mostly have none."""
+        """Returns `links` for all references of some rows, which mostly have none."""
         found = [uri for rows in batches if names_uploads(rows) for uri in uris_of(rows)]
         return await self.links(topic, found) if found else {}
 
     async def links(self, topic: Topic, uris: Iterable[str]) -> dict[str, str]:
-        """URLs for readers, by the URI of the reference; none for what `name_of` does not know."""
+        """Returns URLs for readers, by the URI of the reference; none for those that `name_of` does not know."""
         folder, links = self._folder(topic), {}
         for number, uri in enumerate(uris):
             if name := _name(folder, topic, uri):
-                with suppress(Unavailable):  # a message without its link says more than no message
+                with suppress(Unavailable):  # a message without its link is better than no message
                     links[uri] = await self._link(topic, name)
             if number % YIELD == YIELD - 1:
                 await asyncio.sleep(0)
         return links
 
     async def find(self, topic: Topic, segment: int, offset: int) -> tuple[str, Reference]:
-        """The payload of a message: its object's name, and the reference. Raises PayloadNotFound, Unavailable."""
+        """Returns the name of the object of a message's payload, and its reference. Raises PayloadNotFound,
+        Unavailable."""
         reference = await self._reference(topic, segment, offset)
         name = self.name_of(topic, reference.uri) if reference else None
         if not reference or not name:
@@ -174,7 +177,7 @@ class Payloads:
         return Reference(**found) if found else None
 
     async def _row(self, topic: Topic, segment: int, offset: int) -> Pieces:
-        """The row, wherever its segment is; none where there is none. Waits for a segment that moves."""
+        """Returns the row, wherever its segment is; none where it does not exist. Waits for a segment that moves."""
 
         async def read() -> Pieces:
             readable = (await self._segments(topic, [segment]))[segment]
@@ -199,12 +202,12 @@ def _name(folder: str, topic: Topic, uri: str | None) -> str | None:
 
 
 def names_uploads(rows: pa.RecordBatch) -> bool:
-    """Whether some row has a reference."""
+    """Whether a row can have a reference."""
     return "_reference" in rows.schema.names
 
 
 def uris_of(rows: pa.RecordBatch) -> list[str]:
-    """The URIs of the rows' references, none twice."""
+    """Returns the URIs of the rows' references, each once."""
     at = rows.schema.get_field_index("_reference")
     return pc.unique(pc.struct_field(rows.column(at), "uri").drop_null()).to_pylist() if at >= 0 else []
 

@@ -1,8 +1,9 @@
-"""How many open uploads a topic has, so that nobody fills the store with what is never published.
+"""The number of open uploads of a topic, which is bounded, so that nobody fills the store with payloads that are never
+published.
 
-Counting reads all of a topic's upload records, so it is done at most every RECOUNT_S, and adds what this broker knows
-of since; before anybody is refused it is done again. So the limit holds exactly for what comes by one broker; several
-may together pass it by what they begin in RECOUNT_S.
+A count reads all of a topic's upload records, so it is made at most every RECOUNT_S, and this broker's own uploads
+since are added. Before a request is refused the count is made again. So the limit is exact for the uploads of one
+broker; several brokers may together exceed it by those that they begin in RECOUNT_S.
 """
 
 import asyncio
@@ -19,13 +20,13 @@ from seaweedq.coordination.transactions import entries
 from seaweedq.errors import TooManyUploads
 
 RECOUNT_S = 30.0
-FULL_S = 1.0  # before a count that says no is done again
+FULL_S = 1.0  # between two counts that refuse requests
 
 
 @dataclass(eq=False)
 class _Count:
-    """`found` were there at `at_s`; since then `since` were begun here, less those that ended; `begun` are under
-    way."""
+    """The count at `at_s` has found `found`; since then `since` were begun here, less those that ended; `begun` are
+    under way."""
 
     at_s: float = float("-inf")
     found: int = 0
@@ -39,7 +40,7 @@ class _Count:
 
 
 class UploadCount:
-    """Open uploads by topic, about."""
+    """The approximate numbers of open uploads by topic."""
 
     def __init__(self, coordination: Coordination, clock: Clock, limit: int) -> None:
         self._coordination = coordination
@@ -49,7 +50,7 @@ class UploadCount:
 
     @asynccontextmanager
     async def place(self, topic: Topic) -> AsyncIterator[None]:
-        """Begin an upload in this block; one that fails does not count. Raises TooManyUploads."""
+        """Counts an upload that begins in this block, unless it fails. Raises TooManyUploads."""
         count = self._counts.setdefault(topic, _Count())
         await self._recount(topic, count, RECOUNT_S)
         if count.total >= self._limit:
@@ -65,7 +66,7 @@ class UploadCount:
             count.begun -= 1
 
     def ended(self, topic: Topic) -> None:
-        """An upload of the topic is open no more."""
+        """Counts an upload of the topic that is not open any more."""
         if topic in self._counts:
             self._counts[topic].since -= 1
 

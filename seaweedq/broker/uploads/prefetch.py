@@ -1,4 +1,4 @@
-"""An object's bytes in pieces: one is on its way while another is used, and there are never more."""
+"""An object's bytes in chunks: the next one is read while one is used, and there are never more than these two."""
 
 import asyncio
 from collections.abc import AsyncGenerator

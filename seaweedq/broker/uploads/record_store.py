@@ -1,4 +1,4 @@
-"""The records of uploads in coordination: written, looked up, and changed by comparing their revision."""
+"""The records of uploads in coordination: creation, lookup, and changes that compare the revision."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -15,15 +15,15 @@ PAGE = 200  # records read at a time
 
 
 class UploadRecords:
-    """All of them."""
+    """The records of all topics' uploads."""
 
     def __init__(self, catalog: Catalog, coordination: Coordination) -> None:
         self._catalog = catalog
         self._coordination = coordination
 
     async def write(self, topic: Topic, upload: str, record: UploadRecord) -> None:
-        """Write a new one, unless the topic is being deleted: none comes behind the deletion's look at them. Raises
-        TopicBeingDeleted."""
+        """Writes a new record, unless the topic is being deleted: none is created after the deletion has listed them.
+        Raises TopicBeingDeleted."""
         put = Put(key_of(topic, upload), keys.UPLOADS.encode(record))
         there = keys.TOPICS.key(topic.name)
         self._catalog.check(topic)
@@ -32,8 +32,8 @@ class UploadRecords:
             self._catalog.check(topic)
 
     async def look(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
-        """One of this very topic, whatever its state, and its revision. Raises UploadNotFound, and NotReady where it is
-        of a topic of that name that this broker has not heard of yet."""
+        """Returns a record of this very topic, whatever its state, with its revision. Raises UploadNotFound, and
+        NotReady where it belongs to a topic of that name that this broker does not know yet."""
         incarnation = incarnation_of(upload)
         if incarnation != topic.record.incarnation:
             if incarnation is not None and incarnation > topic.record.incarnation:
@@ -53,8 +53,8 @@ class UploadRecords:
         decide: Callable[[UploadRecord], UploadRecord],
         found: Versioned[UploadRecord] | None = None,
     ) -> Versioned[UploadRecord]:
-        """Bring a record to what `decide` makes of it, as it is now (pure; what it raises, this raises). `found` saves
-        a look. Raises UploadNotFound."""
+        """Replaces a record by what `decide` makes of the present one (pure; its errors are raised here). `found` saves
+        a lookup. Raises UploadNotFound."""
         while True:
             found = found or await self.look(topic, upload)
             wanted = decide(found.record)
@@ -67,16 +67,16 @@ class UploadRecords:
             found = None
 
     def of(self, topic: Topic) -> AsyncIterator[Entry]:
-        """Yields all of a topic's, a page at a time."""
+        """Yields all records of a topic, a page at a time."""
         return entries(self._coordination, keys.UPLOADS.prefix(topic.name, topic.record.incarnation), limit=PAGE)
 
 
 def key_of(topic: Topic, upload: str) -> str:
-    """The key of an upload of a topic."""
+    """Returns the key of an upload of a topic."""
     return keys.UPLOADS.key(topic.name, topic.record.incarnation, upload)
 
 
 def not_found(topic: Topic, upload: str) -> UploadNotFound:
-    """There is no such upload, or no more."""
+    """Returns the error for an upload that does not exist, or not any more."""
     detail = f"topic {topic.name!r} has no upload {upload[:100]!r}, or no longer has it"
     return UploadNotFound(detail, topic=topic.name, upload_id=upload[:100])

@@ -1,6 +1,7 @@
-"""Payloads that go: that of one upload, and all of a topic.
+"""Removal of payloads: of one upload, and of a whole topic.
 
-Only an object whose record says `removed`, which no publish can take back, or one of a dead incarnation ever goes.
+Only an object whose record says `removed`, which no publish can take back, or an object of a dead incarnation is
+deleted.
 """
 
 import asyncio
@@ -20,19 +21,19 @@ AT_ONCE = 16
 
 
 async def clear(store: PayloadStore, record: UploadRecord) -> None:
-    """Delete what a removed upload has in the store. Its parts go first: without them nobody can make the object."""
+    """Deletes what a removed upload has in the store. Its parts go first: without them nobody can make the object."""
     if record.parts is not None:
         await store.abort_parts(record.name, record.parts)
     await store.delete(record.name)
 
 
 def cleared(record: UploadRecord) -> UploadRecord:
-    """A removed one whose object was deleted."""
+    """Returns the record of a removed upload whose object was deleted."""
     return msgspec.structs.replace(record, cleared=True)
 
 
 async def remove_topic(records: UploadRecords, store: PayloadStore, topic: Topic) -> None:
-    """Remove all uploads and payloads of a topic that is being deleted. Repeatable."""
+    """Removes all uploads and payloads of a topic that is being deleted. Repeatable."""
     async for entry in records.of(topic):
         reach("delete.uploads")
         await records.change(topic, keys.UPLOADS.parse(entry.key)[2], plan.dead, keys.UPLOADS.read(entry))
@@ -41,8 +42,8 @@ async def remove_topic(records: UploadRecords, store: PayloadStore, topic: Topic
 
 
 async def clear_folder(store: PayloadStore, topic: str, below: int) -> int:
-    """Delete a topic's payloads of all incarnations below one, a page at a time; how many went. What has no name of
-    ours stays."""
+    """Deletes a topic's payloads of all incarnations below one, a page at a time. Returns their number. Objects with
+    other names stay."""
     gone, after = 0, ""
     while names := await store.list(plan.folder(topic), after, PAGE):
         after = names[-1]

@@ -1,8 +1,8 @@
 """Uploads: payloads that go to the store before a message names them. docs/by-reference.md has states and protocol.
 
-Order of writes: the record, then the bytes, then the record says `published` (or `imported`), then the row; and to end
-one, the record says `removed`, then the bytes go. Every change compares the record's revision, and `removed` is never
-left again: who publishes and who removes can not both succeed, whichever broker they are on, and whenever either dies.
+Order of writes: the record, then the bytes, then the record says `published` (or `imported`), then the row. To end an
+upload, the record says `removed`, then the bytes go. Every change compares the record's revision, and `removed` is
+final: a publish and a removal cannot both succeed, whichever brokers they are on, and whenever either dies.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Uploads:
     async def create(
         self, topic: Topic, size: int, content_type: str, sha256: str | None, multipart: bool | None
     ) -> tuple[str, UploadRecord]:
-        """Begin an upload of `size` bytes: its id, and its record.
+        """Begins an upload of `size` bytes. Returns its id, and its record.
 
         Raises PayloadTooLarge, TooManyUploads, TopicBeingDeleted, and InvalidRequest where the store has no parts.
         """
@@ -85,21 +85,21 @@ class Uploads:
         return upload, record
 
     def check_new(self, size: int, multipart: bool | None, config: TopicConfig) -> int | None:
-        """Can a topic of that configuration have such an upload? The bytes of its parts, None where it comes as a
-        whole. Raises PayloadTooLarge, InvalidRequest."""
+        """Checks whether a topic of that configuration can have such an upload. Returns the bytes of its parts, None
+        where it comes as a whole. Raises PayloadTooLarge, InvalidRequest."""
         plan.check_size(size, config, self._settings)
         return plan.part_bytes(size, multipart, self._store.presigns, self._settings)
 
     async def find(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
-        """An upload of this very topic, and its revision. Raises UploadNotFound, also for a removed one."""
+        """Returns an upload of this very topic, with its revision. Raises UploadNotFound, also for a removed one."""
         found = await self._records.look(topic, upload)
         if found.record.state == "removed":
             raise not_found(topic, upload)
         return found
 
     async def signed(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> SignedRequest:
-        """Where an open upload's bytes go, as a whole. Raises UploadNotFound, UploadExpired, and UploadConflict for
-        one that was published or comes in parts."""
+        """Returns the URL for an open upload's bytes as a whole. Raises UploadNotFound, UploadExpired, and
+        UploadConflict for one that was published or comes in parts."""
         record = record or (await self.find(topic, upload)).record
         expires_s = self._url_seconds(upload, record)
         if record.parts is not None:
@@ -113,29 +113,29 @@ class Uploads:
     async def signed_part(
         self, topic: Topic, upload: str, number: int, record: UploadRecord | None = None
     ) -> SignedRequest:
-        """Where a part goes. Raises as `signed`, and InvalidRequest for a part that there is not."""
+        """Returns the URL for a part. Raises as `signed`, and InvalidRequest for a part that does not exist."""
         record = record or (await self.find(topic, upload)).record
         size, expires_s = plan.part_size(record, number), self._url_seconds(upload, record)
         assert record.parts is not None
         return await self._store.presign_part(record.name, record.parts, number, expires_s, size)
 
     async def link(self, topic: Topic, name: str) -> str:
-        """A URL where readers get a payload of a topic, by its object's name, for `upload_url_s` seconds."""
+        """Returns a URL where readers get a payload of a topic, by its object's name, for `upload_url_s` seconds."""
         if self._store.presigns:
             return (await self._store.presign_get(name, self._settings.upload_url_s)).url
         return (await self.own_urls.get(name, self._settings.upload_url_s)).url
 
     async def receive(self, topic: Topic, upload: str, chunks: AsyncIterator[bytes]) -> UploadRecord:
-        """Take the bytes of an upload, at a store that gives no URLs. The same bytes once more are no error.
+        """Receives the bytes of an upload, at a store that gives no URLs. The same bytes once more are no error.
 
-        Raises what `chunks` raises, UploadNotFound, UploadExpired, UploadMismatch, and UploadConflict for other bytes
-        than those that are there.
+        Raises what `chunks` raises, UploadNotFound, UploadExpired, UploadMismatch, and UploadConflict where other bytes
+        are there.
         """
         record = (await self.find(topic, upload)).record
         self._check_time(upload, record)
         if record.checked is None and not await self._is_there(record):
             return await self._store_first(topic, upload, record, chunks)
-        if record.checked is None:  # a put whose end was cut off
+        if record.checked is None:  # an earlier put was cut off at its end
             record = await self._note(topic, upload, await self._check.digest(upload, record))
         hashed = hashlib.sha256()
         async for chunk in chunks:
@@ -145,18 +145,19 @@ class Uploads:
         return record
 
     async def parts(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> list[Part]:
-        """The parts that the store has. Raises UploadNotFound, UploadConflict for an upload that comes as a whole."""
+        """Returns the parts that the store has. Raises UploadNotFound, UploadConflict for an upload that comes as a
+        whole."""
         record = record or (await self.find(topic, upload)).record
         plan.part_count(record)
         assert record.parts is not None
         try:
             return await self._store.list_parts(record.name, record.parts)
-        except FileNotFoundError:  # they have become the object
+        except FileNotFoundError:  # the parts have become the object
             return []
 
     async def complete(self, topic: Topic, upload: str) -> UploadRecord:
-        """See that an upload's bytes are there, and are those that were announced; parts become the object first.
-        What is found is kept: a publish need not look again. Repeatable.
+        """Checks that an upload's bytes are there, and are those that were announced; parts become the object first.
+        The result is kept: a publish need not check again. Repeatable.
 
         Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
         """
@@ -172,7 +173,7 @@ class Uploads:
         return record
 
     async def abort(self, topic: Topic, upload: str) -> None:
-        """End an upload; one that is removed already is no error. Raises UploadNotFound, and UploadConflict where a
+        """Ends an upload; one that is removed already is no error. Raises UploadNotFound, and UploadConflict where a
         message may name it."""
         found = await self._records.look(topic, upload)
         removed = await self._records.change(topic, upload, plan.removed, found)
@@ -184,8 +185,8 @@ class Uploads:
         await self._records.change(topic, upload, cleared, removed)
 
     async def claim(self, topic: Topic, upload: str, use: plan.Use = "published") -> Reference:
-        """Publish an upload: from here its object stays as long as its topic. Any number of messages may name it until
-        it expires. One that is only imported goes once it has expired, and its import is over.
+        """Publishes an upload: from now on its object stays as long as its topic. Any number of messages may name it
+        until it expires. An upload that is only imported is removed once it has expired and its import is over.
 
         Raises UploadNotFound, UploadExpired, UploadIncomplete, UploadMismatch.
         """
@@ -194,7 +195,7 @@ class Uploads:
         self._check_time(upload, record)
         if record.state not in (use, "published"):
             digest = await self._check.digest(upload, record)
-            if record.sha256 not in (None, digest):  # noted too: objects do not change, and nobody reads it again
+            if record.sha256 not in (None, digest):  # noted too: objects do not change, so it is not read again
                 await self._note(topic, upload, digest)
             check_digest(upload, record, digest)
             self._check_time(upload, record)
@@ -208,8 +209,8 @@ class Uploads:
         return Reference(self._store.uri(record.name), record.size, record.content_type, record.checked)
 
     async def remove_topic(self, topic: Topic) -> None:
-        """Remove all uploads and payloads of a topic that is being deleted, none of one of the same name that comes
-        after it. Repeatable."""
+        """Removes all uploads and payloads of a topic that is being deleted, and none of a later topic of the same
+        name. Repeatable."""
         await remove_topic(self._records, self._store, topic)
 
     async def _store_first(
@@ -226,7 +227,7 @@ class Uploads:
         return await self._note(topic, upload, digest)
 
     async def _note(self, topic: Topic, upload: str, digest: str) -> UploadRecord:
-        """The object has this digest. One that came after its upload was removed goes again."""
+        """Notes the object's digest. An object that came after its upload was removed is deleted again."""
         try:
             return (await self._records.change(topic, upload, partial(_checked, topic, upload, digest))).record
         except UploadNotFound:
@@ -237,9 +238,9 @@ class Uploads:
         found = await self.parts(topic, upload, record)
         missing = plan.missing_parts(record, found)
         if not missing:
-            with suppress(FileNotFoundError):  # they went meanwhile: into the object, or with the upload
+            with suppress(FileNotFoundError):  # the parts are gone: into the object, or with the upload
                 await self._store.end_parts(record.name, parts, found)
-        elif not await self._is_there(record):  # nor has another request just made the object of them
+        elif not await self._is_there(record):  # another request has not just made the object either
             detail = (
                 f"{len(missing)} of {plan.part_count(record)} parts are missing, or have another size than announced"
             )
