@@ -103,14 +103,11 @@ class LocalAppender:
 
     async def _alone(self, offset: asyncio.Future[int]) -> int:
         """Waits for a future for which nobody else waits: cheaper than a timeout and a shield."""
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, self._give_up, offset)
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, lambda: fail(offset, self._timed_out()))
         try:
             return await offset
         finally:
             timer.cancel()
-
-    def _give_up(self, offset: asyncio.Future[int]) -> None:
-        fail(offset, self._timed_out())
 
     def _timed_out(self) -> Unavailable:
         detail = f"not durable within publish_timeout_s={self._timeout_s:g}; whether it was taken is unknown"

@@ -5,7 +5,7 @@ commit (broker/publish/local_append). Slices for others' segments go to their ow
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, locate, split
-from seaweedq.broker.publish.local_append import LocalAppender
+from seaweedq.broker.publish.local_append import Begun, LocalAppender
 from seaweedq.broker.publish.remote_append import Failed, RemoteAppender, Results
-from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
@@ -100,29 +99,29 @@ class Publisher:
         count = batch.rows.num_rows
         if closed := [number for number in dict.fromkeys(s.segment for s in slices) if number not in topic.opened]:
             await asyncio.gather(*(self._ownership.open(topic, number) for number in closed))
-        opened = [topic.opened.get(one.segment) for one in slices]
-        mine = [(one, s) for one, s in zip(slices, opened, strict=True) if s and not s.takes_elsewhere]
-        begun = self._local.begin([(segment, one.part, one.encoded) for one, segment in mine], sequences)
-        here = [one for one, _ in mine]
+        opened = [(one, topic.opened.get(one.segment)) for one in slices]
+        here = [(one, segment) for one, segment in opened if segment and not segment.takes_elsewhere]
+        begun = self._local.begin([(segment, one.part, one.encoded) for one, segment in here], sequences)
+        ours = self._end(topic, batch, [one for one, _ in here], begun)
         if len(here) == len(slices):
-            return _published(count, self._locate(topic, batch, here, await self._local.end(begun)))
-        others = [one for one, s in zip(slices, opened, strict=True) if not s or s.takes_elsewhere]
-        ours, theirs = await asyncio.gather(
-            _caught(self._local.end(begun)), self._remote.append(topic, others, batch, sequences)
-        )
-        if isinstance(ours, Exception):
-            return _published(count, [*(Failed(one.indexes, ours) for one in here), *theirs])
-        return _published(count, [*self._locate(topic, batch, here, ours), *theirs])
+            return _published(count, await ours)
+        others = [one for one, segment in opened if not segment or segment.takes_elsewhere]
+        results = await asyncio.gather(ours, self._remote.append(topic, others, batch, sequences))
+        return _published(count, [*results[0], *results[1]])
 
     async def _split(self, topic: Topic, batch: Batch, sequences: Sequences | None) -> Prepared:
         routing = topic.routing or await self._ownership.routing(topic)
         return Prepared(routing, batch, await asyncio.to_thread(split, routing, batch), sequences)
 
-    def _locate(self, topic: Topic, batch: Batch, slices: Sequence[Slice], outcomes: list[Outcome]) -> Results:
+    async def _end(self, topic: Topic, batch: Batch, slices: Sequence[Slice], begun: Sequence[Begun]) -> Results:
+        """Waits for the slices of own segments, and says where they are, or why not."""
         found: Results = []
-        for one, outcome in zip(slices, outcomes, strict=True):
-            moved = outcome.segment != one.segment
-            found += locate(batch, one, outcome, self._ownership.record(topic, outcome.segment) if moved else None)
+        try:
+            for one, outcome in zip(slices, await self._local.end(begun), strict=True):
+                moved = outcome.segment != one.segment
+                found += locate(batch, one, outcome, self._ownership.record(topic, outcome.segment) if moved else None)
+        except Exception as error:
+            return [Failed(one.indexes, error) for one in slices]
         return found
 
     def _draw(self) -> int:
@@ -139,13 +138,6 @@ def _hashes(rows: pa.RecordBatch, producer: Producer | None, drawn: int) -> Hash
     keys = rows.column(at) if at >= 0 else None
     name, first = (producer.id, producer.sequence) if producer else (None, None)
     return hash_rows(keys, rows.num_rows, name, first, drawn)
-
-
-async def _caught(work: Awaitable[list[Outcome]]) -> list[Outcome] | Exception:
-    try:
-        return await work
-    except Exception as error:
-        return error
 
 
 def _published(count: int, results: Results) -> Published:

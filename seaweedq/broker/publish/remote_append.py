@@ -160,8 +160,9 @@ class RemoteAppender:
             routing = await self._ownership.routing(topic)
             again = await asyncio.to_thread(split_again, routing, batch, bounced)
             whole = [is_whole(routing, batch, one) for one in again]
-            torn = [Failed(one.indexes, _torn()) for one, good in zip(again, whole, strict=True) if not good]
-            return list(compress(again, whole)), torn
+            torn = Unavailable("other rows of this request failed for the same key range; retry the whole request")
+            failed = [Failed(one.indexes, torn) for one, good in zip(again, whole, strict=True) if not good]
+            return list(compress(again, whole)), failed
 
         try:
             return await deadline.retry(split_once, on=Unavailable, pause_s=PAUSE_S)
@@ -196,10 +197,6 @@ class RemoteAppender:
     def _is_sealed(self, topic: Topic, segment: int) -> bool:
         record = self._ownership.record(topic, segment)
         return record is not None and record.state == "sealed"
-
-
-def _torn() -> Unavailable:
-    return Unavailable("other rows of this request failed for the same key range; retry the whole request")
 
 
 def _answer(waiting: Sequence[Gathered], result: Appended | Failed) -> None:
