@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from seaweedq.errors import DataFolderInUse, JournalUnavailable
+from seaweedq.errors import DataFolderInUse, JournalDamaged, JournalUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_reader import read_journal, remove_journal
 from seaweedq.journal.folder_lock import FolderLock
@@ -65,6 +65,7 @@ class DeadFileJournal:
         self._disk = disk
         self._lock = lock
         self._worker = disk.worker()
+        self._closed = False
 
     async def fence(self) -> None:
         if self._lock:
@@ -72,17 +73,24 @@ class DeadFileJournal:
 
     async def commits(self) -> AsyncGenerator[Commit, None]:
         reading = read_journal(self._folder, self._disk)
-        while found := await self._run(lambda: _some(reading)):
+        while True:
+            found, error = await self._run(lambda: _some(reading))
             for commit in found:
                 yield commit
+            if error:
+                raise error
+            if not found:
+                break
 
     async def remove(self) -> None:
         await self._run(lambda: remove_journal(self._folder, self._disk))
 
     async def close(self) -> None:
-        if self._lock:
-            await self._run(self._lock.release)
-        self._worker.shutdown(wait=False)
+        if not self._closed:
+            self._closed = True
+            if self._lock:
+                await self._run(self._lock.release)
+            self._worker.shutdown(wait=False)
 
     async def _run(self, work: Callable[[], T]) -> T:
         try:
@@ -91,13 +99,16 @@ class DeadFileJournal:
             raise JournalUnavailable(f"the journal in {self._folder} cannot be read or removed: {error}") from error
 
 
-def _some(reading: Iterator[Commit]) -> list[Commit]:
-    """Returns the next commits, of READ_BYTES or a little more; none at the end."""
+def _some(reading: Iterator[Commit]) -> tuple[list[Commit], Exception | None]:
+    """Returns the next commits, of READ_BYTES or a little more, none at the end; and the damage behind them, if any."""
     found: list[Commit] = []
     size = 0
-    for commit in reading:
-        found.append(commit)
-        size += commit.size_bytes
-        if size >= READ_BYTES:
-            break
-    return found
+    try:
+        for commit in reading:
+            found.append(commit)
+            size += commit.size_bytes
+            if size >= READ_BYTES:
+                break
+    except JournalDamaged as error:
+        return found, error
+    return found, None

@@ -1,4 +1,4 @@
-"""What every journal promises: run over the twin in memory, the one in files and the one in objects."""
+"""What every journal promises its broker: run over the twin in memory, the one in files and the one in objects."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -6,44 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.clock import SystemClock
 from seaweedq.errors import JournalUnavailable
-from seaweedq.journal.disk import Disk
-from seaweedq.journal.file_journal import FileJournal
-from seaweedq.journal.file_reader import read_journal
 from seaweedq.journal.interface import Journal
 from seaweedq.journal.memory_journal import MemoryJournal
-from seaweedq.journal.object_journal import ObjectJournal, Pace
-from seaweedq.journal.object_listing import list_slots
-from seaweedq.journal.object_recovery import read_slots
 from seaweedq.segments.commits import Commit
-from seaweedq.storage.memory import MemoryStore
-from tests.support.journal.sim_disk import CountedIds, acks
+from seaweedq.segments.frames import Frame, FrameKind
+from tests.support.journal.backends import BACKENDS
+from tests.support.journal.sim_disk import acks
 
 Held = Callable[[], Awaitable[list[Commit]]]
 
 
-async def in_objects(store: MemoryStore) -> list[Commit]:
-    """What is there once the deletions under way are done: nothing in a memory store takes longer."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-    return [c for n in await list_slots(store, "b") async for c in read_slots(store, "b", range(n, n + 1))]
-
-
-@pytest.fixture(params=["memory", "file", "object", "object, one at a time"])
+@pytest.fixture(params=BACKENDS)
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Journal, Held]]:
-    journal: Journal
-    if request.param == "memory":
-        memory = journal = MemoryJournal()
-        yield memory, lambda: asyncio.sleep(0, list(memory.commits))
-    elif request.param == "file":
-        journal = FileJournal(tmp_path / "journal", Disk(), CountedIds(), 1000)
-        yield journal, lambda: asyncio.sleep(0, list(read_journal(tmp_path / "journal", Disk())))
-    else:
-        store, window = MemoryStore(), 1 if request.param.endswith("time") else 4
-        journal = ObjectJournal(store, "b", SystemClock(), CountedIds(), Pace(window))
-        yield journal, lambda: in_objects(store)
+    backend = BACKENDS[request.param](request, tmp_path)
+    journal = backend.create()
+    yield journal, backend.held
     await journal.close()
+    await backend.close()
 
 
 async def test_commits_are_numbered_from_zero_and_kept_in_order(opened: tuple[Journal, Held]) -> None:
@@ -127,6 +107,15 @@ async def test_a_journal_that_is_not_closed_is_not_removed(opened: tuple[Journal
     journal, _ = opened
     with pytest.raises(AssertionError):
         await journal.remove()
+
+
+async def test_frames_that_no_reader_could_trust_are_not_written(opened: tuple[Journal, Held]) -> None:
+    journal, held = opened
+    for kind, count in ((FrameKind.ROWS, 0), (FrameKind.ACKS, 1)):
+        with pytest.raises(AssertionError, match="rows have a count"):
+            await journal.append([Frame(kind, "t", 0, 0, count, 0, 0, (), 0, b"x")])
+    assert await journal.append(acks(b"a")) == 0
+    assert len(await held()) == 1
 
 
 async def test_the_twins_hook_decides_the_fate_of_a_commit() -> None:

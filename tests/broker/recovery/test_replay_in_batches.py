@@ -1,0 +1,138 @@
+"""A replay in batches: the same chains and cursors however small the batches are, and never more than one in memory."""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import msgspec
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.recovery import replay
+from seaweedq.broker.recovery.replay import Replay
+from seaweedq.broker.subscriptions.subscription import Acks
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.coordination import keys
+from seaweedq.errors import JournalDamaged
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.commits import Commit
+from seaweedq.segments.frames import Frame, FrameKind
+from seaweedq.segments.layout import mask_of
+from seaweedq.segments.rows import Single, rows_of_singles
+from tests.support.brokers.in_process import make_topic, running, subscribe
+
+SEGMENTS = 3
+COMMITS = 30
+
+
+def rows(topic: Topic, segment: int, first: int, text: str = "1") -> Frame:
+    batch = rows_of_singles([Single("k", text.encode(), None, 1, None)], topic.layout)
+    payload: Any = array("B", batch.serialize().to_pybytes())  # bytes that a weak reference can point to
+    return Frame(FrameKind.ROWS, topic.name, segment, first, 1, mask_of(batch), 0, (), 1, payload)
+
+
+def acks(topic: Topic, segment: int, epoch: int, offset: int) -> Frame:
+    payload = msgspec.msgpack.encode(Acks("s", topic.record.incarnation, epoch, ((offset, offset + 1),)))
+    return Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), 1, payload)
+
+
+async def stream(commits: list[Commit]) -> AsyncIterator[Commit]:
+    for commit in commits:
+        yield commit
+
+
+def replay_of(broker: Broker) -> Replay:
+    return Replay(broker.core.catalog, broker.environment.coordination, broker.environment.store, broker.joined.entries)
+
+
+async def subscribed(broker: Broker) -> tuple[Topic, int]:
+    """A topic, and the epoch of its subscription."""
+    topic = await make_topic(broker, "t", SEGMENTS)
+    await subscribe(broker, topic)
+    record = await broker.environment.coordination.get(keys.SUBSCRIPTIONS.key("t", topic.record.incarnation, "s"))
+    assert record is not None
+    return topic, keys.SUBSCRIPTIONS.decode(record.value).epoch
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 3_000, 1 << 30])
+async def test_chains_and_cursors_are_the_same_however_small_the_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_bytes: int
+) -> None:
+    monkeypatch.setattr(replay, "BATCH_BYTES", batch_bytes)
+    async with running(tmp_path) as broker:
+        topic, epoch = await subscribed(broker)
+        commits = [
+            Commit(
+                3 * n,  # an object journal leaves gaps
+                (
+                    *(rows(topic, segment, n) for segment in range(SEGMENTS)),
+                    acks(topic, 0, epoch, n),
+                    acks(topic, 1, epoch - 1, n),
+                    *([acks(topic, 2, epoch, n)] if n % 2 else []),
+                ),
+            )
+            for n in range(COMMITS)
+        ]
+        for appended in (COMMITS * SEGMENTS, 0):  # a second replay finds everything done
+            done = await replay_of(broker).replay(broker.id, stream(commits))
+            assert (done.segments, done.rows, done.acks) == (SEGMENTS, appended, COMMITS * 5 // 2)
+        for segment in range(SEGMENTS):
+            chain = Chain(broker.environment.store, "t", segment)
+            await chain.open()
+            assert chain.end == COMMITS
+            if batch_bytes == 1:
+                assert chain.next.sequence >= COMMITS, "each frame is an entry"
+        found = {}
+        for segment in range(SEGMENTS):
+            entry = await broker.environment.coordination.get(
+                keys.CURSORS.key("t", topic.record.incarnation, "s", segment)
+            )
+            found[segment] = keys.CURSORS.decode(entry.value) if entry else None
+        assert found[0] is not None
+        assert (found[0].acked_to, found[0].acked) == (COMMITS, ())
+        assert found[1] is None or found[1].acked_to == 0, "acks of another epoch do not count"
+        assert found[2] is not None
+        assert found[2].acked == tuple((n, n + 1) for n in range(1, COMMITS, 2))
+
+
+async def test_memory_holds_one_batch_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        size = len(rows(topic, 0, 0, "x" * 2_000).payload) + replay.FRAME_BYTES
+        monkeypatch.setattr(replay, "BATCH_BYTES", 4 * size)
+        made: list[ref[Any]] = []
+        most = 0
+
+        async def large() -> AsyncIterator[Commit]:
+            nonlocal most
+            for number in range(40):
+                frame = rows(topic, 0, number, "x" * 2_000)
+                made.append(ref(frame.payload))
+                await asyncio.sleep(0.005)  # the thread that made an entry lets go of it a little later
+                most = max(most, sum(each() is not None for each in made))
+                yield Commit(number, (frame,))
+                del frame
+
+        done = await replay_of(broker).replay(broker.id, large())
+        assert done.rows == 40
+        assert most <= 6, "a batch, and what comes next"
+
+
+async def test_commits_out_of_order_are_damage(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        commits = [Commit(1, (rows(topic, 0, 0),)), Commit(1, (rows(topic, 0, 1),))]
+        with pytest.raises(JournalDamaged, match="commit 1 follows commit 1"):
+            await replay_of(broker).replay(broker.id, stream(commits))
+
+
+async def test_a_frame_with_other_rows_than_it_says_is_damage(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        one = rows(topic, 0, 0)
+        wrong = Frame(one.kind, "t", 0, 0, 2, one.columns, 0, (), 1, one.payload)
+        with pytest.raises(JournalDamaged, match="says 2 rows and holds 1"):
+            await replay_of(broker).replay(broker.id, stream([Commit(0, (wrong,))]))

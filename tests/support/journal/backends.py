@@ -1,0 +1,232 @@
+"""The backends of journals that the contracts run over: a broker's process, and others that recover what it left.
+
+A new backend joins by a line in BACKENDS.
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq.clock import SystemClock
+from seaweedq.coordination.records import JournalRecord
+from seaweedq.errors import StoreUnavailable
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.file_backend import FileJournals
+from seaweedq.journal.file_reader import file_path, journal_files, read_journal
+from seaweedq.journal.home_folder import HomeFolder
+from seaweedq.journal.interface import DeadJournal, Journal, Journals
+from seaweedq.journal.memory_journal import MemoryJournal, MemoryJournals
+from seaweedq.journal.object_backend import ObjectJournals
+from seaweedq.journal.object_format import SlotHeader, SlotKind, encode_slot, slot_name
+from seaweedq.journal.object_journal import Pace
+from seaweedq.journal.object_listing import list_slots
+from seaweedq.journal.object_recovery import read_slots
+from seaweedq.segments.commits import Commit
+from seaweedq.storage.memory import MemoryStore
+from tests.support.fixtures.services import s3_store
+from tests.support.journal.sim_disk import CountedIds, acks
+
+BROKER = "b"
+FILE_BYTES = 1_000
+
+
+class FailingDisk(Disk):
+    """A disk that refuses the next removals but for the first `allowed`."""
+
+    allowed: int | None = None
+
+    def remove(self, path: Path) -> None:
+        if self.allowed is not None:
+            if not self.allowed:
+                raise OSError("as told")
+            self.allowed -= 1
+        super().remove(path)
+
+
+class Backend(ABC):
+    """One kind of journals over several processes, each with a home folder of its own."""
+
+    pause_s = 0.001  # between appends that a fence can overtake
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path) -> None:
+        self.folder = folder
+        self.ids = CountedIds()
+        self.disk = FailingDisk()
+        self._homes: list[HomeFolder] = []
+        self.setup(request)
+        self.home = self.new_home()  # of the broker that writes
+        self.writer = self.journals(self.home)
+        self.record: JournalRecord = self.writer.describe(BROKER)
+
+    def new_home(self) -> HomeFolder:
+        """The home folder of one more process, locked."""
+        home = HomeFolder(self.folder / str(len(self._homes)), self.disk, self.ids)
+        home.lock()
+        self._homes.append(home)
+        return home
+
+    def create(self) -> Journal:
+        """The journal of the broker that writes."""
+        return self.writer.create(BROKER)
+
+    def open_dead(self) -> DeadJournal:
+        """The broker's journal as one more process sees it."""
+        return self.journals(self.new_home()).open_dead(BROKER, self.record)
+
+    def die(self) -> None:
+        """End the broker's process: its lock goes with it."""
+        self.home.release()
+
+    async def close(self) -> None:
+        """Give everything back."""
+        for home in self._homes:
+            home.release()
+
+    @abstractmethod
+    def setup(self, request: pytest.FixtureRequest) -> None:
+        """Make what the processes share."""
+
+    @abstractmethod
+    def journals(self, home: HomeFolder) -> Journals:
+        """The backend as the process of that home folder sees it."""
+
+    @abstractmethod
+    async def held(self) -> list[Commit]:
+        """What is stored now, without a fence."""
+
+    @abstractmethod
+    async def tear(self) -> None:
+        """Leave of the last commit what a crash amid an append may leave."""
+
+    @abstractmethod
+    async def damage(self, number: int) -> None:
+        """Spoil a durable commit that is not the last one."""
+
+    @abstractmethod
+    def refuse_removals(self, after: int | None) -> None:
+        """Let all removals fail but for the first ones; None: no more."""
+
+
+class InMemory(Backend):
+    def setup(self, request: pytest.FixtureRequest) -> None:
+        self.shared: dict[str, MemoryJournal] = {}
+
+    def journals(self, home: HomeFolder) -> Journals:
+        return MemoryJournals(self.shared, home.id)
+
+    async def held(self) -> list[Commit]:
+        return list(self.shared[BROKER].commits)
+
+    async def tear(self) -> None:
+        self.shared[BROKER].commits.pop()
+
+    async def damage(self, number: int) -> None:
+        pytest.skip("memory is not damaged")
+
+    def refuse_removals(self, after: int | None) -> None:
+        pytest.skip("memory goes at once")
+
+
+class InFiles(Backend):
+    def setup(self, request: pytest.FixtureRequest) -> None:
+        pass
+
+    def journals(self, home: HomeFolder) -> Journals:
+        return FileJournals(home, self.disk, self.ids, FILE_BYTES)
+
+    @property
+    def journal_folder(self) -> Path:
+        return self.home.path / "journals" / BROKER
+
+    async def held(self) -> list[Commit]:
+        return list(read_journal(self.journal_folder, self.disk))
+
+    async def tear(self) -> None:
+        folder = self.journal_folder
+        path = file_path(folder, journal_files(folder, self.disk)[-1])
+        data = path.read_bytes().rstrip(b"\0")  # zeros may follow
+        path.write_bytes(data[:-3])
+
+    async def damage(self, number: int) -> None:
+        path = file_path(self.journal_folder, 0)
+        data = bytearray(path.read_bytes())
+        data[data.index(b"%d:xx" % number)] ^= 1
+        path.write_bytes(data)
+
+    def refuse_removals(self, after: int | None) -> None:
+        self.disk.allowed = after
+
+
+class InObjects(Backend):
+    window = 4
+    settles_s = 0.0  # nothing of a memory store takes longer
+
+    def setup(self, request: pytest.FixtureRequest) -> None:
+        self.store: Any = MemoryStore()
+
+    def journals(self, home: HomeFolder) -> Journals:
+        return ObjectJournals(home, self.store, SystemClock(), self.ids, Pace(self.window))
+
+    async def held(self) -> list[Commit]:
+        """What is there once the deletions under way are done."""
+        for _ in range(50):
+            await asyncio.sleep(self.settles_s / 50)
+        numbers = await list_slots(self.store, BROKER)
+        return [c for n in numbers async for c in read_slots(self.store, BROKER, range(n, n + 1))]
+
+    async def tear(self) -> None:
+        """Slots end in any order: what lies behind a gap was not acknowledged."""
+        last = (await list_slots(self.store, BROKER))[-1]
+        await self.store.delete(slot_name(BROKER, last))
+        later = SlotHeader(SlotKind.DATA, BROKER, last + 1, self.ids.nonce(), 0)
+        assert await self.store.create(slot_name(BROKER, last + 1), encode_slot(later, acks(b"later")))
+
+    async def damage(self, number: int) -> None:
+        name = slot_name(BROKER, number)
+        data = bytearray(await self.store.read(name, 0, 1 << 20))
+        data[-1] ^= 1
+        await self.store.delete(name)
+        await self.store.create(name, bytes(data))
+
+    def refuse_removals(self, after: int | None) -> None:
+        left = [after or 0]
+
+        def refuse(moment: str, name: str) -> None:
+            if moment == "before delete":
+                if not left[0]:
+                    raise StoreUnavailable("as told")
+                left[0] -= 1
+
+        self.store.faults = refuse if after is not None else lambda moment, name: None
+
+
+class OneAtATime(InObjects):
+    window = 1
+
+
+class InS3(InObjects):
+    settles_s = 0.2
+    pause_s = 0.3
+
+    def setup(self, request: pytest.FixtureRequest) -> None:
+        self.store = s3_store(request, "moto_server")
+
+    async def close(self) -> None:
+        await super().close()
+        await self.store.close()
+
+    def refuse_removals(self, after: int | None) -> None:
+        pytest.skip("S3 cannot be told to fail")
+
+
+BACKENDS: dict[str, Callable[[pytest.FixtureRequest, Path], Backend]] = {
+    "memory": InMemory,
+    "file": InFiles,
+    "object": InObjects,
+    "object, one at a time": OneAtATime,
+    "object on S3": InS3,
+}
