@@ -1,65 +1,63 @@
 """The ASGI application: hot routes ahead of FastAPI, everything else through it, all of them in one OpenAPI document.
 
 Publish, pull and ack are matched by hand in `__call__` and run as plain ASGI, which is several times faster than a
-FastAPI function; they are declared as routes too, so that OpenAPI shows them.
+FastAPI function. Only this module knows the broker: it takes the services out of it, and gives each route those that
+the route uses.
 """
 
 import asyncio
-from collections.abc import Awaitable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from fastapi import FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, send
-from seaweedq.api.asgi.openapi import NAME_SCHEMA, described, schemas
-from seaweedq.api.asgi.parameters import MAX_NUMBER
-from seaweedq.api.asgi.problems import Insides, Problem, problem, unexpected
-from seaweedq.api.internal import server as internal
+from seaweedq.api.asgi.openapi import document_of
+from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
+from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.asgi.services import provide
+from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, TopicCalls
+from seaweedq.api.internal.peer_secret import PeerSecret
+from seaweedq.api.internal.proxy import Proxy
+from seaweedq.api.internal.server import PREFIX, Call, InternalServer
 from seaweedq.api.routes import (
+    ahead,
     cluster,
+    fetch,
     imports,
+    metrics,
     payloads,
-    publish,
+    segment_changes,
     segment_map,
     subscriptions,
     topics,
     upload_content,
     uploads,
 )
-from seaweedq.api.routes import (
-    fetch as segments,
-)
-from seaweedq.api.routes import (
-    pull_ack as deliver,
-)
-from seaweedq.api.routes import (
-    segment_changes as reshape,
-)
-from seaweedq.api.routes.upload_content import Body
+from seaweedq.api.routes.cluster import ClusterServices
+from seaweedq.api.routes.fetch import FetchServices
+from seaweedq.api.routes.imports import ImportServices
+from seaweedq.api.routes.payloads import PayloadServices
+from seaweedq.api.routes.publish import Publish
+from seaweedq.api.routes.pull_ack import PullAndAck
+from seaweedq.api.routes.segment_changes import ChangeServices
+from seaweedq.api.routes.segment_map import SegmentMapServices
+from seaweedq.api.routes.subscriptions import SubscriptionServices
+from seaweedq.api.routes.topics import TopicServices
+from seaweedq.api.routes.upload_content import StreamedBody, UploadContent
+from seaweedq.api.routes.uploads import UploadServices
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
 
-MESSAGES = "/v1/topics/{topic}/messages"
-PULL = "/v1/topics/{topic}/subscriptions/{subscription}/pull"
-ACK = "/v1/topics/{topic}/subscriptions/{subscription}/ack"
-CONTENT = uploads.ONE + "/content"
-
-PATH_PARAMETERS = {
-    "topic": (NAME_SCHEMA, "flights"),
-    "subscription": (NAME_SCHEMA, "billing"),
-    "upload": (NAME_SCHEMA, "20260131-0-5f2b8a6c"),
-    "segment": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 0),
-    "offset": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 17),
-}
-
 Work = Awaitable[Answer]
+T = TypeVar("T")
+A = TypeVar("A", Answer, Answer | None)
 
 
 class Application:
@@ -67,11 +65,17 @@ class Application:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._insides = Insides(broker.environment.clock)
-        self.fastapi = _fastapi(broker, self._insides)
+        self._readiness = broker.readiness
+        environment = broker.environment
+        self._inside = InsideLog(environment.clock)
+        self._reader = RequestReader(environment.settings, broker.core.budget, environment.clock)
+        self._secret = PeerSecret(environment.secret)
+        self._internal = InternalServer(self._secret, self._readiness, self._reader, self._calls)
+        self._groups: dict[type, Any] = {}
+        self.fastapi = self._make_fastapi()
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
-        """Hot routes here, the rest in FastAPI. Who is still waiting when the serving ends gets 503."""
+        """Answers hot routes here, the others in FastAPI. Requests that still wait at shutdown get 503."""
         begun = False
 
         async def noted(message: MutableMapping[str, Any]) -> None:
@@ -81,51 +85,141 @@ class Application:
 
         try:
             await self._serve(scope, receive, noted)
-        except asyncio.CancelledError:  # uvicorn breaks off what still runs, and would answer with a bare 500
-            if not self._broker.readiness.stopping:
+        except asyncio.CancelledError:  # uvicorn cancels the requests that still run, and would answer a bare 500
+            if not self._readiness.stopping:
                 raise
             if not begun:
-                status, headers, content = problem(NotReady("the broker is stopping; what became of this is unknown"))
+                error = NotReady("the broker is stopping; whether the request has taken effect is unknown")
+                status, headers, content = problem(error)
                 await send(Answer(status, content, headers), out)
 
+    def service(self, group: type[T]) -> T:
+        """Returns a group of services, or a route. Raises NotReady where the broker may not answer."""
+        self._readiness.check_ready()
+        return cast(T, self._made()[group])
+
+    def metrics(self) -> bytes:
+        """Returns the metrics of Prometheus, which are few before the broker is ready."""
+        sources = _metric_sources(self._broker) if self._readiness.ready else ()
+        return metrics.render(self._readiness.can_take_work, sources)
+
     async def _serve(self, scope: Scope, receive: Receive, out: Send) -> None:
-        if self._broker.readiness.draining and scope["type"] == "http":
+        if self._readiness.draining and scope["type"] == "http":
             out = _last_answer(out)
         work: Work | None = None
-        if scope["type"] == "http" and scope["path"].startswith(internal.PREFIX):
-            work = internal.answer(self._broker, scope, receive)
+        if scope["type"] == "http" and scope["path"].startswith(PREFIX):
+            work = self._internal.answer(scope, receive)
         elif scope["type"] == "http" and scope["method"] == "POST":
             work = self._hot(scope, receive)
-        elif scope["type"] == "http" and (streamed := self._streamed(scope, body := Body(scope, receive), out)):
-            if answer := await answered(streamed, self._insides):
+        elif scope["type"] == "http" and (streamed := self._streamed(scope, body := StreamedBody(scope, receive), out)):
+            if answer := await answered(streamed, self._inside):
                 await send(answer, out if await body.drained() else _last_answer(out))
             return
         if work is None:
             with suppress(Exception):  # answered and logged; starlette raises it once more
                 await self.fastapi(scope, receive, out)
-        elif answer := await answered(work, self._insides):
+        elif answer := await answered(work, self._inside):
             await send(answer, out)
 
     def _hot(self, scope: Scope, receive: Receive) -> Work | None:
         match scope["path"].split("/"):
             case ["", "v1", "topics", topic, "messages"]:
-                return publish.publish(self._broker, scope, receive, topic)
+                return self._call(Publish, Publish.publish, scope, receive, topic)
             case ["", "v1", "topics", topic, "subscriptions", name, "pull"]:
-                return deliver.pull(self._broker, scope, receive, topic, name)
+                return self._call(PullAndAck, PullAndAck.pull, scope, receive, topic, name)
             case ["", "v1", "topics", topic, "subscriptions", name, "ack"]:
-                return deliver.ack(self._broker, scope, receive, topic, name)
+                return self._call(PullAndAck, PullAndAck.ack, scope, receive, topic, name)
         return None
 
-    def _streamed(self, scope: Scope, body: Body, out: Send) -> Awaitable[Answer | None] | None:
-        """What takes or sends bytes as they come; None as an answer: it was sent."""
+    def _streamed(self, scope: Scope, body: StreamedBody, out: Send) -> Awaitable[Answer | None] | None:
+        """Returns the work of a route that receives or sends bytes as they come; its answer is None once it is sent."""
         match scope["path"].split("/"):
             case ["", "v1", "topics", topic, "uploads", upload, "content"] if scope["method"] in upload_content.METHODS:
-                return upload_content.serve(self._broker, scope, body, out, topic, upload)
+                return self._call(UploadContent, UploadContent.serve, scope, body, out, topic, upload)
         return None
+
+    async def _call(self, group: type[T], route: Callable[..., Awaitable[A]], *arguments: Any) -> A:
+        return await route(self.service(group), *arguments)
+
+    def _made(self) -> dict[type, Any]:
+        """Returns the groups of services by type; they are made once, as soon as the broker is ready."""
+        if not self._groups:
+            proxy = Proxy(self._broker.environment.peers, self._secret)
+            self._groups = {type(group): group for group in _groups(self._broker, self._reader, proxy)}
+        return self._groups
+
+    def _calls(self) -> dict[str, Call]:
+        groups = self._made()
+        calls: dict[str, Call] = {}
+        for kind in (BrokerCalls, TopicCalls, SegmentCalls):
+            calls |= groups[kind].by_name()
+        return calls
+
+    def _make_fastapi(self) -> FastAPI:
+        app = FastAPIOffline(
+            title="seaweedq",
+            summary="A message queue whose storage is a directory of Parquet files.",
+            version=version("seaweedq"),
+            redoc_url=None,
+            redirect_slashes=False,
+            exception_handlers=_handlers(self._inside),
+        )
+        app.state.readiness, app.state.metrics = self._readiness, self.metrics
+        provide(app, self.service)
+        ahead.declare(app)
+        for routes in (
+            topics,
+            imports,
+            segment_map,
+            fetch,
+            payloads,
+            segment_changes,
+            subscriptions,
+            uploads,
+            cluster,
+        ):
+            app.include_router(routes.router)
+        app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
+        return app
+
+
+def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any]:
+    """Yields the routes' groups of services, taken out of a broker that is ready."""
+    core, joined, serving, environment = broker.core, broker.joined, broker.serving, broker.environment
+    catalog, budget, uploads_, payloads_ = core.catalog, core.budget, joined.uploads, serving.payloads
+    publishing, subscribing, positions = serving.publishing, serving.subscribing, serving.reading.positions
+    dispatcher, clock = subscribing.dispatcher, environment.clock
+    calls = BrokerCalls(publishing.receiver, serving.loads, budget, serving.log)
+    yield calls
+    yield TopicCalls(catalog, positions, serving.closing, serving.reshaping.mover)
+    yield SegmentCalls(catalog, serving.reading.server)
+    yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
+    yield PullAndAck(catalog, dispatcher, subscribing.finder, proxy, payloads_, reader)
+    yield UploadContent(catalog, uploads_, environment.store, reader)
+    yield FetchServices(catalog, serving.reading.finder, proxy, serving.reading.fetcher, payloads_, clock)
+    yield PayloadServices(catalog, payloads_, reader)
+    yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader)
+    yield SegmentMapServices(catalog, positions, core.roster)
+    yield ChangeServices(catalog, core.roster, serving.changes, reader)
+    yield SubscriptionServices(catalog, subscribing.admin, dispatcher, subscribing.finder, proxy, reader)
+    yield ImportServices(catalog, serving.imports, reader)
+    yield UploadServices(catalog, joined.topics, uploads_, reader)
+    store_url, peers = environment.settings.store_path, environment.peers
+    yield ClusterServices(joined.cluster, store_url, joined.view, joined.election, peers, calls.status)
+
+
+def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
+    joined, serving = broker.joined, broker.serving
+    return (
+        metrics.LogMetrics(serving.log, broker.core.budget, broker.environment.store),
+        metrics.ClusterMetrics(joined.view, joined.election),
+        metrics.LoadMetrics(serving.loads, serving.leading.autoscaler, joined.election),
+        metrics.ReshapeMetrics(serving.reshaping.reshaper),
+    )
 
 
 def _last_answer(out: Send) -> Send:
-    """The last one on its connection, so that the client turns to another broker."""
+    """Makes the answer the last one on its connection, so that the client turns to another broker."""
 
     async def closing(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
@@ -135,12 +229,12 @@ def _last_answer(out: Send) -> Send:
     return closing
 
 
-async def answered(work: Awaitable[Answer | None], insides: Insides) -> Answer | None:
-    """The answer, or the problem that came of it; None where nobody is left to answer."""
+async def answered(work: Awaitable[Answer | None], inside: InsideLog) -> Answer | None:
+    """Returns the answer, or the problem in its place; None where nobody is left to answer."""
     try:
         return await work
     except SeaweedqError as error:
-        insides.note(error)
+        inside.note(error)
         status, headers, content = problem(error)
     except ClientGone:
         return None
@@ -149,91 +243,10 @@ async def answered(work: Awaitable[Answer | None], insides: Insides) -> Answer |
     return Answer(status, content, headers)
 
 
-def _fastapi(broker: Broker, insides: Insides) -> FastAPI:
-    app = FastAPIOffline(
-        title="seaweedq",
-        summary="A message queue whose storage is a directory of Parquet files.",
-        version=version("seaweedq"),
-        redoc_url=None,
-        redirect_slashes=False,
-        exception_handlers=_handlers(insides),
-    )
-    app.state.broker = broker
-    _declare_hot(app, broker)
-    for part in (topics, imports, segment_map, segments, payloads, reshape, subscriptions, uploads, cluster):
-        app.include_router(part.router)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
-    return app
-
-
-def _declare_hot(app: FastAPI, broker: Broker) -> None:
-    async def messages(request: Request, topic: str) -> Response:
-        return await _through(publish.publish(broker, request.scope, request.receive, topic))
-
-    async def pull(request: Request, topic: str, subscription: str) -> Response:
-        return await _through(deliver.pull(broker, request.scope, request.receive, topic, subscription))
-
-    async def ack(request: Request, topic: str, subscription: str) -> Response:
-        return await _through(deliver.ack(broker, request.scope, request.receive, topic, subscription))
-
-    refuses = (400, 404, 408, 409, 413, 415)
-    pulls = described(
-        deliver.PullRequest,
-        {200: deliver.PullAnswer},
-        refuses,
-        example={"max_messages": 100, "wait_s": 0.1},
-        shows={"messages": [{**segments.EXAMPLE, "attempt": 1}]},
-    )
-    acks = described(
-        deliver.AckRequest,
-        {200: deliver.AckAnswer},
-        refuses,
-        example={"ids": ["0-17", "0-18"]},
-        shows={"acked": 1, "unknown": ["0-18"]},
-        required=True,
-    )
-    _declare_content(app)
-    publishes = described(
-        publish.TAKES,
-        {200: publish.PublishAnswer},
-        (*refuses, 410),
-        publish.PARAMETERS,
-        shows={"count": 1, "segments": [{"segment": 0, "first_offset": 17, "count": 1}], "ids": ["0-17"]},
-        required=True,
-    )
-    app.add_api_route(
-        MESSAGES, messages, methods=["POST"], tags=["publish"], description=publish.publish.__doc__, **publishes
-    )
-    app.add_api_route(PULL, pull, methods=["POST"], tags=["subscriptions"], description=deliver.pull.__doc__, **pulls)
-    app.add_api_route(ACK, ack, methods=["POST"], tags=["subscriptions"], description=deliver.ack.__doc__, **acks)
-
-
-def _declare_content(app: FastAPI) -> None:
-    async def content(request: Request) -> Response:
-        raise RouteNotFound("answered ahead of FastAPI")
-
-    octets = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-    signed = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("expires", "token")]
-    shown = {"upload_id": uploads.SHOWN["upload_id"], "size": 73400320, "sha256": uploads.SHOWN["sha256"]}
-    puts = described(octets, {201: upload_content.Received}, upload_content.PUT_REFUSES, signed, shows=shown)
-    gets = described(None, {200: octets, 206: octets}, upload_content.GET_REFUSES, signed)
-    for method, status, work, options in (
-        ("PUT", 201, upload_content.put, puts),
-        ("GET", 200, upload_content.get, gets),
-    ):
-        told = {"description": work.__doc__, "status_code": status, **options}
-        app.add_api_route(CONTENT, content, methods=[method], tags=["uploads"], **told)
-
-
-async def _through(work: Work) -> Response:
-    answer = await work
-    return Response(bytes(answer.body), answer.status, dict(answer.headers))
-
-
-def _handlers(insides: Insides) -> dict[Any, ExceptionHandler]:
+def _handlers(inside: InsideLog) -> dict[Any, ExceptionHandler]:
     async def known(request: Request, error: Exception) -> Response:
         assert isinstance(error, SeaweedqError)
-        insides.note(error)
+        inside.note(error)
         return _response(problem(error))
 
     async def routing(request: Request, error: Exception) -> Response:
@@ -245,7 +258,7 @@ def _handlers(insides: Insides) -> dict[Any, ExceptionHandler]:
             answer = problem(MethodNotAllowed(f"{method} is not allowed on {path}, only {names}", allowed=allowed))
             answer[1]["allow"] = names
             return _response(answer)
-        return _response(problem(RouteNotFound(f"there is nothing at {method} {path}; see /docs")))
+        return _response(problem(RouteNotFound(f"there is no route {method} {path}; see /docs")))
 
     async def gone(request: Request, error: Exception) -> Response:
         return Response(status_code=499)
@@ -257,7 +270,7 @@ def _handlers(insides: Insides) -> dict[Any, ExceptionHandler]:
 
 
 def _methods(request: Request) -> list[str]:
-    """What the path takes, over all of its routes: starlette names the methods of the first one alone."""
+    """Returns the methods of all routes of a path: starlette names those of the first route alone."""
     paths: dict[str, Any] = request.app.openapi()["paths"]
     return sorted(
         method.upper()
@@ -270,22 +283,3 @@ def _methods(request: Request) -> list[str]:
 def _response(answer: tuple[int, dict[str, str], bytes]) -> Response:
     status, headers, content = answer
     return Response(content, status, headers)
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-        parts = document.setdefault("components", {}).setdefault("schemas", {})
-        parts.update(schemas())
-        parts["Problem"] = Problem.model_json_schema()
-        for operations in document["paths"].values():
-            for operation in operations.values():
-                _name_parameters(operation)
-        app.openapi_schema = document
-    return app.openapi_schema
-
-
-def _name_parameters(operation: dict[str, Any]) -> None:
-    for parameter in operation.get("parameters", ()):
-        if parameter["in"] == "path":
-            parameter["schema"], parameter["example"] = PATH_PARAMETERS[parameter["name"]]

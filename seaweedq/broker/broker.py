@@ -105,7 +105,7 @@ class Broker:
         self._spawn(catalog.follow(await catalog.load()), "catalog", vital=True)
 
     def _open_journal(self, joined: Joined) -> Serving:
-        serving = self._serving = build_serving(self.environment, self.core, joined, self.readiness.check_ready)
+        serving = self._serving = build_serving(self.environment, self.core, joined, self.readiness)
         self._spawn(serving.log.commit.run(), "group commit", vital=True)
         self._spawn(serving.reshaping.reshaper.run(), "reshaping", vital=True)
         self._spawn(serving.subscribing.handoff.run(), "handover")

@@ -14,6 +14,10 @@ class Readiness:
         self.stopping = False
         self._has_lease = has_lease
 
+    def is_stopping(self) -> bool:
+        """Returns whether the broker stops, so that no request may wait any longer."""
+        return self.stopping
+
     @property
     def can_take_work(self) -> bool:
         """Whether new clients may come."""

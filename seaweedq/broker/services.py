@@ -19,17 +19,21 @@ from seaweedq.broker.maintenance import Upkeep
 from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.publish.forwarder import Identities
 from seaweedq.broker.publish.publisher import Publisher
+from seaweedq.broker.read.fetcher import Fetcher
+from seaweedq.broker.read.owner_search import OwnerFinder
 from seaweedq.broker.read.read_server import Lender
 from seaweedq.broker.read.remote_reader import Readables
 from seaweedq.broker.read.topic_positions import Everywhere
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.reshape.chain_roller import Roller
+from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Succession
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handover
 from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog
@@ -113,6 +117,8 @@ class Reading:
     positions: Everywhere
     readables: Readables
     server: Lender
+    fetcher: Fetcher
+    finder: OwnerFinder
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,7 @@ class Subscribing:
     dispatcher: Dispatcher
     admin: SubscriptionAdmin
     handoff: Handover
+    finder: DispatcherFinder
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,7 @@ class Serving:
     payloads: Payloads
     imports: Imports
     reshaping: Reshaping
+    changes: ChangeRequests
     closing: TopicClosing
     deletion: TopicDeletion
     leading: Leading

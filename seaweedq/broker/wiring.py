@@ -33,12 +33,17 @@ from seaweedq.broker.publish.local_append import LocalAppender
 from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.publish.remote_append import RemoteAppender
+from seaweedq.broker.read.fetcher import Fetcher
+from seaweedq.broker.read.owner_search import OwnerFinder
 from seaweedq.broker.read.read_server import Lender
 from seaweedq.broker.read.remote_reader import Readables
+from seaweedq.broker.read.request_search import SearchContext
 from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.reshape.chain_roller import Roller
+from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.broker.reshape.reshaper import Reshaper
@@ -58,6 +63,7 @@ from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Succession
 from seaweedq.broker.subscriptions.cursor_store import Cursors
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handover
 from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -156,15 +162,14 @@ def _recovery(
     return JournalRecovery(core.catalog, coordination, membership, replay, journals, environment.journals.home.id)
 
 
-def build_serving(environment: Environment, core: Core, joined: Joined, check_ready: Callable[[], None]) -> Serving:
-    """Builds what needs a journal, and the journal, which is empty. `check_ready` raises NotReady where this broker may
-    not answer."""
+def build_serving(environment: Environment, core: Core, joined: Joined, readiness: Readiness) -> Serving:
+    """Builds what needs a journal, and the journal, which is empty."""
     planner = Planner(core.catalog, environment.coordination)
     roller = Roller(core.catalog, planner)
     log = _log(environment, joined, roller)
     loads = Loads(core.catalog, joined.membership.broker, environment.clock)
     publishing = _publishing(environment, core, joined, log)
-    reading = _reading(environment, core, joined, publishing.ownership, log, loads, check_ready)
+    reading = _reading(environment, core, joined, publishing.ownership, log, loads, readiness)
     subscribing = _subscribing(environment, core, joined, reading, log)
     imports = _imports(environment, core, joined, publishing.publisher)
     reshaping = _reshaping(environment, core, joined, publishing.ownership, log, planner, roller)
@@ -188,6 +193,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, check_re
         payloads=_payloads(environment, joined, reading),
         imports=imports,
         reshaping=reshaping,
+        changes=_changes(environment, joined, planner, readiness),
         closing=closing,
         deletion=deletion,
         leading=_leading(environment, core, joined, loads, planner, deletion),
@@ -232,9 +238,10 @@ def _reading(
     ownership: Ownership,
     log: SegmentLog,
     loads: Loads,
-    check_ready: Callable[[], None],
+    readiness: Readiness,
 ) -> Reading:
-    clock, membership = environment.clock, joined.membership
+    clock, membership, stopping = environment.clock, joined.membership, readiness.is_stopping
+    context = SearchContext(joined.view, environment.settings.publish_timeout_s, stopping)
     return Reading(
         positions=Everywhere(
             core.catalog,
@@ -249,7 +256,9 @@ def _reading(
             environment.settings.publish_timeout_s,
         ),
         readables=Readables(core.catalog, ownership, core.roster, membership, core.reader, environment.peers, clock),
-        server=Lender(core.catalog, ownership, core.reader, clock, check_ready),
+        server=Lender(core.catalog, ownership, core.reader, clock, readiness.check_ready),
+        fetcher=Fetcher(ownership, core.reader, clock, stopping),
+        finder=OwnerFinder(context, ownership),
     )
 
 
@@ -272,6 +281,7 @@ def _subscribing(
         dispatcher=dispatcher,
         admin=SubscriptionAdmin(coordination, assignment, dispatcher, reading.readables, reading.positions, clock),
         handoff=Handover(dispatcher, assignment, joined.membership, clock),
+        finder=DispatcherFinder(reading.finder.context, assignment, dispatcher),
     )
 
 
@@ -311,6 +321,11 @@ def _reshaping(
     replacer = Replacer(core.catalog, core.roster, ownership, sealer, mover, clock)
     reshaper = Reshaper(core.catalog, ownership, sealer, replacer)
     return Reshaping(mover=mover, planner=planner, reshaper=reshaper, roller=roller)
+
+
+def _changes(environment: Environment, joined: Joined, planner: Planner, readiness: Readiness) -> ChangeRequests:
+    timeout_s = environment.settings.publish_timeout_s
+    return ChangeRequests(joined.view, planner, environment.peers, timeout_s, readiness.is_stopping)
 
 
 def _leading(

@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from seaweedq.api.app import Application
 from seaweedq.api.asgi.problems import STATUS
-from seaweedq.api.routes.metrics import render
 from seaweedq.balancer.policy import scaling_policy
 from seaweedq.broker.broker import Broker
 from seaweedq.cli import main
@@ -151,7 +150,7 @@ def test_no_section_of_a_command_that_is_not_there():
 
 
 async def test_metrics(broker):
-    families = text_string_to_metric_families(render(broker).decode())
+    families = text_string_to_metric_families(Application(broker).metrics().decode())
     served = {sample.name for family in families for sample in family.samples}
     assert served == set(re.findall(r"^\| `(seaweedq_\w+)` \|", page("operations.md"), re.MULTILINE))
 

@@ -1,6 +1,6 @@
-"""JSON bodies of requests that are not messages: strict JSON, then a typed struct, bad fields named with their bounds.
+"""Decodes JSON bodies of requests other than messages: strict JSON into a typed struct; errors name field and bound.
 
-Nothing here trusts Python's own json.
+Python's own json is not used, because it accepts more than JSON.
 """
 
 import re
@@ -19,7 +19,7 @@ _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 
 
 def decode_request(content: bytes, scope: Scope, decoder: msgspec.json.Decoder[T]) -> T:
-    """The request in a body; an empty one is `{}`.
+    """Returns the request in a body; an empty body counts as `{}`.
 
     Raises UnsupportedContentType, UnreadableBody (no JSON), InvalidRequest (unknown field, wrong type).
     """
@@ -39,13 +39,13 @@ def decode_request(content: bytes, scope: Scope, decoder: msgspec.json.Decoder[T
 
 
 def check_free_form(content: bytes) -> None:
-    """What is kept as it was sent must be JSON that every reader can read. Raises InvalidRequest."""
+    """Raises InvalidRequest where a body that is stored as it came is not JSON that every reader can read."""
     if content and (reason := blemish(content)):
         raise InvalidRequest(f"the request is not valid: {reason}", reason=reason)
 
 
 def _invalid(reason: str, content: bytes, kind: Any) -> InvalidRequest:
-    """msgspec says what it expected and where; the value there, and what a choice is between, are added."""
+    """Returns the error with the value at the path that msgspec names, and the allowed values of an enum."""
     found = _AT.match(reason)
     if not found:
         return InvalidRequest(f"the request is not valid: {reason}", reason=reason)
@@ -57,7 +57,7 @@ def _invalid(reason: str, content: bytes, kind: Any) -> InvalidRequest:
 
 
 def _at(content: bytes, path: str) -> str:
-    """The start of the JSON text at a path, as far as it can be found."""
+    """Returns the start of the JSON text at a path, if it can be found."""
     try:
         value = msgspec.json.decode(content)
         for index, name in _STEP.findall(path):
@@ -68,7 +68,7 @@ def _at(content: bytes, path: str) -> str:
 
 
 def _choices(kind: Any, path: str) -> list[Any]:
-    """The values that a field of a struct is one of, as its JSON schema has them."""
+    """Returns the allowed values of a struct's field, from its JSON schema."""
     _, components = msgspec.json.schema_components((kind,))
     schema = components[kind.__name__]["properties"].get(path, {})
     return [choice for part in (schema, *schema.get("anyOf", ())) for choice in part.get("enum", ())]

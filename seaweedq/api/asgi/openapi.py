@@ -1,54 +1,72 @@
-"""Between FastAPI and us: requests and answers are msgspec structs, OpenAPI is made of them.
+"""OpenAPI from msgspec structs: requests and answers of routes are structs, and the document describes them.
 
-FastAPI routes and documents; it neither parses bodies nor parameters, since Python's json and int take what later
-fails.
+FastAPI routes and documents. It parses neither bodies nor parameters, since Python's json and int accept values that
+fail later.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
-from fastapi import Request, Response
+from fastapi import FastAPI, Response
+from fastapi.openapi.utils import get_openapi
 
-from seaweedq.api.asgi.http import body
-from seaweedq.api.asgi.json_requests import check_free_form, decode_request
-from seaweedq.api.asgi.problems import responses
-from seaweedq.broker.broker import Broker
+from seaweedq.api.asgi.parameters import MAX_NUMBER
+from seaweedq.api.asgi.problems import Problem, responses
 from seaweedq.segments.names import NAME
 
-T = TypeVar("T")
 REF = "#/components/schemas/{name}"
 NAME_SCHEMA = {"type": "string", "pattern": f"^{NAME}$"}
+PATH_PARAMETERS = {
+    "topic": (NAME_SCHEMA, "flights"),
+    "subscription": (NAME_SCHEMA, "billing"),
+    "upload": (NAME_SCHEMA, "20260131-0-5f2b8a6c"),
+    "segment": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 0),
+    "offset": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 17),
+}
+Content = type | Mapping[str, Any]  # a struct, or contents by media type
 _types: list[type] = []
 
 
-def broker_of(request: Request) -> Broker:
-    """The broker that serves this request; it must be ready. Raises NotReady."""
-    broker: Broker = request.app.state.broker
-    broker.readiness.check_ready()
-    return broker
+@dataclass(frozen=True)
+class Takes:
+    """The body of a request, with an example; one that is not `required` may be empty."""
+
+    content: Content
+    example: Any = None
+    required: bool = False
 
 
-async def read_request(request: Request, decoder: msgspec.json.Decoder[T], free_form: bool = False) -> T:
-    """The request's JSON body, bounded and strict; `free_form` where some field may hold anything.
-
-    Raises the errors of `http.body` and `decode_request`.
-    """
-    broker: Broker = request.app.state.broker
-    async with body(request.scope, request.receive, broker.environment.settings, broker.core.budget) as content:
-        decoded = decode_request(content, request.scope, decoder)
-        if free_form:
-            check_free_form(content)
-        return decoded
+def described(
+    takes: Takes | None = None,
+    gives: Mapping[int, Content | None] | None = None,
+    refuses: Sequence[int] = (),
+    parameters: Sequence[Mapping[str, Any]] = (),
+    shows: Any = None,
+) -> dict[str, Any]:
+    """Returns the arguments for `add_api_route` that describe a route. `gives` are the answers by status, `refuses` the
+    problems, `shows` an example of an answer."""
+    answers = responses(*sorted({422, 503, *refuses}))
+    for status, content in (gives or {200: None}).items():
+        answers[status] = {"description": "done"}
+        if content:
+            answers[status]["content"] = _content(content, shows)
+    extra: dict[str, Any] = {}
+    if takes:
+        extra["requestBody"] = {"content": _content(takes.content, takes.example), "required": takes.required}
+    if parameters:
+        extra["parameters"] = list(parameters)
+    return {"responses": answers, "openapi_extra": extra, "response_class": Response}
 
 
 def json_answer(document: Any, status: int = 200) -> Response:
-    """A JSON answer."""
+    """Returns a JSON answer."""
     return Response(msgspec.json.encode(document), status, media_type="application/json")
 
 
 def integer(name: str, default: int, low: int, high: int, about: str) -> dict[str, Any]:
-    """A whole-number query parameter, for OpenAPI."""
+    """Returns the description of a whole-number query parameter."""
     return {
         "name": name,
         "in": "query",
@@ -57,47 +75,39 @@ def integer(name: str, default: int, low: int, high: int, about: str) -> dict[st
     }
 
 
-def described(
-    takes: type | Mapping[str, Any] | None = None,
-    gives: Mapping[int, type | Mapping[str, Any] | None] | None = None,
-    refuses: Sequence[int] = (),
-    parameters: Sequence[Mapping[str, Any]] = (),
-    example: Any = None,
-    shows: Any = None,
-    required: bool = False,
-) -> dict[str, Any]:
-    """What OpenAPI says of a route: arguments for `add_api_route`. Types are structs, or contents by media type.
-
-    `example` is one of the request's body, `shows` one of the answer's; a body that is not `required` may be empty.
-    """
-    answers = responses(*sorted({422, 503, *refuses}))
-    for status, content in (gives or {200: None}).items():
-        answers[status] = {"description": "done"}
-        if content:
-            answers[status]["content"] = _content(content, shows)
-    extra: dict[str, Any] = {}
-    if takes:
-        extra["requestBody"] = {"content": _content(takes, example), "required": required}
-    if parameters:
-        extra["parameters"] = list(parameters)
-    return {"responses": answers, "openapi_extra": extra, "response_class": Response}
-
-
 def schema_ref(struct: type) -> dict[str, str]:
-    """A reference to the schema of a struct, which `schemas` will hold."""
+    """Returns a reference to the schema of a struct, which the document will hold."""
     _types.append(struct)
     return {"$ref": REF.format(name=struct.__name__)}
 
 
-def schemas() -> dict[str, Any]:
-    """The JSON schemas of all structs that routes mention."""
-    _, components = msgspec.json.schema_components(_types, ref_template=REF)
-    return dict(components)
+def document_of(app: FastAPI) -> dict[str, Any]:
+    """Returns the OpenAPI document of all routes, made once."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        _, components = msgspec.json.schema_components(_types, ref_template=REF)
+        schemas.update(components)
+        schemas["Problem"] = Problem.model_json_schema()
+        for operations in document["paths"].values():
+            for operation in operations.values():
+                _name_parameters(operation)
+        app.openapi_schema = document
+    return app.openapi_schema
 
 
-def _content(what: type | Mapping[str, Any], example: Any) -> dict[str, Any]:
-    """The content by media type; the example is of JSON."""
-    content = dict(what) if isinstance(what, Mapping) else {"application/json": {"schema": schema_ref(what)}}
+def _name_parameters(operation: dict[str, Any]) -> None:
+    for parameter in operation.get("parameters", ()):
+        if parameter["in"] == "path":
+            parameter["schema"], parameter["example"] = PATH_PARAMETERS[parameter["name"]]
+
+
+def _content(described: Content, example: Any) -> dict[str, Any]:
+    """Returns the content by media type; the example is of JSON."""
+    if isinstance(described, Mapping):
+        content = dict(described)
+    else:
+        content = {"application/json": {"schema": schema_ref(described)}}
     if example is not None:
         content["application/json"] = {**content["application/json"], "example": example}
     return content

@@ -1,4 +1,4 @@
-"""Names of topics, subscriptions and producers: never hidden, never a path, never a surprise in a file system."""
+"""Checks parameters of requests: names, whole numbers, durations."""
 
 import re
 
@@ -11,17 +11,17 @@ MAX_NUMBER = 2**63 - 1
 
 
 def check_name(name: str, what: str = "topic") -> str:
-    """The name, if it is one. Raises InvalidName."""
+    """Returns the name, if it is valid. Raises InvalidName."""
     if not _NAME.fullmatch(name):
         raise InvalidName(
-            f"{name[:200]!r} is no {what} name: 1 to 127 of A-Z a-z 0-9 . _ -, the first a letter or a digit",
+            f"{name[:200]!r} is not a valid {what} name: use 1 to 127 of A-Z a-z 0-9 . _ -, first a letter or a digit",
             name=name[:200],
         )
     return name
 
 
 def whole_number(text: str, what: str, low: int, high: int) -> int:
-    """A decimal number within [low, high]; ASCII digits alone. Raises InvalidRequest."""
+    """Returns a decimal number within [low, high], of ASCII digits alone. Raises InvalidRequest."""
     if not _NUMBER.fullmatch(text) or not low <= int(text) <= high:
         raise InvalidRequest(
             f"{what} is {text[:50]!r}; it must be a whole number from {low} to {high}", field=what, value=text[:50]
@@ -30,7 +30,7 @@ def whole_number(text: str, what: str, low: int, high: int) -> int:
 
 
 def seconds(text: str, what: str, high: float) -> float:
-    """A duration from 0 to `high` seconds. Raises InvalidRequest."""
+    """Returns a duration from 0 to `high` seconds. Raises InvalidRequest."""
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) or float(text) > high:
         raise InvalidRequest(
             f"{what} is {text[:50]!r}; it must be a number of seconds from 0 to {high:g}", field=what, value=text[:50]

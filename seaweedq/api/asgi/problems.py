@@ -1,4 +1,4 @@
-"""Errors to RFC 9457 problem documents: the only place that knows status codes."""
+"""Turns errors into RFC 9457 problem documents: the only place that knows status codes."""
 
 import logging
 from typing import Any
@@ -70,7 +70,7 @@ STATUS: dict[type[SeaweedqError], int] = {
 
 
 class Problem(BaseModel):
-    """An RFC 9457 problem. What helps to mend it stands beside these members."""
+    """An RFC 9457 problem. More members, beside these, help to solve it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -81,7 +81,7 @@ class Problem(BaseModel):
 
 
 def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of the answer to an error."""
+    """Returns status, headers and body of the answer to an error."""
     status = STATUS[type(error)]
     document: dict[str, Any] = {
         **error.fields,
@@ -96,19 +96,20 @@ def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
     elif status == 503:
         headers["retry-after"] = "1"
     elif status == 408:
-        headers["connection"] = "close"  # what is still to come would be read as the next request
+        headers["connection"] = "close"  # the rest of the body would be read as the next request
     return status, headers, msgspec.json.encode(document)
 
 
-class Insides:
-    """Logs what clients are not told: of each kind of error one every EVERY_S, that an outage does not fill the log."""
+class InsideLog:
+    """Logs the parts of errors that clients do not get. It logs one error of each kind every EVERY_S, so that an outage
+    does not fill the log."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._next_s: dict[type[SeaweedqError], float] = {}
 
     def note(self, error: SeaweedqError) -> None:
-        """A client is answered with this error."""
+        """Logs an error with which a client is answered."""
         now_s = self._clock.monotonic_s()
         if error.inside and now_s >= self._next_s.get(type(error), now_s):
             self._next_s[type(error)] = now_s + EVERY_S
@@ -116,13 +117,13 @@ class Insides:
 
 
 def unexpected(error: Exception) -> tuple[int, dict[str, str], bytes]:
-    """The answer to a defect of ours: logged with its traceback, told without."""
+    """Returns the answer to a defect of the broker, and logs its traceback."""
     logger.error("a request met an unexpected error", exc_info=error)
-    return problem(SeaweedqError("an unexpected error; the broker's log has the details"))
+    return problem(SeaweedqError("the broker met an unexpected error; its log has the details"))
 
 
 def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """For OpenAPI: these statuses answer with a problem."""
+    """Returns the answers with problems of these statuses, for OpenAPI."""
     names = {s: sorted({kind.title for kind, status in STATUS.items() if status == s}) for s in statuses}
     schema = {"$ref": "#/components/schemas/Problem"}
     return {s: {"description": "; ".join(names[s]), "content": {CONTENT_TYPE: {"schema": schema}}} for s in statuses}

@@ -1,6 +1,6 @@
-"""HTTP on the wire: uvicorn's protocol, with heads that are bounded in size and time, and errors that are problems.
+"""Extends uvicorn's HTTP protocol: heads are bounded in size and time, and errors are problems.
 
-Bodies are bounded in `http`; before a request has its head no application is asked, and uvicorn bounds nothing there.
+`request_reader` bounds bodies. Before a request's head is complete no application is asked, and uvicorn bounds nothing.
 """
 
 import asyncio
@@ -25,29 +25,29 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A head is expected."""
+        """Begins to wait for a head."""
         super().connection_made(transport)
         self._timer = self.loop.call_later(self._timeout_s, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """No head is expected any more."""
+        """Ends the wait for a head."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Counts from the begin of a head."""
         super().on_message_begin()
         self._head_open, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
-        """A head is complete."""
+        """Ends the wait for a head that is complete."""
         self._head_open = False
         if self._timer:
             self._stop_timer()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes while a head is not complete."""
+        """Counts the bytes that come before a head is complete."""
         super().data_received(data)
         if self._head_open and not self.transport.is_closing():
             self._head_bytes += len(data)
@@ -56,7 +56,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.send_400_response(f"the request's line and headers are over {MAX_HEAD_BYTES} bytes")
 
     def send_400_response(self, msg: str) -> None:
-        """Answer with a problem, and close."""
+        """Answers with a problem, and closes the connection."""
         status, headers, content = problem(UnreadableRequest(msg))
         headers |= {"content-length": str(len(content)), "connection": "close"}
         lines = [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()]
@@ -64,7 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _too_slow(self) -> None:
-        """Nobody is owed an answer: where anything came at all, it was no request."""
+        """Closes the connection without an answer: no request has come."""
         self.transport.close()
 
     def _stop_timer(self) -> None:

@@ -1,22 +1,30 @@
 """Health, metrics and the state of the cluster."""
 
-import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
-from seaweedq.api.asgi.openapi import broker_of, described, json_answer
-from seaweedq.api.routes.metrics import CONTENT_TYPE, render
-from seaweedq.broker.broker import Broker
+from seaweedq.api.asgi.openapi import described, json_answer
+from seaweedq.api.asgi.services import given
+from seaweedq.api.routes.metrics import CONTENT_TYPE
+from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus
+from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.coordination.election import Election
+from seaweedq.coordination.records import BrokerRecord
 from seaweedq.errors import NotReady, Unavailable
 
 STATUS_S = 2.0
+ASKED = 100  # brokers at a time
 router = APIRouter(tags=["cluster"])
 
 
 class BrokerAnswer(Struct):
-    """A living broker and what it holds; null where it does not answer at once."""
+    """A living broker and the bytes that it holds; they are null where it does not answer at once."""
 
     id: str
     url: str
@@ -29,7 +37,7 @@ class BrokerAnswer(Struct):
 
 
 class ClusterAnswer(Struct):
-    """Who lives, and who leads; `store` is the URL of the store that all of them share."""
+    """The living brokers and the leader; `store` is the URL of the store that all of them share."""
 
     cluster: str
     store: str
@@ -62,53 +70,71 @@ _EXAMPLE = {
 }
 
 
+@dataclass(frozen=True)
+class ClusterServices:
+    """The services of these routes. `cluster` is the cluster's id, `own_status` returns this broker's status."""
+
+    cluster: str
+    store_url: str
+    view: ClusterView
+    election: Election
+    peers: Peers
+    own_status: Callable[[], BrokerStatus]
+
+
+Services = Annotated[ClusterServices, given(ClusterServices)]
+
+
 @router.get("/v1/cluster", **described(None, {200: ClusterAnswer}, shows=_EXAMPLE))
-async def cluster(request: Request) -> Response:
-    """The leader, the brokers and their loads."""
-    broker = broker_of(request)
-    leader = await broker.joined.election.leader()
-    known = [(id, broker.core.roster.brokers[id].record) for id in sorted(broker.core.roster.brokers)]
-    loads = await asyncio.gather(*(_status(broker, id, record.url) for id, record in known))
-    brokers = [
-        BrokerAnswer(
+async def cluster(services: Services) -> Response:
+    """Returns the leader, the brokers and their loads."""
+    leader = await services.election.leader()
+    roster = services.view.roster
+    known = [(id, roster.brokers[id].record) for id in sorted(roster.brokers)]
+
+    async def answer(one: tuple[str, BrokerRecord]) -> BrokerAnswer:
+        id, record = one
+        status = await _status(services, id, record.url)
+        return BrokerAnswer(
             id=id,
             url=record.url,
             zone=record.zone,
             leader=id == leader,
             draining=record.draining,
-            segments=len(broker.core.catalog.owned_by(id)),
-            tail_bytes=load.tail_bytes if load else None,
-            unreleased_journal_bytes=load.unreleased_journal_bytes if load else None,
+            segments=len(services.view.catalog.owned_by(id)),
+            tail_bytes=status.tail_bytes if status else None,
+            unreleased_journal_bytes=status.unreleased_journal_bytes if status else None,
         )
-        for (id, record), load in zip(known, loads, strict=True)
-    ]
-    return json_answer(ClusterAnswer(broker.joined.cluster, broker.environment.settings.store_path, leader, brokers))
+
+    brokers = await gather_bounded(ASKED, answer, known)
+    return json_answer(ClusterAnswer(services.cluster, services.store_url, leader, brokers))
 
 
-async def _status(broker: Broker, id: str, url: str) -> BrokerStatus | None:
-    if id == broker.joined.membership.broker:
-        return BrokerStatus(broker.core.budget.tails, broker.serving.log.journal.unreleased_bytes)
+async def _status(services: ClusterServices, id: str, url: str) -> BrokerStatus | None:
+    if id == services.view.membership.broker:
+        return services.own_status()
     try:
-        return await broker.environment.peers.call(url, "status", None, BrokerStatus, STATUS_S)
+        return await services.peers.call(url, "status", None, BrokerStatus, STATUS_S)
     except Unavailable:
         return None
 
 
 @router.get("/healthz", **described(None, {200: Health}, shows={"status": "ok"}))
-async def healthz(request: Request) -> Response:
-    """The process is alive."""
+async def healthz() -> Response:
+    """Answers while the process is alive."""
     return json_answer(Health("ok"))
 
 
 @router.get("/readyz", **described(None, {200: Health}, shows={"status": "ok"}))
 async def readyz(request: Request) -> Response:
-    """The broker can take work; else 503."""
-    if broker_of(request).readiness.draining:
+    """Answers while the broker can take work; else 503."""
+    request.app.state.readiness.check_ready()
+    if request.app.state.readiness.draining:
         raise NotReady("the broker is draining")
     return json_answer(Health("ok"))
 
 
 @router.get("/metrics", **described(None, {200: {"text/plain": {"schema": {"type": "string"}}}}))
 async def metrics(request: Request) -> Response:
-    """Prometheus metrics."""
-    return Response(render(request.app.state.broker), media_type=CONTENT_TYPE)
+    """Returns Prometheus metrics."""
+    return Response(request.app.state.metrics(), media_type=CONTENT_TYPE)

@@ -1,7 +1,8 @@
 """Fetch: messages of one segment from an offset on, as JSON or Arrow."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import msgspec
 import pyarrow as pa
@@ -9,19 +10,22 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.http import header, query
-from seaweedq.api.asgi.openapi import broker_of, described, integer, schema_ref
+from seaweedq.api.asgi.openapi import described, integer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_number
-from seaweedq.api.internal.proxy import at_owner
-from seaweedq.broker.broker import Broker
+from seaweedq.api.asgi.services import given
+from seaweedq.api.internal.proxy import Proxy
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, fitting, unexpired
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.read.fetcher import MAX_BYTES, Fetcher
+from seaweedq.broker.read.owner_search import OwnerFinder
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.clock import Clock
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import encode_messages
-from seaweedq.coordination.keys import ID_BOUND
+from seaweedq.coordination.records import SegmentRecord
 
 router = APIRouter(tags=["read"])
-MAX_BYTES = 8 * 1024 * 1024
 _FRAME_BYTES = 1024  # of a JSON answer, around its messages: at most 32 successors
 _END_BYTES = 8  # of an Arrow stream
 MAX_LIMIT = 10_000
@@ -77,6 +81,21 @@ class FetchAnswer(Struct):
     successors: list[int]
 
 
+@dataclass(frozen=True)
+class FetchServices:
+    """The services of this route."""
+
+    catalog: Catalog
+    finder: OwnerFinder
+    proxy: Proxy
+    fetcher: Fetcher
+    payloads: Payloads
+    clock: Clock
+
+
+Services = Annotated[FetchServices, given(FetchServices)]
+
+
 @router.get(
     "/v1/topics/{topic}/segments/{segment}/messages",
     **described(
@@ -97,50 +116,33 @@ class FetchAnswer(Struct):
         shows={"messages": [EXAMPLE], "next_offset": 18, "sealed": False, "successors": []},
     ),
 )
-async def fetch(request: Request, topic: str, segment: str) -> Response:
-    """Messages from `offset` on. With `Accept: application/vnd.apache.arrow.stream` as an Arrow stream."""
-    broker = broker_of(request)
+async def fetch(services: Services, request: Request, topic: str, segment: str) -> Response:
+    """Returns messages from `offset` on. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
     check_name(topic)
     options = query(request.scope)
     number = whole_number(segment, "segment", 0, MAX_NUMBER)
     offset = whole_number(options.get("offset", "0"), "offset", 0, MAX_NUMBER)
     limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
     wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
-    found = await broker.core.catalog.known(topic)
-    if number < ID_BOUND and number not in broker.core.catalog.records(found):
-        await broker.core.catalog.look(topic, number)  # it may have come to be a moment ago, at another broker
-    accepts_arrow = ARROW in (header(request.scope, b"accept") or "")
-
-    async def here(left_s: float) -> Response:
-        opened = await broker.serving.publishing.ownership.opened(found, number)
-        pieces = await _read(broker, opened, offset, limit, left_s)
-        now_us = broker.environment.clock.now_us()
-        alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
-        next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
-        if accepts_arrow:
-            return _arrow_answer(broker, found, opened, next_offset, alive)
-        links = await broker.serving.payloads.links_of(found, [rows for _, rows in alive])
-        return _answer(broker, found, opened, next_offset, alive, links)
-
-    return await at_owner(broker, request, found, number, wait_s, here)
-
-
-async def _read(broker: Broker, segment: OpenSegment, offset: int, limit: int, wait_s: float) -> Pieces:
-    """Rows from `offset` on; none where the wait has ended, or nothing more can come. Raises NotOwner where the segment
-    is held, or has been sealed meanwhile."""
-    end_s = broker.environment.clock.monotonic_s() + wait_s
+    found = await services.catalog.known(topic)
+    await services.catalog.known_segment(found, number)
+    search = services.finder.search(found, number, services.proxy.asked(request.scope, wait_s))
     while True:
-        segment.check_open()
-        pieces = await broker.core.reader.read(segment, offset, limit, MAX_BYTES)
-        left_s = end_s - broker.environment.clock.monotonic_s()
-        if pieces or left_s <= 0 or broker.readiness.stopping or segment.sealed:
-            return pieces
-        if offset == segment.end:
-            await segment.signal.wait(left_s)
+        async with search as target:
+            if not target.here:
+                answer = await services.proxy.relay(request.scope, target)
+                return Response(bytes(answer.body), answer.status, dict(answer.headers))
+            opened, pieces = await services.fetcher.fetch(found, number, offset, limit, target.wait_s)
+            next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
+            now_us = services.clock.now_us()
+            alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
+            if ARROW in (header(request.scope, b"accept") or ""):
+                return _arrow_answer(opened, services.catalog.segment(found, number).record, next_offset, alive)
+            links = await services.payloads.links_of(found, [rows for _, rows in alive])
+            return _answer(opened, services.catalog.segment(found, number).record, next_offset, alive, links)
 
 
-def _arrow_answer(broker: Broker, topic: Topic, segment: OpenSegment, next_offset: int, alive: Pieces) -> Response:
-    record = broker.core.catalog.segment(topic, segment.id).record
+def _arrow_answer(segment: OpenSegment, record: SegmentRecord, next_offset: int, alive: Pieces) -> Response:
     content, left_out = arrow_stream(segment, alive, MAX_BYTES)
     headers = {"Next-Offset": str(next_offset if left_out is None else left_out)}
     if record.state == "sealed":
@@ -149,14 +151,8 @@ def _arrow_answer(broker: Broker, topic: Topic, segment: OpenSegment, next_offse
 
 
 def _answer(
-    broker: Broker,
-    topic: Topic,
-    segment: OpenSegment,
-    next_offset: int,
-    alive: Pieces,
-    links: Mapping[str, str],
+    segment: OpenSegment, record: SegmentRecord, next_offset: int, alive: Pieces, links: Mapping[str, str]
 ) -> Response:
-    record = broker.core.catalog.segment(topic, segment.id).record
     messages, left_out = encode_messages(alive, segment.id, segment.layout, None, links, MAX_BYTES - _FRAME_BYTES)
     content = b'{"messages":%b,"next_offset":%d,"sealed":%b,"successors":%b}' % (
         messages,
@@ -168,8 +164,8 @@ def _answer(
 
 
 def arrow_stream(segment: OpenSegment, pieces: Pieces, max_bytes: int) -> tuple[memoryview, int | None]:
-    """The rows with all columns of the table, offsets too, as an IPC stream of at most `max_bytes` but at least one
-    row; and the offset of the first row that did not fit, None where all did."""
+    """Returns the rows with all columns of the table, offsets too, as an IPC stream of at most `max_bytes` but at least
+    one row; and the offset of the first row that did not fit, None where all did."""
     sink, schema = pa.BufferOutputStream(), segment.layout.table
     left, left_out = max_bytes - schema.serialize().size - _END_BYTES, None
     with pa.ipc.new_stream(sink, schema) as writer:

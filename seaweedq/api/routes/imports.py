@@ -1,5 +1,6 @@
-"""Imports: uploaded files whose rows become messages. What they do is broker/imports'."""
+"""Imports: uploaded files whose rows become messages, which broker/imports publishes."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -8,8 +9,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq import errors
 from seaweedq.api.asgi.http import query
-from seaweedq.api.asgi.openapi import broker_of, described, integer, json_answer, read_request
+from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer
 from seaweedq.api.asgi.parameters import check_name, whole_number
+from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.asgi.services import given
+from seaweedq.broker.imports.service import Imports
+from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination.records import ImportProblem, ImportRecord
 from seaweedq.errors import InvalidRequest, SeaweedqError
 from seaweedq.segments.layout import Format
@@ -20,7 +25,7 @@ WAIT_S, MAX_WAIT_S = 30, 300
 
 
 class ImportRequest(Struct, forbid_unknown_fields=True):
-    """An uploaded file, and what it is; `bare`: each line of an NDJSON file is itself the value."""
+    """An uploaded file and its format. With `bare`, each line of an NDJSON file is itself the value."""
 
     upload_id: Annotated[str, Meta(min_length=1, max_length=127)]
     format: Literal["parquet", "ndjson", "arrow"]
@@ -37,7 +42,7 @@ class ImportRows(Struct):
 
 
 class ImportProblemAnswer(Struct):
-    """Why an import has failed, as the problem that its POST answers with."""
+    """The reason for which an import has failed: the problem that its POST answers with."""
 
     type: str
     title: str
@@ -45,8 +50,8 @@ class ImportProblemAnswer(Struct):
 
 
 class ImportAnswer(Struct):
-    """An import. `count` of its rows are durable, where `segments` says; with `done` it is acknowledged. `rows` is how
-    many the file has, once it was checked."""
+    """An import. `count` of its rows are durable, in `segments`; with `done` it is acknowledged. `rows` counts the
+    file's rows, once it was checked."""
 
     upload_id: str
     state: Literal["checking", "running", "done", "failed"]
@@ -70,53 +75,61 @@ _SHOWN = {
 }
 
 
+@dataclass(frozen=True)
+class ImportServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    imports: Imports
+    reader: RequestReader
+
+
+Services = Annotated[ImportServices, given(ImportServices)]
+
+
 @router.post(
     PATH,
     **described(
-        ImportRequest,
+        Takes(ImportRequest, {"upload_id": "20260131-0-5f2b8a6c", "format": "parquet"}, required=True),
         {200: ImportAnswer, 202: ImportAnswer},
         (400, 404, 408, 409, 410, 413, 415),
         [integer("wait_s", WAIT_S, 0, MAX_WAIT_S, "seconds to wait for its end")],
-        example={"upload_id": "20260131-0-5f2b8a6c", "format": "parquet"},
         shows=_SHOWN,
-        required=True,
     ),
 )
-async def import_upload(request: Request, topic: str) -> Response:
-    """Make every row of an uploaded file a message: 200 once all are durable, 202 while they become so.
+async def import_upload(services: Services, request: Request, topic: str) -> Response:
+    """Publishes every row of an uploaded file as a message: 200 once all are durable, 202 while the import runs.
 
-    The same request again joins the import, or gives its result.
+    The same request again joins the import, or returns its result.
     """
-    broker = broker_of(request)
     check_name(topic)
     wait_s = whole_number(query(request.scope).get("wait_s", str(WAIT_S)), "wait_s", 0, MAX_WAIT_S)
-    asked = await read_request(request, _REQUEST)
+    asked = await services.reader.json(request, _REQUEST)
     check_name(asked.upload_id, "upload")
-    found = await broker.core.catalog.known(topic)
+    found = await services.catalog.known(topic)
     if asked.bare and (asked.format != "ndjson" or found.layout.format is Format.BYTES):
-        raise InvalidRequest("bare is for lines of NDJSON, on a topic that is not a bytes topic", field="bare")
-    record = await broker.serving.imports.begin(found, asked.upload_id, asked.format, asked.bare)
+        raise InvalidRequest("bare is only for NDJSON files, on json and typed topics", field="bare")
+    record = await services.imports.begin(found, asked.upload_id, asked.format, asked.bare)
     if record.state in ("checking", "running"):
-        record = await broker.serving.imports.wait(found, asked.upload_id, wait_s)
+        record = await services.imports.wait(found, asked.upload_id, wait_s)
     if record.problem is not None:
         raise error_of(record.problem)
     return json_answer(_answer(asked.upload_id, record), 200 if record.state == "done" else 202)
 
 
 @router.get(PATH + "/{upload}", **described(None, {200: ImportAnswer}, (404, 409), shows=_SHOWN))
-async def show_import(request: Request, topic: str, upload: str) -> Response:
-    """How far an import is."""
-    broker = broker_of(request)
+async def show_import(services: Services, topic: str, upload: str) -> Response:
+    """Returns the state of an import."""
     check_name(topic)
     check_name(upload, "upload")
-    found = await broker.core.catalog.known(topic)
-    return json_answer(_answer(upload, await broker.serving.imports.show(found, upload)))
+    found = await services.catalog.known(topic)
+    return json_answer(_answer(upload, await services.imports.show(found, upload)))
 
 
 def error_of(problem: ImportProblem) -> SeaweedqError:
-    """The error that ended an import, as it was."""
+    """Returns the error that ended an import, as it was raised."""
     kind = errors.by_slug().get(problem.slug, errors.InvalidImport)
-    if not issubclass(kind, errors.BadRequest):  # the reader's word, and the file may have made it say so
+    if not issubclass(kind, errors.BadRequest):  # the reader of a hostile file may say anything
         kind = errors.InvalidImport
     error: SeaweedqError = kind(problem.detail)
     error.fields.update(problem.fields)

@@ -1,18 +1,20 @@
-"""The payload of a message through a broker, for whoever cannot reach the store. Streamed, two pieces at a time."""
+"""The payload of a message through a broker, for clients that cannot reach the store. It is streamed."""
 
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from seaweedq.api.asgi.http import Receive, Scope, Send, send
-from seaweedq.api.asgi.openapi import broker_of, described
+from seaweedq.api.asgi.openapi import described
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
-from seaweedq.api.asgi.range_requests import send_object
-from seaweedq.broker.broker import Broker
-from seaweedq.broker.uploads.message_payloads import PIECE_BYTES
-from seaweedq.coordination.keys import ID_BOUND
+from seaweedq.api.asgi.range_requests import StoredObject, send_object
+from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.asgi.services import given
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.uploads.message_payloads import PIECE_BYTES, Payloads
 from seaweedq.errors import ChainDamaged, PayloadNotFound
-from seaweedq.segments.rows import Reference
 
 PATH = "/v1/topics/{topic}/segments/{segment}/messages/{offset}/payload"
 OCTETS = "application/octet-stream"
@@ -28,51 +30,58 @@ _RANGE = {
 _SAYS = described(None, {200: _BYTES, 206: _BYTES}, (404, 409, 416), parameters=[_RANGE])
 
 
-class _Payload(Response):
-    """An answer that is sent piece by piece."""
+@dataclass(frozen=True)
+class PayloadServices:
+    """The services of this route."""
 
-    def __init__(self, broker: Broker, name: str, reference: Reference) -> None:
+    catalog: Catalog
+    payloads: Payloads
+    reader: RequestReader
+
+
+Services = Annotated[PayloadServices, given(PayloadServices)]
+
+
+class _Payload(Response):
+    """An answer that is sent chunk by chunk."""
+
+    def __init__(self, stored: StoredObject, reader: RequestReader) -> None:
         super().__init__()
-        self._broker, self._name, self._reference = broker, name, reference
+        self._stored, self._reader = stored, reader
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
-        broker, reference = self._broker, self._reference
-
-        def pieces(start: int, end: int) -> Any:
-            return broker.serving.payloads.pieces(self._name, start, end)
-
-        broker.core.budget.hold(2 * PIECE_BYTES)
+        budget = self._reader.budget
+        budget.hold(2 * PIECE_BYTES)
         try:
-            kind, stall_s = _content_type(reference.content_type), broker.environment.settings.request_timeout_s
-            answer = await send_object(scope, receive, out, reference.size, reference.sha256, kind, pieces, stall_s)
+            answer = await send_object(self._stored, scope, receive, out, self._reader.timeout_s)
         except FileNotFoundError:
             raise PayloadNotFound("the payload is not in the store any more") from None
         finally:
-            broker.core.budget.release(2 * PIECE_BYTES)
+            budget.release(2 * PIECE_BYTES)
         if answer:
             await send(answer, out)
 
 
 @router.get(PATH, **_SAYS)
 @router.head(PATH, include_in_schema=False)
-async def payload(request: Request, topic: str, segment: str, offset: str) -> Response:
-    """The payload of a message that was published by reference, or a range of it. Any broker answers."""
-    broker = broker_of(request)
-    found = await broker.core.catalog.known(check_name(topic))
+async def payload(services: Services, topic: str, segment: str, offset: str) -> Response:
+    """Returns the payload of a message that was published by reference, or a range of it. Any broker answers."""
+    catalog = services.catalog
+    found = await catalog.known(check_name(topic))
     number = whole_number(segment, "segment", 0, MAX_NUMBER)
     at = whole_number(offset, "offset", 0, MAX_NUMBER)
-    if number < ID_BOUND and number not in broker.core.catalog.records(found):
-        await broker.core.catalog.look(topic, number)  # it may have come to be a moment ago, at another broker
-    broker.core.catalog.segment(found, number)
+    await catalog.known_segment(found, number)
     try:
-        name, reference = await broker.serving.payloads.find(found, number, at)
+        name, reference = await services.payloads.find(found, number, at)
     except ChainDamaged:  # the topic may be going, and its files with it
-        await broker.core.catalog.look(topic)
-        broker.core.catalog.check(found)
+        await catalog.look(topic)
+        catalog.check(found)
         raise
-    return _Payload(broker, name, reference)
+    read = partial(services.payloads.pieces, name)
+    kind = _content_type(reference.content_type)
+    return _Payload(StoredObject(reference.size, reference.sha256, kind, read), services.reader)
 
 
 def _content_type(stated: str) -> str:
-    """What the reference says, if that can stand in a header."""
+    """Returns the reference's content type, if that can stand in a header."""
     return stated if stated and stated.isascii() and stated.isprintable() else OCTETS

@@ -1,10 +1,11 @@
 """POST /v1/topics/{topic}/messages, on bare ASGI: the hottest route of all.
 
-One JSON message goes through the accumulator of its segment; everything else becomes columns in a worker thread.
+One JSON message joins the messages that wait for its segment. Any other body becomes columns, a large one in a thread.
 """
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,13 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.api.asgi.http import Answer, Receive, Scope, body, header, query
+from seaweedq.api.asgi.http import Answer, Receive, Scope, header, query
 from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
 from seaweedq.api.asgi.parameters import check_name, whole_number
-from seaweedq.broker.broker import Broker
+from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.broker.publish.batch_split import Appended
-from seaweedq.broker.publish.publisher import Producer, Published
-from seaweedq.broker.uploads.message_payloads import names_uploads
+from seaweedq.broker.publish.publisher import Producer, Published, Publisher
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.broker.uploads.message_payloads import Payloads, names_uploads
 from seaweedq.codec import bodies
 from seaweedq.codec.intake import Intake
 from seaweedq.codec.messages import (
@@ -32,8 +35,10 @@ from seaweedq.codec.messages import (
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import InvalidRequest
 from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.rows import Single
 
 INLINE_BYTES = 16 * 1024  # bodies up to here are decoded on the event loop: a thread costs more
+INLINE_COUNT = 1000  # answers of up to so many messages are encoded there
 MAX_SEQUENCE = 2**62
 
 
@@ -96,41 +101,80 @@ PARAMETERS = (
 )
 
 
-async def publish(broker: Broker, scope: Scope, receive: Receive, name: str) -> Answer:
-    """Take messages; answers when they are durable."""
-    broker.readiness.check_ready()
-    check_name(name)
-    producer = _producer(scope)
-    options = query(scope)
-    bare, key = _flag(options, "bare"), options.get("key")
-    async with body(scope, receive, broker.environment.settings, broker.core.budget) as content:
-        media = header(scope, b"content-type")
-        topic = broker.core.catalog.find(name)
-        if topic is None and broker.environment.settings.auto_create_topics:
-            first = await _decode(media, content, _intake(broker, TopicConfig(), Layout.of(Format.JSON)), bare, key)
-            if names_uploads(first):
-                await broker.core.catalog.known(name)  # no topic, no uploads
-            await broker.joined.topics.create(name, TopicConfig())
-        topic = await broker.core.catalog.known(name)
-        intake = _intake(broker, topic.record.config, topic.layout)
-        if len(content) <= INLINE_BYTES and bodies.media_type(media) == bodies.JSON:
-            single = bodies.decode_single(content, intake)
+@dataclass(slots=True)
+class _Posted:
+    """The body of a publish, and how the request says to decode it."""
+
+    media: str | None
+    content: bytes
+    bare: bool
+    key: str | None
+
+    async def rows(self, intake: Intake) -> pa.RecordBatch:
+        """Returns the messages, as rows."""
+        if len(self.content) <= INLINE_BYTES:
+            return bodies.decode(self.media, self.content, intake, self.bare, self.key)
+        return await asyncio.to_thread(bodies.decode, self.media, self.content, intake, self.bare, self.key)
+
+    def single(self, intake: Intake) -> Single | None:
+        """Returns the one message of a small JSON body, None where `rows` has to decode the body."""
+        if len(self.content) > INLINE_BYTES or bodies.media_type(self.media) != bodies.JSON:
+            return None
+        return bodies.decode_single(self.content, intake)
+
+
+@dataclass(frozen=True)
+class Publish:
+    """The route, with the services that it uses."""
+
+    catalog: Catalog
+    topics: TopicAdmin
+    publisher: Publisher
+    payloads: Payloads
+    reader: RequestReader
+
+    async def publish(self, scope: Scope, receive: Receive, name: str) -> Answer:
+        """Publishes messages. They are durable when this answers."""
+        check_name(name)
+        producer = _producer(scope)
+        options = query(scope)
+        bare, key = _flag(options, "bare"), options.get("key")
+        async with self.reader.body(scope, receive) as content:
+            posted = _Posted(header(scope, b"content-type"), content, bare, key)
+            if self.catalog.find(name) is None and self.reader.settings.auto_create_topics:
+                await self._create(name, posted)
+            topic = await self.catalog.known(name)
+            intake = self._intake(topic.record.config, topic.layout)
+            single = posted.single(intake)
             if single is not None:
-                broker.core.budget.check(0)
-                if single.reference is not None:
-                    single = await broker.serving.payloads.resolve_single(topic, single)
-                return _single_answer(*await broker.serving.publishing.publisher.single(topic, single, producer))
-        rows = await _decode(media, content, intake, bare, key)
+                return await self._single(topic, single, producer)
+            published = await self._batch(topic, await posted.rows(intake), producer)
+        with_ids = bodies.media_type(posted.media) != bodies.ARROW
+        if published.count > INLINE_COUNT:
+            return Answer(200, await asyncio.to_thread(_answer, published, with_ids))
+        return Answer(200, _answer(published, with_ids))
+
+    async def _single(self, topic: Topic, single: Single, producer: Producer | None) -> Answer:
+        self.reader.budget.check(0)
+        if single.reference is not None:
+            single = await self.payloads.resolve_single(topic, single)
+        return _single_answer(*await self.publisher.single(topic, single, producer))
+
+    async def _batch(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Published:
         if names_uploads(rows):
-            rows = await broker.serving.payloads.resolve(topic, rows)
-        published = await broker.serving.publishing.publisher.batch(topic, rows, producer)
-    with_ids = bodies.media_type(media) != bodies.ARROW
-    return Answer(
-        200,
-        await asyncio.to_thread(_answer, published, with_ids)
-        if published.count > 1000
-        else _answer(published, with_ids),
-    )
+            rows = await self.payloads.resolve(topic, rows)
+        return await self.publisher.batch(topic, rows, producer)
+
+    async def _create(self, name: str, posted: _Posted) -> None:
+        """Creates a topic with the default configuration, unless the messages cannot be published to it."""
+        rows = await posted.rows(self._intake(TopicConfig(), Layout.of(Format.JSON)))
+        if names_uploads(rows):
+            await self.catalog.known(name)  # a topic that does not exist has no uploads
+        await self.topics.create(name, TopicConfig())
+
+    def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
+        settings, now_us = self.reader.settings, self.reader.clock.now_us()
+        return Intake(layout, config.key_field, settings.max_message_bytes, now_us, settings.max_request_bytes)
 
 
 def _flag(options: dict[str, str], name: str) -> bool:
@@ -140,30 +184,14 @@ def _flag(options: dict[str, str], name: str) -> bool:
     return text == "true"
 
 
-def _intake(broker: Broker, config: TopicConfig, layout: Layout) -> Intake:
-    settings = broker.environment.settings
-    return Intake(
-        layout,
-        config.key_field,
-        settings.max_message_bytes,
-        broker.environment.clock.now_us(),
-        settings.max_request_bytes,
-    )
-
-
-async def _decode(media: str | None, content: bytes, intake: Intake, bare: bool, key: str | None) -> pa.RecordBatch:
-    if len(content) <= INLINE_BYTES:
-        return bodies.decode(media, content, intake, bare, key)
-    return await asyncio.to_thread(bodies.decode, media, content, intake, bare, key)
-
-
 def _producer(scope: Scope) -> Producer | None:
     identity, sequence = header(scope, b"producer-id"), header(scope, b"producer-sequence")
     if identity is None and sequence is None:
         return None
     if identity is None or sequence is None:
         raise InvalidRequest(
-            "Producer-Id and Producer-Sequence go together", field="Producer-Sequence" if identity else "Producer-Id"
+            "Producer-Id and Producer-Sequence must be sent together",
+            field="Producer-Sequence" if identity else "Producer-Id",
         )
     return Producer(check_name(identity, "producer"), whole_number(sequence, "Producer-Sequence", 0, MAX_SEQUENCE))
 
@@ -189,7 +217,7 @@ def _answer(published: Published, with_ids: bool) -> bytes:
 
 
 def _ids(appended: Sequence[Appended], count: int) -> bytes:
-    """The JSON array of ids in the order of the request, joined by Arrow."""
+    """Returns the JSON array of ids in the order of the request, joined by Arrow."""
     segments, offsets = np.empty(count, np.int64), np.empty(count, np.int64)
     for rows in appended:
         segments[rows.indexes] = rows.segment

@@ -4,19 +4,23 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, body
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, until_gone
 from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name
-from seaweedq.api.internal.proxy import at_dispatcher
+from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.routes.fetch import Message
-from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.dispatcher import Delivered
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.subscriptions.dispatcher import Delivered, Dispatcher
+from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.codec.message_json import dense, json_array, message_texts
 from seaweedq.errors import ChainDamaged, NotOwner
 
@@ -60,80 +64,86 @@ _PULL = msgspec.json.Decoder(PullRequest)
 _ACK = msgspec.json.Decoder(AckRequest)
 
 
-async def pull(broker: Broker, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
-    """Lease messages to a consumer; waits for the first one."""
-    async with _asked(broker, scope, receive, _PULL, topic_name, name) as (topic, wanted):
-        pass  # the body's memory is not needed while waiting
-    if broker.serving.subscribing.dispatcher.has(topic, name):
-        with suppress(NotOwner, ChainDamaged):  # it is just being handed on, or its topic deleted
-            found = await broker.serving.subscribing.dispatcher.look(topic, name, wanted.consumer, wanted.max_messages)
-            if found:
-                return await _given(broker, topic, found)
+@dataclass(frozen=True)
+class PullAndAck:
+    """The two routes, with the services that they use."""
 
-    async def here(left_s: float) -> Answer:
-        found = await broker.serving.subscribing.dispatcher.pull(
-            topic, name, wanted.consumer, wanted.max_messages, left_s
-        )
-        return await _given(broker, topic, found)
+    catalog: Catalog
+    dispatcher: Dispatcher
+    finder: DispatcherFinder
+    proxy: Proxy
+    payloads: Payloads
+    reader: RequestReader
 
-    def content(left_s: float) -> bytes:
-        return msgspec.json.encode(msgspec.structs.replace(wanted, wait_s=left_s))
+    async def pull(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+        """Leases messages to a consumer, and waits for the first one."""
+        async with self._asked(scope, receive, _PULL, topic_name, name) as (topic, wanted):
+            pass  # the body's memory is not needed during the wait
+        if self.dispatcher.has(topic, name):
+            with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
+                found = await self.dispatcher.look(topic, name, wanted.consumer, wanted.max_messages)
+                if found:
+                    return await self._delivered(topic, found)
+        return await _while_there(receive, self._pull(scope, topic, name, wanted))
 
-    return await _while_there(receive, at_dispatcher(broker, scope, topic, name, here, content, wanted.wait_s))
+    async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
+        search = self.finder.search(topic, name, self.proxy.asked(scope, wanted.wait_s))
+        while True:
+            async with search as target:
+                if not target.here:
+                    content = msgspec.json.encode(replace(wanted, wait_s=target.wait_s))
+                    return await self.proxy.relay(scope, target, content)
+                found = await self.dispatcher.pull(topic, name, wanted.consumer, wanted.max_messages, target.wait_s)
+                return await self._delivered(topic, found)
 
+    async def _delivered(self, topic: Topic, found: Sequence[Delivered]) -> Answer:
+        links = await self.payloads.links_of(topic, [rows for one in found for _, rows in one.pieces])
+        self.finder.check_lease()
+        texts = [
+            message_texts(first, rows, one.segment.id, one.segment.layout, one.attempts, links)
+            for one in found
+            for first, rows in dense(one.pieces)
+        ]
+        return Answer(200, b'{"messages":%b}' % json_array(texts))
 
-async def _given(broker: Broker, topic: Topic, found: Sequence[Delivered]) -> Answer:
-    links = await broker.serving.payloads.links_of(topic, [rows for one in found for _, rows in one.pieces])
-    if not broker.readiness.stopping:
-        broker.readiness.check_ready()  # else another one may dispatch by now
-    texts = [
-        message_texts(first, rows, one.segment.id, one.segment.layout, one.attempts, links)
-        for one in found
-        for first, rows in dense(one.pieces)
-    ]
-    return Answer(200, b'{"messages":%b}' % json_array(texts))
+    async def ack(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+        """Acks messages; they are acked durably when this answers."""
+        async with self._asked(scope, receive, _ACK, topic_name, name) as (topic, wanted):
+            search = self.finder.search(topic, name, self.proxy.asked(scope))
+            while True:
+                async with search as target:
+                    if target.here:
+                        return await self._ack(topic, name, wanted)
+                    return await self.proxy.relay(scope, target, msgspec.json.encode(wanted))
 
+    async def _ack(self, topic: Topic, name: str, wanted: AckRequest) -> Answer:
+        offsets: dict[int, list[int]] = {}
+        unknown = []
+        for text in wanted.ids:
+            if parts := _ID.fullmatch(text):
+                offsets.setdefault(int(parts[1]), []).append(int(parts[2]))
+            else:
+                unknown.append(text)
+        judged = await self.dispatcher.ack(topic, name, offsets, wanted.consumer)
+        self.finder.check_lease()
+        unknown += [f"{segment}-{offset}" for segment, result in judged.items() for offset in result.unknown]
+        return Answer(200, msgspec.json.encode({"acked": sum(r.known for r in judged.values()), "unknown": unknown}))
 
-async def ack(broker: Broker, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
-    """Ack messages; durable when it answers."""
-    async with _asked(broker, scope, receive, _ACK, topic_name, name) as (topic, wanted):
-
-        async def here(left_s: float) -> Answer:
-            return await _ack(broker, topic, name, wanted)
-
-        return await at_dispatcher(broker, scope, topic, name, here, lambda left_s: msgspec.json.encode(wanted))
-
-
-async def _ack(broker: Broker, topic: Topic, name: str, wanted: AckRequest) -> Answer:
-    offsets: dict[int, list[int]] = {}
-    unknown = []
-    for text in wanted.ids:
-        if parts := _ID.fullmatch(text):
-            offsets.setdefault(int(parts[1]), []).append(int(parts[2]))
-        else:
-            unknown.append(text)
-    judged = await broker.serving.subscribing.dispatcher.ack(topic, name, offsets, wanted.consumer)
-    if not broker.readiness.stopping:
-        broker.readiness.check_ready()
-    unknown += [f"{segment}-{offset}" for segment, result in judged.items() for offset in result.unknown]
-    return Answer(200, msgspec.json.encode({"acked": sum(r.known for r in judged.values()), "unknown": unknown}))
-
-
-@asynccontextmanager
-async def _asked(
-    broker: Broker, scope: Scope, receive: Receive, decoder: msgspec.json.Decoder[T], topic: str, name: str
-) -> AsyncIterator[tuple[Topic, T]]:
-    broker.readiness.check_ready()
-    check_name(topic)
-    check_name(name, "subscription")
-    async with body(scope, receive, broker.environment.settings, broker.core.budget) as content:
-        request = decode_request(content, scope, decoder)
-        yield await broker.core.catalog.known(topic), request
+    @asynccontextmanager
+    async def _asked(
+        self, scope: Scope, receive: Receive, decoder: msgspec.json.Decoder[T], topic: str, name: str
+    ) -> AsyncIterator[tuple[Topic, T]]:
+        check_name(topic)
+        check_name(name, "subscription")
+        async with self.reader.body(scope, receive) as content:
+            request = decode_request(content, scope, decoder)
+            yield await self.catalog.known(topic), request
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives; it ends with the client, so that nothing is leased to one who has gone. Raises ClientGone."""
-    working, gone = asyncio.create_task(work), asyncio.create_task(_until_gone(receive))
+    """Returns the result of `work`. It is cancelled when the client goes, so that nothing is leased to a client that
+    has gone. Raises ClientGone."""
+    working, gone = asyncio.create_task(work), asyncio.create_task(until_gone(receive))
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -142,8 +152,3 @@ async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     finally:
         working.cancel()
         gone.cancel()
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -1,4 +1,4 @@
-"""A topic's scaling policy in requests: what is named is checked, compared and changed; what is left out stays."""
+"""A topic's scaling policy in requests: named fields are checked, compared and changed; the others stay."""
 
 from typing import Any
 
@@ -23,8 +23,8 @@ class ScalingRequest(Struct, forbid_unknown_fields=True):
 
 
 def changed_scaling(config: TopicConfig, wanted: ScalingRequest) -> dict[str, Any]:
-    """What the record keeps: the fields that were ever set, and not set back. Raises InvalidRequest where they do not
-    go together."""
+    """Returns the fields that the record keeps: those that were set, and not reset. Raises InvalidRequest where they
+    contradict each other."""
     named = config.scaling | msgspec.to_builtins(wanted)
     kept = {field: value for field, value in named.items() if value is not None}
     scaling_policy(kept, config.initial_segments)
@@ -32,7 +32,8 @@ def changed_scaling(config: TopicConfig, wanted: ScalingRequest) -> dict[str, An
 
 
 def wanted_scaling(topic: Topic, wanted: ScalingRequest) -> dict[str, Any]:
-    """The policy of a topic as it would be with the fields that the request names; null asks for the default."""
+    """Returns the policy of a topic as it would be with the fields that the request names; null stands for a
+    default."""
     named: dict[str, Any] = msgspec.to_builtins(wanted)
     config = topic.record.config
     rest = {field: value for field, value in config.scaling.items() if named.get(field, value) is not None}

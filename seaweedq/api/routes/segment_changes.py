@@ -1,16 +1,18 @@
 """Segments changed by hand: split, merged, rolled, moved to another broker."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.api.asgi.openapi import broker_of, described, json_answer, read_request, schema_ref
+from seaweedq.api.asgi.openapi import Takes, described, json_answer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
-from seaweedq.api.internal.change_requests import Changes
-from seaweedq.broker.broker import Broker
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.asgi.services import given
+from seaweedq.broker.reshape.change_requests import ChangeRequests
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.intents import MAX_SUCCESSORS
 from seaweedq.coordination.records import Intent
 from seaweedq.coordination.roster import Roster
@@ -25,7 +27,7 @@ Hash = Annotated[int, Meta(ge=1, lt=KEY_SPACE)]
 
 
 class SplitRequest(Struct, forbid_unknown_fields=True):
-    """Into `parts` equal ranges, or `at` key hashes that rise within the segment's range; two halves by default."""
+    """The ranges to split into: `parts` equal ones, or cut `at` rising key hashes of the segment; halves by default."""
 
     parts: Annotated[int, Meta(ge=2, le=MAX_SUCCESSORS)] | UnsetType = UNSET
     at: Annotated[list[Hash], Meta(min_length=1, max_length=MAX_SUCCESSORS - 1)] | UnsetType = UNSET
@@ -38,13 +40,13 @@ class MergeRequest(Struct, forbid_unknown_fields=True):
 
 
 class MoveRequest(Struct, forbid_unknown_fields=True):
-    """The broker that is to own the segment: its id, or its given name where no other living one has it."""
+    """The broker that is to own the segment: its id, or its given name where no other living broker has that name."""
 
     to: Annotated[str, Meta(min_length=1, max_length=127)]
 
 
 class SuccessorAnswer(Struct):
-    """A new segment: the half-open range of key hashes, and its owner; null where that is yet to be seen."""
+    """A new segment: the half-open range of key hashes, and its owner, null while it has none."""
 
     id: int
     low: int
@@ -53,14 +55,14 @@ class SuccessorAnswer(Struct):
 
 
 class Replaced(Struct):
-    """What came about: segments that are sealed, and those that have their range now."""
+    """The segments that are sealed, and those that have their range now."""
 
     sealed: tuple[int, ...]
     successors: list[SuccessorAnswer]
 
 
 class Planned(Struct):
-    """What will come about: segments that are planned to be sealed, and those that will have their range."""
+    """The segments that will be sealed, and those that will have their range."""
 
     planned: tuple[int, ...]
     successors: list[SuccessorAnswer]
@@ -102,66 +104,69 @@ def _replaces(sealed: list[int], successors: list[dict[str, Any]]) -> dict[int, 
     }
 
 
-@router.post(f"{SEGMENT}/split", **described(SplitRequest, _replaces([0], _HALVES), _REFUSES, example={"parts": 2}))
-async def split(request: Request, topic: str, segment: str) -> Response:
-    """Replace a segment by several on parts of its range: 200 when that came about, 202 while it is under way."""
-    broker, number = broker_of(request), _number(topic, segment)
-    wanted = await read_request(request, _SPLIT)
-    found = await broker.core.catalog.known(topic)
-    await broker.core.catalog.look(topic, number)
-    record = broker.core.catalog.segment(found, number).record
-    return await _replace(broker, found, [number], _points(number, KeyRange(record.low, record.high), wanted))
+@dataclass(frozen=True)
+class ChangeServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    roster: Roster
+    changes: ChangeRequests
+    reader: RequestReader
+
+
+Services = Annotated[ChangeServices, given(ChangeServices)]
+
+
+@router.post(f"{SEGMENT}/split", **described(Takes(SplitRequest, {"parts": 2}), _replaces([0], _HALVES), _REFUSES))
+async def split(services: Services, request: Request, topic: str, segment: str) -> Response:
+    """Replaces a segment by several on parts of its range: 200 once that is done, 202 while it is under way."""
+    number = _number(topic, segment)
+    wanted = await services.reader.json(request, _SPLIT)
+    found = await services.catalog.known(topic)
+    await services.catalog.look(topic, number)
+    record = services.catalog.segment(found, number).record
+    return await _replace(services, found, [number], _points(number, KeyRange(record.low, record.high), wanted))
 
 
 @router.post(
     f"{SEGMENT}/merge",
-    **described(MergeRequest, _replaces([4, 5], _WHOLE), _REFUSES, example={"with": 5}, required=True),
+    **described(Takes(MergeRequest, {"with": 5}, required=True), _replaces([4, 5], _WHOLE), _REFUSES),
 )
-async def merge(request: Request, topic: str, segment: str) -> Response:
-    """Replace a segment and a neighbour by one on the range of both. A neighbour that another broker owns is moved
-    first: 200 when it came about, 202 while it is under way."""
-    broker, number = broker_of(request), _number(topic, segment)
-    wanted = await read_request(request, _MERGE)
-    return await _replace(broker, await broker.core.catalog.known(topic), [number, wanted.neighbour], [])
+async def merge(services: Services, request: Request, topic: str, segment: str) -> Response:
+    """Replaces a segment and a neighbour by one on the range of both. A neighbour that another broker owns is moved
+    first. 200 once that is done, 202 while it is under way."""
+    number = _number(topic, segment)
+    wanted = await services.reader.json(request, _MERGE)
+    return await _replace(services, await services.catalog.known(topic), [number, wanted.neighbour], [])
 
 
 @router.post(f"{SEGMENT}/roll", **described(None, _replaces([0], _WHOLE), (404, 409)))
-async def roll(request: Request, topic: str, segment: str) -> Response:
-    """Replace a segment by one on the same range: 200 when that came about, 202 while it is under way."""
-    broker, number = broker_of(request), _number(topic, segment)
-    return await _replace(broker, await broker.core.catalog.known(topic), [number], [])
+async def roll(services: Services, topic: str, segment: str) -> Response:
+    """Replaces a segment by one on the same range: 200 once that is done, 202 while it is under way."""
+    number = _number(topic, segment)
+    return await _replace(services, await services.catalog.known(topic), [number], [])
 
 
 @router.post(
     f"{SEGMENT}/move",
     **described(
-        MoveRequest,
+        Takes(MoveRequest, {"to": "broker.1f2e"}, required=True),
         {
             200: _shown(Moved, {"segment": 0, "owner": "broker.1f2e"}),
             202: _shown(Moving, {"segment": 0, "owner": "broker.77aa", "to": "broker.1f2e"}),
         },
         _REFUSES,
-        example={"to": "broker.1f2e"},
-        required=True,
     ),
 )
-async def move(request: Request, topic: str, segment: str) -> Response:
-    """Give a segment to another broker: 200 when that one owns it, 202 while its owner is still at it."""
-    broker, number = broker_of(request), _number(topic, segment)
-    wanted = await read_request(request, _MOVE)
-    found = await broker.core.catalog.known(topic)
-    target = _broker_meant(broker.core.roster, wanted.to)
-    if target is None:
-        await broker.core.roster.load()
-        target = _broker_meant(broker.core.roster, wanted.to)
-    if target is None:
-        brokers = sorted(broker.core.roster.brokers)[:NAMED]
-        raise InvalidRequest(
-            f"there is no broker {wanted.to!r}, but {', '.join(brokers)}", field="to", value=wanted.to, brokers=brokers
-        )
-    if await Changes(broker, found).move(number, target):
+async def move(services: Services, request: Request, topic: str, segment: str) -> Response:
+    """Moves a segment to another broker: 200 once that broker owns it, 202 while its owner is moving it."""
+    number = _number(topic, segment)
+    wanted = await services.reader.json(request, _MOVE)
+    found = await services.catalog.known(topic)
+    target = await _target(services.roster, wanted.to)
+    if await services.changes.move(found, number, target):
         return json_answer(Moved(number, target))
-    return json_answer(Moving(number, broker.core.catalog.segment(found, number).record.owner, target), 202)
+    return json_answer(Moving(number, services.catalog.segment(found, number).record.owner, target), 202)
 
 
 def _number(topic: str, segment: str) -> int:
@@ -170,10 +175,10 @@ def _number(topic: str, segment: str) -> int:
 
 
 def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:
-    """Where a range is to be cut. Raises InvalidRequest."""
+    """Returns the key hashes at which a range is cut. Raises InvalidRequest."""
     if wanted.at is not UNSET:
         if wanted.parts is not UNSET:
-            raise InvalidRequest("parts and at exclude one another", field="at", value=wanted.at)
+            raise InvalidRequest("parts and at cannot be combined", field="at", value=wanted.at)
         return wanted.at
     parts = wanted.parts or 2
     if len(whole) < parts:
@@ -199,15 +204,28 @@ def _broker_meant(roster: Roster, to: str) -> str | None:
     return named[0] if named else None
 
 
-async def _replace(broker: Broker, topic: Topic, segments: list[int], points: list[int]) -> Response:
-    intent, done = await Changes(broker, topic).replace(segments, points)
-    successors = _successors(broker, topic, intent)
+async def _target(roster: Roster, to: str) -> str:
+    """Returns the id of the living broker that a request names. Raises InvalidRequest."""
+    target = _broker_meant(roster, to)
+    if target is None:
+        await roster.load()
+        target = _broker_meant(roster, to)
+    if target is None:
+        brokers = sorted(roster.brokers)[:NAMED]
+        detail = f"there is no broker {to!r}; there are {', '.join(brokers)}"
+        raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
+    return target
+
+
+async def _replace(services: ChangeServices, topic: Topic, segments: list[int], points: list[int]) -> Response:
+    intent, done = await services.changes.replace(topic, segments, points)
+    successors = _successors(services.catalog, topic, intent)
     if done:
         return json_answer(Replaced(intent.segments, successors))
     return json_answer(Planned(intent.segments, successors), 202)
 
 
-def _successors(broker: Broker, topic: Topic, intent: Intent) -> list[SuccessorAnswer]:
-    there = broker.core.catalog.segments(topic)
+def _successors(catalog: Catalog, topic: Topic, intent: Intent) -> list[SuccessorAnswer]:
+    there = catalog.segments(topic)
     owners = {one.id: there[one.id].owner if one.id in there else one.owner for one in intent.successors}
     return [SuccessorAnswer(one.id, one.low, one.high, owners[one.id]) for one in intent.successors]

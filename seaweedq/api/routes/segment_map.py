@@ -1,18 +1,21 @@
-"""The segment map: where each segment of a topic stands, who has it, and what it takes."""
+"""The segment map: the position, the owner and the load of each segment of a topic."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import Meta, Struct
 
-from seaweedq.api.asgi.openapi import broker_of, described, json_answer
+from seaweedq.api.asgi.openapi import described, json_answer
 from seaweedq.api.asgi.parameters import check_name
+from seaweedq.api.asgi.services import given
 from seaweedq.balancer.rates import WINDOWS_S, Averages
-from seaweedq.broker.broker import Broker
 from seaweedq.broker.load.segment_rates import Observed
-from seaweedq.broker.read.topic_positions import Position
+from seaweedq.broker.read.topic_positions import Everywhere, Position
+from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination.records import SegmentRecord
+from seaweedq.coordination.roster import Roster
 
 router = APIRouter(tags=["topics"])
 DIGITS = 3  # behind the point: more of them are only noise
@@ -22,14 +25,14 @@ ByWindow = Annotated[list[Rate], Meta(min_length=len(WINDOWS_S), max_length=len(
 
 
 class Rates(Struct):
-    """What came a second: averages over the last 10 s, 1, 10 and 20 minutes, as far back as its owner has seen it."""
+    """Averages over the last 10 s, 1, 10 and 20 minutes, as far back as the segment's owner has seen it."""
 
     messages_per_s: ByWindow
     bytes_per_s: ByWindow
 
 
 class HotKey(Struct):
-    """The hash of a key, and about which share of the segment's messages it has, from 0 to 1."""
+    """The hash of a key, and about which share of the segment's messages has that key, from 0 to 1."""
 
     hash: int
     share: float
@@ -38,8 +41,8 @@ class HotKey(Struct):
 class SegmentAnswer(Struct):
     """A segment: the half-open range of key hashes, lineage, owner, offsets, rates while it is open.
 
-    What is below `flushed_offset` is in Parquet files. `hot_key` is one because of which a segment that gets too much
-    is not split.
+    Messages below `flushed_offset` are in Parquet files. `hot_key` is the key because of which a segment with too much
+    load is not split.
     """
 
     id: int
@@ -84,20 +87,32 @@ _SEGMENT = {
 }
 
 
+@dataclass(frozen=True)
+class SegmentMapServices:
+    """The services of this route."""
+
+    catalog: Catalog
+    positions: Everywhere
+    roster: Roster
+
+
+Services = Annotated[SegmentMapServices, given(SegmentMapServices)]
+
+
 @router.get(
     "/v1/topics/{topic}/segments", **described(None, {200: SegmentMap}, (404, 409), shows={"segments": [_SEGMENT]})
 )
-async def segment_map(request: Request, topic: str) -> Response:
-    """The topic's segments: key ranges, lineage, owners, offsets, rates."""
-    broker = broker_of(request)
-    found = await broker.core.catalog.known(check_name(topic))
-    positions = await broker.serving.reading.positions.positions(found)
-    records = broker.core.catalog.segments(found)
-    answers = [_answer(broker, record, positions[number]) for number, record in records.items() if number in positions]
+async def segment_map(services: Services, topic: str) -> Response:
+    """Returns the topic's segments: key ranges, lineage, owners, offsets, rates."""
+    found = await services.catalog.known(check_name(topic))
+    positions = await services.positions.positions(found)
+    records = services.catalog.segments(found)
+    there = [(record, positions[number]) for number, record in records.items() if number in positions]
+    answers = [_answer(record, position, services.roster.url(record.owner)) for record, position in there]
     return json_answer(SegmentMap(answers))
 
 
-def _answer(broker: Broker, record: SegmentRecord, position: Position) -> SegmentAnswer:
+def _answer(record: SegmentRecord, position: Position, owner_url: str | None) -> SegmentAnswer:
     observed = position.observed
     return SegmentAnswer(
         id=position.segment,
@@ -107,7 +122,7 @@ def _answer(broker: Broker, record: SegmentRecord, position: Position) -> Segmen
         predecessors=record.predecessors,
         successors=record.successors,
         owner=record.owner,
-        owner_url=broker.core.roster.url(record.owner),
+        owner_url=owner_url,
         start_offset=0,
         flushed_offset=position.flushed,
         end_offset=position.end,
@@ -131,5 +146,5 @@ def _rounded(averages: Averages) -> list[float]:
 
 
 def moment(time_us: int) -> datetime:
-    """Microseconds since the epoch as a time in UTC."""
+    """Returns microseconds since the epoch as a time in UTC."""
     return datetime.fromtimestamp(time_us / 1e6, UTC)

@@ -1,6 +1,6 @@
-"""Subscriptions: create, show with lag, list, delete. Pull and ack are hot and stand in deliver."""
+"""Subscriptions: create, show with lag, list, delete. Pull and ack are hot routes, in pull_ack."""
 
-import asyncio
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
@@ -9,12 +9,17 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.api.asgi.http import Answer, Scope
-from seaweedq.api.asgi.openapi import broker_of, described, read_request
+from seaweedq.api.asgi.openapi import Takes, described
 from seaweedq.api.asgi.parameters import check_name
-from seaweedq.api.internal.proxy import at_dispatcher
-from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.admin import Lag
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.asgi.services import given
+from seaweedq.api.internal.proxy import Proxy
+from seaweedq.broker.read.request_search import Search
+from seaweedq.broker.subscriptions.admin import Lag, SubscriptionAdmin
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.records import SubscriptionRecord
 from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound
 
@@ -40,7 +45,7 @@ class SubscriptionRequest(Struct, forbid_unknown_fields=True):
 
 
 class LagAnswer(Struct):
-    """What is still to be acked of one segment; `seconds` is the age of the oldest unacked message."""
+    """The part of one segment that is not acked yet; `seconds` is the age of the oldest unacked message."""
 
     segment: int
     acked_to: int
@@ -84,65 +89,74 @@ _SHOWN = {
 }
 
 
+@dataclass(frozen=True)
+class SubscriptionServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    admin: SubscriptionAdmin
+    dispatcher: Dispatcher
+    finder: DispatcherFinder
+    proxy: Proxy
+    reader: RequestReader
+
+
+Services = Annotated[SubscriptionServices, given(SubscriptionServices)]
+
+
 @router.put(
     PATH,
     **described(
-        SubscriptionRequest,
+        Takes(SubscriptionRequest, {"start": "earliest"}),
         {201: SubscriptionAnswer, 200: SubscriptionAnswer},
         (400, 404, 408, 409, 413, 415),
-        example={"start": "earliest"},
         shows=_SHOWN,
     ),
 )
-async def create_subscription(request: Request, topic: str, subscription: str) -> Response:
-    """Create a subscription (201), or make sure that it exists with what the request names (200, else 409)."""
-    broker = broker_of(request)
+async def create_subscription(services: Services, request: Request, topic: str, subscription: str) -> Response:
+    """Creates a subscription (201), or checks that it exists with the fields that the request names (200, else 409)."""
     check_name(topic)
     check_name(subscription, "subscription")
-    wanted = await read_request(request, _REQUEST)
-    found = await broker.core.catalog.known(topic)
-    record = _record(wanted, broker.environment.clock.now_us())
-
-    async def here(left_s: float) -> Answer:
-        created = await broker.serving.subscribing.admin.create(found, subscription, record)
-        if not created and (there := await broker.serving.subscribing.admin.find(found, subscription)):
-            _compare(subscription, there, record, wanted)
-        return Answer(201 if created else 200, await _shown(broker, found, subscription))
-
-    content = msgspec.json.encode(wanted)
-    return _response(await at_dispatcher(broker, request.scope, found, subscription, here, lambda left_s: content))
+    wanted = await services.reader.json(request, _REQUEST)
+    found = await services.catalog.known(topic)
+    record = _record(wanted, services.reader.clock.now_us())
+    search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
+    while True:
+        async with search as target:
+            if not target.here:
+                content = msgspec.json.encode(wanted)
+                return _response(await services.proxy.relay(request.scope, target, content))
+            created = await services.admin.create(found, subscription, record)
+            if not created and (there := await services.admin.find(found, subscription)):
+                _compare(subscription, there, record, wanted)
+            return _response(Answer(201 if created else 200, await _encoded(services, found, subscription)))
 
 
 @router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409), shows=_SHOWN))
-async def show_subscription(request: Request, topic: str, subscription: str) -> Response:
-    """A subscription, with its lag in each segment."""
-    broker = broker_of(request)
+async def show_subscription(services: Services, request: Request, topic: str, subscription: str) -> Response:
+    """Returns a subscription, with its lag in each segment."""
     check_name(subscription, "subscription")
-    found = await broker.core.catalog.known(check_name(topic))
-    return _response(await _show(broker, request.scope, found, subscription))
+    found = await services.catalog.known(check_name(topic))
+    return _response(await _show(services, request.scope, found, subscription))
 
 
 @router.get(
     "/v1/topics/{topic}/subscriptions",
     **described(None, {200: SubscriptionList}, (404, 409), shows={"subscriptions": [_SHOWN]}),
 )
-async def list_subscriptions(request: Request, topic: str) -> Response:
-    """The topic's subscriptions, with their lag."""
-    broker = broker_of(request)
-    found = await broker.core.catalog.known(check_name(topic))
-    places = asyncio.Semaphore(LISTED)
+async def list_subscriptions(services: Services, request: Request, topic: str) -> Response:
+    """Lists the topic's subscriptions, with their lag."""
+    found = await services.catalog.known(check_name(topic))
+    base = request.scope["raw_path"].decode("latin-1").rstrip("/")
 
-    async def show(name: str) -> Answer | None:
-        async with places:
-            path = f"{request.scope['raw_path'].decode('latin-1').rstrip('/')}/{name}"
-            try:
-                shown = await _show(broker, {**request.scope, "raw_path": path.encode()}, found, name)
-            except SubscriptionNotFound:
-                return None
-            return shown if shown.status != 404 else None
+    async def show(name: str) -> Answer:
+        try:
+            return await _show(services, {**request.scope, "raw_path": f"{base}/{name}".encode()}, found, name)
+        except SubscriptionNotFound:
+            return Answer(404)
 
-    shown = await asyncio.gather(*map(show, await broker.serving.subscribing.admin.names(found)))
-    answers = [answer for answer in shown if answer]
+    shown = await gather_bounded(LISTED, show, await services.admin.names(found))
+    answers = [answer for answer in shown if answer.status != 404]  # those were deleted meanwhile
     if failed := next((answer for answer in answers if answer.status != 200), None):
         return _response(failed)
     bodies = b",".join(bytes(answer.body) for answer in answers)
@@ -150,25 +164,38 @@ async def list_subscriptions(request: Request, topic: str) -> Response:
 
 
 @router.delete(PATH, status_code=204, **described(None, {204: None}, (404, 409)))
-async def delete_subscription(request: Request, topic: str, subscription: str) -> Response:
-    """Delete a subscription and its cursors; the messages stay."""
-    broker = broker_of(request)
+async def delete_subscription(services: Services, request: Request, topic: str, subscription: str) -> Response:
+    """Deletes a subscription and its cursors; the messages stay."""
     check_name(subscription, "subscription")
-    found = await broker.core.catalog.known(check_name(topic))
-
-    async def here(left_s: float) -> Answer:
-        await broker.serving.subscribing.admin.delete(found, subscription)
-        return Answer(204)
-
-    answer = await at_dispatcher(broker, request.scope, found, subscription, here)
+    found = await services.catalog.known(check_name(topic))
+    search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
+    try:
+        answer = await _delete(services, request.scope, found, subscription, search)
+    except SubscriptionNotFound:
+        if not search.in_doubt:
+            raise
+        return Response(status_code=204)
+    if answer.status == 404 and search.in_doubt:  # an attempt without an answer has deleted it
+        return Response(status_code=204)
     return Response(status_code=204) if answer.status == 204 else _response(answer)
 
 
-async def _show(broker: Broker, scope: Scope, topic: Topic, name: str) -> Answer:
-    async def here(left_s: float) -> Answer:
-        return Answer(200, await _shown(broker, topic, name))
+async def _delete(services: SubscriptionServices, scope: Scope, topic: Topic, name: str, search: Search) -> Answer:
+    while True:
+        async with search as target:
+            if not target.here:
+                return await services.proxy.relay(scope, target)
+            await services.admin.delete(topic, name)
+            return Answer(204)
 
-    return await at_dispatcher(broker, scope, topic, name, here)
+
+async def _show(services: SubscriptionServices, scope: Scope, topic: Topic, name: str) -> Answer:
+    search = services.finder.search(topic, name, services.proxy.asked(scope))
+    while True:
+        async with search as target:
+            if target.here:
+                return Answer(200, await _encoded(services, topic, name))
+            return await services.proxy.relay(scope, target)
 
 
 def _response(answer: Answer) -> Response:
@@ -179,8 +206,8 @@ def _record(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
     if wanted.mode == "shared":
         raise InvalidRequest("mode 'shared' is not supported yet; use 'ordered'", field="mode", value="shared")
     if wanted.max_attempts or wanted.dead_letter_topic:
-        given = f"max_attempts is {wanted.max_attempts or 0}, dead_letter_topic {wanted.dead_letter_topic or None!r}"
-        detail = f"{given[:300]}: dead letters are not supported yet; leave them 0 and null"
+        said = f"max_attempts is {wanted.max_attempts or 0}, dead_letter_topic {wanted.dead_letter_topic or None!r}"
+        detail = f"{said[:300]}: dead letters are not supported yet; leave these fields 0 and null"
         raise InvalidRequest(detail, field="max_attempts" if wanted.max_attempts else "dead_letter_topic")
     start = "latest" if wanted.start is UNSET else wanted.start
     if isinstance(start, StartAt):
@@ -204,14 +231,14 @@ def _compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, w
     differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
     if differences:
         raise SubscriptionConflict(
-            f"subscription {name!r} exists with another {', '.join(differences)}", differences=differences
+            f"subscription {name!r} exists with a different {', '.join(differences)}", differences=differences
         )
 
 
-async def _shown(broker: Broker, topic: Topic, name: str) -> bytes:
-    opened = await broker.serving.subscribing.dispatcher.open(topic, name)
+async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> bytes:
+    opened = await services.dispatcher.open(topic, name)
     record = opened.record
-    lag = [LagAnswer(*_fields(one)) for one in await broker.serving.subscribing.admin.lag(topic, opened)]
+    lag = [LagAnswer(*_fields(one)) for one in await services.admin.lag(topic, opened)]
     created = datetime.fromtimestamp(record.created_us / 1e6, UTC)
     answer = SubscriptionAnswer(
         name,

@@ -1,6 +1,7 @@
 """Topics: create, list, show, change, delete, flush."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -9,14 +10,18 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.api.asgi.http import query
-from seaweedq.api.asgi.openapi import broker_of, described, integer, json_answer, read_request
+from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer
 from seaweedq.api.asgi.parameters import check_name, whole_number
+from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.asgi.services import given
 from seaweedq.api.routes.scaling_policy import ScalingRequest, changed_scaling, wanted_scaling
 from seaweedq.api.routes.segment_map import moment
 from seaweedq.balancer.policy import ScalingPolicy
-from seaweedq.broker.broker import Broker
 from seaweedq.broker.load.meters import policy_of
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.topic_deletion import TopicDeletion
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.codec.key_field import check_key_field
 from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
@@ -36,7 +41,7 @@ FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class FlushRequest(Struct, forbid_unknown_fields=True):
-    """When a tail becomes a file; null is the broker's own setting."""
+    """When buffered messages become a file; null is the broker's own setting."""
 
     max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
     min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
@@ -44,14 +49,14 @@ class FlushRequest(Struct, forbid_unknown_fields=True):
 
 
 class RetentionRequest(Struct, forbid_unknown_fields=True):
-    """What is to be kept; null is no bound. Kept with the topic, not enforced yet."""
+    """Which messages are kept; null is no bound. Stored with the topic, not enforced yet."""
 
     max_age_s: Age | UnsetType | None = UNSET
     max_bytes: Bytes | UnsetType | None = UNSET
 
 
 class ChangeRequest(Struct, forbid_unknown_fields=True):
-    """What of a topic can be changed."""
+    """The fields of a topic that can be changed."""
 
     scaling: ScalingRequest | UnsetType = UNSET
     flush: FlushRequest | UnsetType = UNSET
@@ -69,9 +74,9 @@ class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
 
 
 class TopicAnswer(Struct):
-    """A topic as it stands. `scaling` is the policy that holds, defaults too. `segments` counts those that take
-    messages; `hot_segments` get too much, most of it of one key, so that they are not split. `messages` counts all that
-    were acknowledged, `bytes` its files and what is not in files yet."""
+    """A topic. `scaling` is the policy that holds, with its defaults. `segments` counts those that receive messages;
+    `hot_segments` have too much load, most of it from one key, so that they are not split. `messages` counts all
+    acknowledged messages, `bytes` its files and what is not in files yet."""
 
     name: str
     state: str
@@ -101,14 +106,14 @@ class TopicSummary(Struct):
 
 
 class TopicList(Struct, omit_defaults=True):
-    """One page; `next_page_token` is there when more topics follow."""
+    """One page; `next_page_token` is there if more topics follow."""
 
     topics: list[TopicSummary]
     next_page_token: str | UnsetType = UNSET
 
 
 class FlushAnswer(Struct):
-    """Everything acknowledged before the call is in files."""
+    """All messages that were acknowledged before the call are in files."""
 
     flushed: bool
 
@@ -135,36 +140,50 @@ _SHOWN = {
 _LISTED = {name: _SHOWN[name] for name in ("name", "state", "format", "created_at")}
 
 
+@dataclass(frozen=True)
+class TopicServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    admin: TopicAdmin
+    positions: Everywhere
+    deletion: TopicDeletion
+    reader: RequestReader
+
+
+Services = Annotated[TopicServices, given(TopicServices)]
+
+
 @router.put(
     "/v1/topics/{topic}",
     **described(
-        TopicRequest,
+        Takes(TopicRequest, _EXAMPLE),
         {201: TopicAnswer, 200: TopicAnswer},
         (400, 408, 409, 413, 415),
-        example=_EXAMPLE,
         shows=_SHOWN,
     ),
 )
-async def create_topic(request: Request, topic: str) -> Response:
-    """Create a topic (201), or make sure that it exists with what the request names (200, else 409)."""
-    broker = broker_of(request)
+async def create_topic(services: Services, request: Request, topic: str) -> Response:
+    """Creates a topic (201), or checks that it exists with the fields that the request names (200, else 409)."""
     check_name(topic)
-    wanted = await read_request(request, _TOPIC, free_form=True)
+    wanted = await services.reader.json(request, _TOPIC, free_form=True)
     for _ in range(TRIES):
         with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
-            return await _ensured(broker, topic, wanted)
-    raise TopicBeingDeleted(f"topic {topic!r} is deleted again and again", topic=topic)
+            return await _ensured(services, topic, wanted)
+    raise TopicBeingDeleted(
+        f"topic {topic!r} is being deleted concurrently; gave up after {TRIES} attempts", topic=topic
+    )
 
 
-async def _ensured(broker: Broker, topic: str, wanted: TopicRequest) -> Response:
+async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest) -> Response:
     created = False
-    await broker.core.catalog.look(topic)
-    if broker.core.catalog.find(topic) is None:
-        created = await broker.joined.topics.create(topic, _config(wanted))
-    found = broker.core.catalog.topic(topic)
+    await services.catalog.look(topic)
+    if services.catalog.find(topic) is None:
+        created = await services.admin.create(topic, _config(wanted))
+    found = services.catalog.topic(topic)
     if not created:
         _compare(found, wanted)
-    return json_answer(await _answer(broker, found, fresh=created), 201 if created else 200)
+    return json_answer(await _answer(services, found, fresh=created), 201 if created else 200)
 
 
 @router.get(
@@ -180,13 +199,12 @@ async def _ensured(broker: Broker, topic: str, wanted: TopicRequest) -> Response
         shows={"topics": [_LISTED], "next_page_token": "flights"},
     ),
 )
-async def list_topics(request: Request) -> Response:
-    """The topics by name, a page at a time."""
-    broker = broker_of(request)
+async def list_topics(services: Services, request: Request) -> Response:
+    """Lists the topics by name, a page at a time."""
     options = query(request.scope)
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
-    names = [name for name in broker.core.catalog.names() if name > options.get("page_token", "")]
-    records = [(name, found.record) for name in names[:size] if (found := broker.core.catalog.find(name))]
+    names = [name for name in services.catalog.names() if name > options.get("page_token", "")]
+    records = [(name, found.record) for name in names[:size] if (found := services.catalog.find(name))]
     page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
     if len(names) > size:
         page.next_page_token = names[size - 1]
@@ -194,57 +212,54 @@ async def list_topics(request: Request) -> Response:
 
 
 @router.get("/v1/topics/{topic}", **described(None, {200: TopicAnswer}, (404, 409), shows=_SHOWN))
-async def show_topic(request: Request, topic: str) -> Response:
-    """A topic with its configuration, counts, bytes and store path."""
-    broker = broker_of(request)
-    return json_answer(await _answer(broker, await broker.core.catalog.known(check_name(topic))))
+async def show_topic(services: Services, topic: str) -> Response:
+    """Returns a topic with its configuration, counts, bytes and store path."""
+    return json_answer(await _answer(services, await services.catalog.known(check_name(topic))))
 
 
 @router.patch(
     "/v1/topics/{topic}",
     **described(
-        ChangeRequest,
+        Takes(ChangeRequest, {"flush": {"max_age_s": 60}}),
         {200: TopicAnswer},
         (400, 404, 408, 409, 413, 415),
-        example={"flush": {"max_age_s": 60}},
         shows=_SHOWN,
     ),
 )
-async def change_topic(request: Request, topic: str) -> Response:
-    """Change flush, retention, scaling or the largest payload: what is named changes, null brings its default back."""
-    broker = broker_of(request)
+async def change_topic(services: Services, request: Request, topic: str) -> Response:
+    """Changes flush, retention, scaling or the largest payload. Only named fields change; null restores a default."""
     check_name(topic)
-    wanted = await read_request(request, _CHANGE)
-    found = await broker.core.catalog.known(topic)
-    while not await broker.joined.topics.change(found, _changed(found.record.config, wanted)):
-        found = broker.core.catalog.topic(topic)
-    return json_answer(await _answer(broker, found))
+    wanted = await services.reader.json(request, _CHANGE)
+    found = await services.catalog.known(topic)
+    while not await services.admin.change(found, _changed(found.record.config, wanted)):
+        found = services.catalog.topic(topic)
+    return json_answer(await _answer(services, found))
 
 
 @router.delete("/v1/topics/{topic}", status_code=204, **described(None, {204: None}, (404, 409)))
-async def delete_topic(request: Request, topic: str) -> Response:
-    """Delete a topic with its data; answers when all of it is gone. A deletion that failed half way goes on."""
-    broker = broker_of(request)
-    found = broker.core.catalog.find(check_name(topic))
-    await broker.serving.deletion.delete(found or await broker.core.catalog.known(topic))
+async def delete_topic(services: Services, topic: str) -> Response:
+    """Deletes a topic with its data, and answers once all of it is gone. A deletion that failed half way goes on."""
+    found = services.catalog.find(check_name(topic))
+    await services.deletion.delete(found or await services.catalog.known(topic))
     return Response(status_code=204)
 
 
 @router.post("/v1/topics/{topic}/flush", **described(None, {200: FlushAnswer}, (404, 409), shows={"flushed": True}))
-async def flush_topic(request: Request, topic: str) -> Response:
-    """Bring everything acknowledged before the call into files."""
-    broker = broker_of(request)
-    await broker.serving.reading.positions.positions(await broker.core.catalog.known(check_name(topic)), flush=True)
+async def flush_topic(services: Services, topic: str) -> Response:
+    """Writes all messages that were acknowledged before the call to files."""
+    await services.positions.positions(await services.catalog.known(check_name(topic)), flush=True)
     return json_answer(FlushAnswer(True))
 
 
 def _config(wanted: TopicRequest) -> TopicConfig:
-    """The whole configuration that a request stands for. Raises InvalidRequest."""
+    """Returns the whole configuration of a new topic. Raises InvalidRequest."""
     format = Format(wanted.format or Format.JSON)
     if (format is Format.TYPED) != bool(wanted.schema):
-        raise InvalidRequest("a typed topic needs a schema, and no other has one", field="schema", value=format)
+        raise InvalidRequest(
+            "a typed topic needs a schema; other topics must not have one", field="schema", value=format
+        )
     if wanted.schema and (size := len(msgspec.json.encode(wanted.schema))) > MAX_SCHEMA_BYTES:
-        detail = f"the schema takes {size} bytes, over {MAX_SCHEMA_BYTES}"
+        detail = f"the schema has {size} bytes, over the limit of {MAX_SCHEMA_BYTES}"
         raise InvalidRequest(detail, field="schema", value=size, bound=MAX_SCHEMA_BYTES)
     columns = parse_schema(wanted.schema) if wanted.schema else None
     if wanted.key_field:
@@ -260,7 +275,7 @@ def _config(wanted: TopicRequest) -> TopicConfig:
 
 
 def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
-    """The configuration with what the request names changed."""
+    """Returns the configuration with the changes that the request names."""
     replace = msgspec.structs.replace
     return replace(
         config,
@@ -272,7 +287,7 @@ def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
 
 
 def _compare(topic: Topic, wanted: TopicRequest) -> None:
-    """Only what the request names counts. Raises TopicConflict."""
+    """Raises TopicConflict where a field that the request names differs."""
     current = msgspec.to_builtins(topic.record.config)
     named = msgspec.to_builtins(wanted)
     if wanted.scaling:
@@ -285,14 +300,15 @@ def _compare(topic: Topic, wanted: TopicRequest) -> None:
         if current[field] != value:
             differences[field] = {"current": current[field], "requested": value}
     if differences:
-        detail = f"topic {topic.name!r} exists with another {', '.join(differences)}"
+        detail = f"topic {topic.name!r} exists with a different {', '.join(differences)}"
         raise TopicConflict(detail, differences=differences)
 
 
-async def _answer(broker: Broker, topic: Topic, fresh: bool = False) -> TopicAnswer:
-    """Of a `fresh` topic nobody is asked: each of its segments would be opened for it, by a request to the store."""
+async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) -> TopicAnswer:
+    """Returns the topic. The owners of a `fresh` one are not asked: each segment would be opened for it, by a request
+    to the store."""
     config = topic.record.config
-    positions = () if fresh else (await broker.serving.reading.positions.positions(topic, sizes=True)).values()
+    positions = () if fresh else (await services.positions.positions(topic, sizes=True)).values()
     return TopicAnswer(
         name=topic.name,
         state=topic.record.state,
@@ -305,9 +321,9 @@ async def _answer(broker: Broker, topic: Topic, fresh: bool = False) -> TopicAns
         retention=config.retention,
         max_payload_bytes=config.max_payload_bytes,
         created_at=moment(topic.record.created_us),
-        segments=sum(record.state == "open" for record in broker.core.catalog.segments(topic).values()),
+        segments=sum(record.state == "open" for record in services.catalog.segments(topic).values()),
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],
         messages=sum(position.end for position in positions),
         bytes=sum(position.size_bytes for position in positions),
-        path=f"{broker.environment.settings.store_path}/topics/{topic.name}",
+        path=f"{services.reader.settings.store_path}/topics/{topic.name}",
     )

@@ -1,10 +1,11 @@
-"""Uploads: payloads that go to the store first. Their bytes pass a broker only where the store gives no URLs.
+"""Uploads: payloads that go to the store first. Their bytes pass through a broker only where the store signs no URLs.
 
-Every answer with a URL is as good as the right to use it: none is logged.
+Whoever has a signed URL may use it, so no answer with a URL is logged.
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated
 
@@ -12,12 +13,15 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from seaweedq.api.asgi.openapi import broker_of, described, json_answer, read_request
+from seaweedq.api.asgi.openapi import Takes, described, json_answer
 from seaweedq.api.asgi.parameters import check_name
+from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.asgi.services import given
 from seaweedq.api.routes.segment_map import moment
-from seaweedq.broker.broker import Broker
-from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.rules import part_count
+from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.errors import InvalidRequest
 
@@ -32,8 +36,8 @@ Headers = Mapping[str, str] | UnsetType
 
 
 class UploadRequest(Struct, forbid_unknown_fields=True):
-    """What is to be uploaded: bytes, their media type, and their SHA-256 in hex. Large ones come in parts where the
-    store has them, unless `multipart` says otherwise."""
+    """The size of an upload, its media type, and its SHA-256 in hex. A large upload comes in parts where the store
+    supports them, unless `multipart` says otherwise."""
 
     size: Annotated[int, Meta(ge=0, le=2**60)]
     content_type: Annotated[str, Meta(max_length=255)] = "application/octet-stream"
@@ -48,8 +52,8 @@ class PartsRequest(Struct, forbid_unknown_fields=True):
 
 
 class UploadAnswer(Struct):
-    """A new upload. The bytes go to `url` with this method and exactly these headers; one in `parts` has a URL for
-    each, asked for by number, and each but the last is of `part_bytes`. At `expires_at` it is too late to publish."""
+    """A new upload. The bytes go to `url` with this method and exactly these headers. If it has `parts`, each has a URL
+    of its own, asked for by number, and all but the last have `part_bytes`. It can be published until `expires_at`."""
 
     upload_id: str
     expires_at: datetime
@@ -68,7 +72,7 @@ class UploadPart(Struct):
 
 
 class UploadState(Struct):
-    """An upload as it stands: `open`, with a fresh URL, or the parts that are there; `imported`; or `published`."""
+    """An upload: `open`, with a fresh URL, or the parts that the store has; `imported`; or `published`."""
 
     upload_id: str
     state: str
@@ -84,7 +88,7 @@ class UploadState(Struct):
 
 
 class PartUrl(Struct):
-    """Where a part goes."""
+    """The URL to which a part goes."""
 
     number: int
     url: str
@@ -93,7 +97,7 @@ class PartUrl(Struct):
 
 
 class PartsAnswer(Struct):
-    """Where the parts go."""
+    """The URLs to which the parts go."""
 
     parts: list[PartUrl]
 
@@ -115,110 +119,109 @@ SHOWN = {
 }
 
 
+@dataclass(frozen=True)
+class UploadServices:
+    """The services of these routes."""
+
+    catalog: Catalog
+    topics: TopicAdmin
+    uploads: Uploads
+    reader: RequestReader
+
+
+Services = Annotated[UploadServices, given(UploadServices)]
+
+
 @router.post(
     PATH,
     status_code=201,
     **described(
-        UploadRequest,
+        Takes(UploadRequest, {"size": 73400320, "content_type": "video/mp4", "sha256": _SHA256}, required=True),
         {201: UploadAnswer},
         (400, 404, 408, 409, 413, 415, 429),
-        example={"size": 73400320, "content_type": "video/mp4", "sha256": _SHA256},
         shows={"upload_id": _ID, "expires_at": "2026-02-01T12:00:00Z", **_HOW},
-        required=True,
     ),
 )
-async def create_upload(request: Request, topic: str) -> Response:
-    """Begin an upload: where its bytes go. A message can name it once they are there. An unknown topic is created, as
-    by a publish."""
-    broker = broker_of(request)
+async def create_upload(services: Services, request: Request, topic: str) -> Response:
+    """Creates an upload, and returns where its bytes go. A message can refer to it once they are there. A topic that
+    does not exist is created, as by a publish."""
     check_name(topic)
-    wanted = await read_request(request, _REQUEST)
+    wanted = await services.reader.json(request, _REQUEST)
     if not _TYPE.fullmatch(wanted.content_type):
-        detail = f"content_type is {wanted.content_type[:100]!r}, which is no media type such as text/plain"
+        detail = f"content_type is {wanted.content_type[:100]!r}; it must be a media type such as text/plain"
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
     sha256 = wanted.sha256.lower() if wanted.sha256 else None
-    if broker.core.catalog.find(topic) is None and broker.environment.settings.auto_create_topics:
-        broker.joined.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
-        await broker.joined.topics.create(topic, TopicConfig())
-    found = await broker.core.catalog.known(topic)
-    upload, record = await broker.joined.uploads.create(
-        found, wanted.size, wanted.content_type, sha256, wanted.multipart
-    )
+    if services.catalog.find(topic) is None and services.reader.settings.auto_create_topics:
+        services.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
+        await services.topics.create(topic, TopicConfig())
+    found = await services.catalog.known(topic)
+    upload, record = await services.uploads.create(found, wanted.size, wanted.content_type, sha256, wanted.multipart)
     answer = UploadAnswer(upload, moment(record.expires_us))
     if record.parts is None:
-        await _add_url(broker, found, upload, record, answer)
+        await _add_url(services.uploads, found, upload, record, answer)
     else:
         answer.part_bytes, answer.parts = record.part_bytes or UNSET, part_count(record)
     return json_answer(answer, 201)
 
 
 @router.get(ONE, **described(None, {200: UploadState}, (404, 409, 410), shows=SHOWN))
-async def show_upload(request: Request, topic: str, upload: str) -> Response:
-    """An upload: its state, and how to go on with it."""
-    broker, found = await _topic(request, topic)
-    record = (await broker.joined.uploads.find(found, upload)).record
-    return json_answer(await _state(broker, found, upload, record))
+async def show_upload(services: Services, topic: str, upload: str) -> Response:
+    """Returns an upload: its state, and how to go on with it."""
+    found = await services.catalog.known(check_name(topic))
+    record = (await services.uploads.find(found, upload)).record
+    return json_answer(await _state(services.uploads, found, upload, record))
 
 
 @router.post(
     ONE + "/parts",
     **described(
-        PartsRequest,
+        Takes(PartsRequest, {"numbers": [1, 2]}, required=True),
         {200: PartsAnswer},
         (400, 404, 408, 409, 410, 413, 415),
-        example={"numbers": [1, 2]},
         shows={"parts": [{"number": 1, **_HOW}]},
-        required=True,
     ),
 )
-async def sign_parts(request: Request, topic: str, upload: str) -> Response:
-    """Where parts of an upload go: at most 100 at a time, in any order, and again."""
-    broker, found = await _topic(request, topic)
-    wanted = await read_request(request, _PARTS)
-    record = (await broker.joined.uploads.find(found, upload)).record
-    signed = [
-        (number, await broker.joined.uploads.signed_part(found, upload, number, record)) for number in wanted.numbers
-    ]
+async def sign_parts(services: Services, request: Request, topic: str, upload: str) -> Response:
+    """Signs the URLs of parts of an upload: at most 100 at a time, in any order, and repeatedly."""
+    found = await services.catalog.known(check_name(topic))
+    wanted = await services.reader.json(request, _PARTS)
+    record = (await services.uploads.find(found, upload)).record
+    signed = [(number, await services.uploads.signed_part(found, upload, number, record)) for number in wanted.numbers]
     return json_answer(PartsAnswer([PartUrl(number, s.url, s.method, s.headers) for number, s in signed]))
 
 
 @router.post(ONE + "/complete", **described(None, {200: UploadState}, (404, 409, 410), shows=SHOWN))
-async def complete_upload(request: Request, topic: str, upload: str) -> Response:
-    """See that all bytes are there, and are those that were announced; parts are put together first. A publish does
-    that as well; afterwards it need not."""
-    broker, found = await _topic(request, topic)
-    record = await broker.joined.uploads.complete(found, upload)
-    return json_answer(await _state(broker, found, upload, record))
+async def complete_upload(services: Services, topic: str, upload: str) -> Response:
+    """Checks that all bytes are there, and are those that were announced; parts are put together first. A publish does
+    the same where nobody has done it before."""
+    found = await services.catalog.known(check_name(topic))
+    record = await services.uploads.complete(found, upload)
+    return json_answer(await _state(services.uploads, found, upload, record))
 
 
 @router.delete(ONE, status_code=204, **described(None, {204: None}, (404, 409)))
-async def abort_upload(request: Request, topic: str, upload: str) -> Response:
-    """End an upload that no message names, and delete what is there of it."""
-    broker, found = await _topic(request, topic)
-    await broker.joined.uploads.abort(found, upload)
+async def abort_upload(services: Services, topic: str, upload: str) -> Response:
+    """Ends an upload that no message refers to, and deletes its bytes."""
+    found = await services.catalog.known(check_name(topic))
+    await services.uploads.abort(found, upload)
     return Response(status_code=204)
 
 
-async def _topic(request: Request, topic: str) -> tuple[Broker, Topic]:
-    broker = broker_of(request)
-    return broker, await broker.core.catalog.known(check_name(topic))
-
-
 async def _add_url(
-    broker: Broker, topic: Topic, upload: str, record: UploadRecord, answer: UploadAnswer | UploadState
+    uploads: Uploads, topic: Topic, upload: str, record: UploadRecord, answer: UploadAnswer | UploadState
 ) -> None:
-    signed = await broker.joined.uploads.signed(topic, upload, record)
+    signed = await uploads.signed(topic, upload, record)
     answer.url, answer.method, answer.headers = signed.url, signed.method, signed.headers
 
 
-async def _state(broker: Broker, topic: Topic, upload: str, record: UploadRecord) -> UploadState:
+async def _state(uploads: Uploads, topic: Topic, upload: str, record: UploadRecord) -> UploadState:
     sha256 = record.sha256 or record.checked
     state = UploadState(upload, record.state, record.size, record.content_type, sha256, moment(record.expires_us))
     if record.part_bytes:
         state.part_bytes = record.part_bytes
     if record.state == "open" and record.parts is None:
-        await _add_url(broker, topic, upload, record, state)
+        await _add_url(uploads, topic, upload, record, state)
     elif record.state == "open":
-        parts = await broker.joined.uploads.parts(topic, upload, record)
+        parts = await uploads.parts(topic, upload, record)
         state.parts = [UploadPart(part.number, part.size) for part in parts]
     return state

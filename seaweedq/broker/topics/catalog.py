@@ -183,6 +183,13 @@ class Catalog:
             raise SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
         return known[segment]
 
+    async def known_segment(self, topic: Topic, segment: int) -> SegmentRecord:
+        """Returns a segment's record, read again where it is not known: another broker may just have made the segment.
+        Raises SegmentNotFound."""
+        if segment not in self.records(topic):
+            await self.look(topic.name, segment)
+        return self.segment(topic, segment).record
+
     def apply(self, changes: Sequence[Change]) -> None:
         """Work changes in, unless a newer one of the same key is known."""
         self._view.take(changes)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from seaweedq.api.app import Application
-from seaweedq.api.asgi.problems import EVERY_S, Insides, problem
+from seaweedq.api.asgi.problems import EVERY_S, InsideLog, problem
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Peers, Trouble
 from seaweedq.clock import SystemClock, SystemIds
@@ -106,11 +106,11 @@ async def test_a_problem_leaves_out_what_the_log_gets(tmp_path: Path, caplog: py
 
 def test_each_kind_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
     clock = StoppedClock()
-    insides = Insides(clock)
+    inside = InsideLog(clock)
     for n in range(3):
-        insides.note(StoreUnavailable("store", inside=f"s{n}"))
-        insides.note(CoordinationUnavailable("coordination", inside=f"c{n}"))
-        insides.note(SeaweedqError("nothing inside"))
+        inside.note(StoreUnavailable("store", inside=f"s{n}"))
+        inside.note(CoordinationUnavailable("coordination", inside=f"c{n}"))
+        inside.note(SeaweedqError("nothing inside"))
     clock.now_s += EVERY_S
-    insides.note(StoreUnavailable("store", inside="later"))
+    inside.note(StoreUnavailable("store", inside="later"))
     assert [r.getMessage().rsplit(" ", 1)[1] for r in caplog.records] == ["s0", "c0", "later"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from seaweedq.api.internal.change_requests import stage
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.reshape.change_requests import stage
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE

@@ -1,0 +1,119 @@
+"""The calls between brokers: each handler decodes a message (broker/rpc/messages) and has a service answer it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.msgpack import decode
+
+from seaweedq.api.internal.server import Call
+from seaweedq.broker.load.meters import LoadReport, Loads
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.segment_log import SegmentLog
+from seaweedq.broker.publish.forward_receiver import ForwardReceiver
+from seaweedq.broker.read.read_server import Lender
+from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.rpc import forward_frames
+from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
+from seaweedq.broker.topic_deletion import TopicClosing
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.segment_mover import SegmentMover
+from seaweedq.errors import NotOwner
+
+
+@dataclass(frozen=True)
+class BrokerCalls:
+    """Calls that concern this broker as a whole, and the rows that others forward to it."""
+
+    receiver: ForwardReceiver
+    loads: Loads
+    budget: Budget
+    log: SegmentLog
+
+    def by_name(self) -> dict[str, Call]:
+        """Returns the handlers."""
+        return {"publish": self._publish, "load": self._load, "status": self._status}
+
+    def status(self) -> BrokerStatus:
+        """Returns the bytes that this broker holds."""
+        return BrokerStatus(self.budget.tails, self.log.journal.unreleased_bytes)
+
+    async def _publish(self, content: bytes) -> Any:
+        return await self.receiver.receive(forward_frames.decode(content))
+
+    async def _load(self, content: bytes) -> LoadReport:
+        return self.loads.report()
+
+    async def _status(self, content: bytes) -> BrokerStatus:
+        return self.status()
+
+
+@dataclass(frozen=True)
+class TopicCalls:
+    """Calls that concern a topic."""
+
+    catalog: Catalog
+    positions: Everywhere
+    closing: TopicClosing
+    mover: SegmentMover
+
+    def by_name(self) -> dict[str, Call]:
+        """Returns the handlers."""
+        return {"positions": self._positions, "close": self._close, "give": self._give}
+
+    async def _positions(self, content: bytes) -> Any:
+        call = decode(content, type=TopicCall)
+        return await self.positions.own(await _topic(self.catalog, call), call.sizes, call.flush)
+
+    async def _close(self, content: bytes) -> bool:
+        call = decode(content, type=TopicCall)
+        await self.catalog.look(call.topic)
+        topic = self.catalog.find(call.topic)
+        if topic and topic.record.incarnation == call.incarnation:
+            if topic.record.state != "deleting":
+                raise NotOwner(f"topic {call.topic!r} is not being deleted")
+            await self.closing.close(topic)
+        return True
+
+    async def _give(self, content: bytes) -> bool:
+        call = decode(content, type=GiveCall)
+        return await self.mover.move(await _topic(self.catalog, call), call.segment, call.target)
+
+
+@dataclass(frozen=True)
+class SegmentCalls:
+    """Calls that read this broker's segments."""
+
+    catalog: Catalog
+    server: Lender
+
+    def by_name(self) -> dict[str, Call]:
+        """Returns the handlers."""
+        return {"ends": self._ends, "read": self._read, "find": self._find, "size": self._size}
+
+    async def _ends(self, content: bytes) -> Any:
+        call = decode(content, type=EndsCall)
+        return await self.server.ends(await _topic(self.catalog, call), call.known, call.wait_s)
+
+    async def _read(self, content: bytes) -> Any:
+        call = decode(content, type=SegmentCall)
+        return await self.server.read(await _topic(self.catalog, call), call)
+
+    async def _find(self, content: bytes) -> Any:
+        call = decode(content, type=SegmentCall)
+        return await self.server.find(await _topic(self.catalog, call), call)
+
+    async def _size(self, content: bytes) -> Any:
+        call = decode(content, type=SegmentCall)
+        return await self.server.size_since(await _topic(self.catalog, call), call)
+
+
+async def _topic(catalog: Catalog, call: TopicCall | EndsCall | SegmentCall | GiveCall) -> Topic:
+    """Returns the topic that the other broker means. Raises NotOwner where this broker knows a different one."""
+    found = catalog.find(call.topic)
+    if found is None or found.record.incarnation != call.incarnation:
+        await catalog.look(call.topic)
+        found = catalog.find(call.topic)
+    if found is None or found.record.incarnation != call.incarnation:
+        raise NotOwner(f"this broker does not know that topic {call.topic!r}")
+    catalog.check(found)
+    return found

@@ -1,0 +1,88 @@
+"""Declares the routes that are answered ahead of FastAPI, so that OpenAPI shows them; FastAPI never calls them."""
+
+from collections.abc import Callable
+from inspect import cleandoc
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+from seaweedq.api.asgi.openapi import Takes, described
+from seaweedq.api.routes import fetch, publish, uploads
+from seaweedq.api.routes.publish import Publish, PublishAnswer
+from seaweedq.api.routes.pull_ack import AckAnswer, AckRequest, PullAndAck, PullAnswer, PullRequest
+from seaweedq.api.routes.upload_content import GET_REFUSES, PUT_REFUSES, Received, UploadContent
+from seaweedq.errors import RouteNotFound
+
+MESSAGES = "/v1/topics/{topic}/messages"
+PULL = "/v1/topics/{topic}/subscriptions/{subscription}/pull"
+ACK = "/v1/topics/{topic}/subscriptions/{subscription}/ack"
+CONTENT = uploads.ONE + "/content"
+_REFUSES = (400, 404, 408, 409, 413, 415)
+
+
+async def messages(request: Request, topic: str) -> Response:
+    """Never called."""
+    raise RouteNotFound("answered ahead of FastAPI")
+
+
+async def pull(request: Request, topic: str, subscription: str) -> Response:
+    """Never called."""
+    raise RouteNotFound("answered ahead of FastAPI")
+
+
+async def ack(request: Request, topic: str, subscription: str) -> Response:
+    """Never called."""
+    raise RouteNotFound("answered ahead of FastAPI")
+
+
+async def content(request: Request) -> Response:
+    """Never called."""
+    raise RouteNotFound("answered ahead of FastAPI")
+
+
+def declare(app: FastAPI) -> None:
+    """Adds the hot routes to the app."""
+    publishes = described(
+        Takes(publish.TAKES, required=True),
+        {200: PublishAnswer},
+        (*_REFUSES, 410),
+        publish.PARAMETERS,
+        shows={"count": 1, "segments": [{"segment": 0, "first_offset": 17, "count": 1}], "ids": ["0-17"]},
+    )
+    pulls = described(
+        Takes(PullRequest, {"max_messages": 100, "wait_s": 0.1}),
+        {200: PullAnswer},
+        _REFUSES,
+        shows={"messages": [{**fetch.EXAMPLE, "attempt": 1}]},
+    )
+    acks = described(
+        Takes(AckRequest, {"ids": ["0-17", "0-18"]}, required=True),
+        {200: AckAnswer},
+        _REFUSES,
+        shows={"acked": 1, "unknown": ["0-18"]},
+    )
+    _declare_content(app)
+    for path, endpoint, tag, answered_by, options in (
+        (MESSAGES, messages, "publish", Publish.publish, publishes),
+        (PULL, pull, "subscriptions", PullAndAck.pull, pulls),
+        (ACK, ack, "subscriptions", PullAndAck.ack, acks),
+    ):
+        app.add_api_route(path, endpoint, methods=["POST"], tags=[tag], description=_about(answered_by), **options)
+
+
+def _declare_content(app: FastAPI) -> None:
+    octets = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    signed = [{"name": name, "in": "query", "schema": {"type": "string"}} for name in ("expires", "token")]
+    shown = {"upload_id": uploads.SHOWN["upload_id"], "size": 73400320, "sha256": uploads.SHOWN["sha256"]}
+    puts = described(Takes(octets), {201: Received}, PUT_REFUSES, signed, shows=shown)
+    gets = described(None, {200: octets, 206: octets}, GET_REFUSES, signed)
+    for method, status, answered_by, options in (
+        ("PUT", 201, UploadContent.put, puts),
+        ("GET", 200, UploadContent.get, gets),
+    ):
+        told = {"description": _about(answered_by), "status_code": status, **options}
+        app.add_api_route(CONTENT, content, methods=[method], tags=["uploads"], **told)
+
+
+def _about(answered_by: Callable[..., Any]) -> str:
+    return cleandoc(answered_by.__doc__ or "")

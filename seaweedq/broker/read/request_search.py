@@ -1,0 +1,125 @@
+"""Finds the broker that answers a request: this one, or another one to which the request is relayed.
+
+A search belongs to one request that may be repeated. It decides where the request is tried, when it is tried again,
+and when the client gets its error. It knows nothing of HTTP: whoever holds the request answers it at the target.
+
+    while True:
+        async with search as target:
+            return await (answer() if target.here else relay(target))
+
+An error leaves the block if it is final. Otherwise the search waits a little, and the block runs again.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from seaweedq.broker.rpc.client import ask_while
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.signal import Signal
+from seaweedq.errors import ChainDamaged, NotReady, Unavailable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The part of a client's request that a search needs. `wait_s` is the time that the client waits for messages;
+    `relayed` says that another broker sent the request here, so that it is not relayed once more."""
+
+    wait_s: float = 0.0
+    relayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The broker at which a request is tried. `url` is None where that broker has gone. `wait_s` is left of the
+    client's wait; the whole answer may take `answer_s`."""
+
+    here: bool
+    url: str | None
+    wait_s: float
+    answer_s: float
+    check: Callable[[], None]
+
+    async def ask(self, call: Awaitable[T]) -> T:
+        """Returns the result of a call to that broker. Raises Unavailable once that broker has gone, NotReady once
+        this one stops."""
+        return await ask_while(self.check, call)
+
+
+class Locator(Protocol):
+    """Says which broker answers the requests about one thing. `patience_s` is how long that broker may take beyond a
+    client's wait; `moved` wakes a search that pauses."""
+
+    @property
+    def patience_s(self) -> float: ...
+
+    @property
+    def moved(self) -> Signal | None: ...
+
+    async def locate(self) -> str | None:
+        """Returns the broker's id, None where there is none just now."""
+
+    def failed(self, error: Unavailable) -> float | None:
+        """Returns how many seconds after an error the request may be tried again; None where the error is final."""
+
+
+@dataclass(frozen=True)
+class SearchContext:
+    """The state that all searches of a broker share. A search goes on until `timeout_s` after its first failure, or
+    until the broker stops."""
+
+    view: ClusterView
+    timeout_s: float
+    stopping: Callable[[], bool]
+
+
+class Search:
+    """The search for the broker that answers one request. `in_doubt`: some attempt got no answer, so that it may have
+    done what was asked."""
+
+    def __init__(self, context: SearchContext, topic: Topic, asked: Asked, locator: Locator) -> None:
+        self.in_doubt = False
+        self._context = context
+        self._view = context.view
+        self._topic = topic
+        self._relayed = asked.relayed
+        self._locator = locator
+        self._wait = Deadline(self._view.clock, asked.wait_s)
+        self._give_up = Deadline(self._view.clock, inf, context.stopping)
+        self._attempts = self._give_up.attempts(locator.moved)
+
+    async def __aenter__(self) -> Target:
+        await anext(self._attempts)
+        self._view.catalog.check(self._topic)
+        mine, wait_s = self._view.membership.broker, self._wait.left_s
+        broker = mine if self._relayed else await self._locator.locate()
+        answer_s = wait_s + self._locator.patience_s
+        return Target(broker == mine, self._view.roster.url(broker), wait_s, answer_s, partial(self._check, broker))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, ChainDamaged):  # a deleted topic's files may go before this broker hears of the deletion
+            await self._view.catalog.look(self._topic.name)
+            self._view.catalog.check(self._topic)
+        if self._relayed or not isinstance(error, Unavailable):
+            return False
+        pause_s = self._locator.failed(error)
+        if pause_s is None:
+            return False
+        self.in_doubt = self.in_doubt or type(error) is Unavailable
+        self._attempts.pause_s = pause_s
+        self._give_up.shorten(self._context.timeout_s)
+        return not self._attempts.is_last()
+
+    def _check(self, broker: str | None) -> None:
+        if self._context.stopping():
+            raise NotReady("the broker is stopping")
+        self._view.roster.check_alive(broker)
