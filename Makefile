@@ -6,10 +6,15 @@ STAMP := $(VENV)/.installed
 WEED_VERSION := 4.23
 MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 
-.PHONY: demo test chaos minio weed check bench format clean help
+# Files stay together, since they share brokers, and go in the order of tests/support/tiers.py: what takes long first.
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1 -q
+# Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
+SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
+
+.PHONY: demo test test-fast test-all soak chaos minio weed check bench format clean help
 
 help:           ## this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "seaweedq needs Python 3.11 or newer; PYTHON=/path/to/python3.11 make ... chooses one")'
@@ -21,11 +26,21 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read with Spark and DuckDB
 	$(BIN)/seaweedq demo $(DEMO)
 
-test: $(STAMP)  ## all tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(TESTS)
+test-fast: $(STAMP) ## what needs no process and no service, in a minute; TESTS='...' some of them, in every tier
+	$(PYTEST) --tier fast $(SOME)
+
+test: $(STAMP)  ## everything but what is deliberately long
+	$(PYTEST) --tier default $(SOME)
+
+test-all: $(STAMP) ## what `make test` leaves out: long tests, chaos, more examples of each property
+	$(PYTEST) --tier long $(SOME)
 
 chaos: $(STAMP) ## a cluster under faults for SECONDS, drawn from SEED (a new one each time), and the judgement of its history
 	$(BIN)/python -m tests.chaos.run --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS)
+
+soak: $(STAMP) ## half an hour of chaos, then twenty kills of each kind, both on a machine that is busy with 15 other processes
+	$(BIN)/python -m tests.chaos.run --seconds 1800 --load 15 $(CHAOS)
+	$(BIN)/python -m tests.chaos.run --faults kill --each 20 --load 15 $(CHAOS)
 
 weed: $(BIN)/weed ## SeaweedFS in .venv/bin, built with Go 1.25 or newer: with it `make test` also runs over SeaweedFS
 

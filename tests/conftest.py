@@ -1,9 +1,8 @@
-"""What all tests share: fixtures of tests/support, one profile of hypothesis, and why tests were skipped."""
+"""What all tests share: fixtures of tests/support, tiers, and why tests were skipped."""
 
 from collections import Counter
 
 import pytest
-from hypothesis import settings
 
 pytest_plugins = [
     "tests.support.fixtures.brokers",
@@ -12,10 +11,8 @@ pytest_plugins = [
     "tests.support.fixtures.importers",
     "tests.support.fixtures.services",
     "tests.support.fixtures.together",
+    "tests.support.tiers",
 ]
-
-settings.register_profile("seaweedq", deadline=None)  # how long an example takes says more of the machine
-settings.load_profile("seaweedq")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

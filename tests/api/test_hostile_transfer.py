@@ -224,7 +224,6 @@ BIG = 8 * MIB
 SENDERS = 200
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("chunked", [False, True])
 def test_more_requests_than_memory_are_sent_away(broker_process: Callable[..., BrokerProcess], chunked: bool) -> None:
     broker = broker_process("--memory-budget-bytes", str(64 * MIB), "--max-message-bytes", str(BIG))

@@ -10,6 +10,7 @@ import pytest
 
 from seaweedq.balancer.policy import ScalingPolicy
 from tests.support.balancer.simulated import TARGET, World
+from tests.support.tiers import later
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -74,6 +75,7 @@ def test_a_spike_of_two_minutes() -> None:
     world.settled(since_s=1920 + HOUR_S)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_flood_that_stays_for_two_hours() -> None:
     world = World(*KEYS)
     world.run(600, 10, lambda now_s: 0.8)
@@ -89,7 +91,7 @@ def test_a_flood_that_stays_for_two_hours() -> None:
     assert world.to_and_fro(HOUR_S) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_run")
 def test_day_and_night_for_a_week() -> None:
     world = World(*KEYS, initial=2, noise=0.2)
     per_day = []
@@ -145,7 +147,7 @@ def test_a_thousand_hot_keys_are_split_as_any() -> None:
     world.settled(since_s=1.5 * HOUR_S)
 
 
-@pytest.mark.parametrize("rate", [0.5, 1.0, 2.0, 5.0])
+@pytest.mark.parametrize("rate", [0.5, 1.0, *map(later, (2.0, 5.0))])
 def test_noise_at_a_threshold(rate: float) -> None:
     world = World(*KEYS, noise=0.5)
     world.run(HOUR_S, 10, lambda now_s: 2 * rate)
@@ -157,7 +159,7 @@ def test_noise_at_a_threshold(rate: float) -> None:
     world.settled(since_s=3 * HOUR_S, moves=12)
 
 
-@pytest.mark.parametrize(("cool_down_s", "every_s", "long_s"), [(600.0, 300.0, 15.0), (3600.0, 3600.0, 120.0)])
+@pytest.mark.parametrize(("cool_down_s", "every_s", "long_s"), [(600.0, 300.0, 15.0), later(3600.0, 3600.0, 120.0)])
 def test_what_floods_again_within_the_cool_down_finds_its_segments(
     cool_down_s: float, every_s: float, long_s: float
 ) -> None:

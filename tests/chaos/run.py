@@ -6,9 +6,12 @@ Run from the root of the repository: python -m tests.chaos.run --seconds 300 --s
 import argparse
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -18,7 +21,7 @@ from tests.support.chaos.chaos import Options, Report, run, summary
 from tests.support.chaos.clocks import ABSENT, library
 from tests.support.chaos.faults import ALL
 from tests.support.chaos.figures import quantile
-from tests.support.chaos.nemesis import Nemesis
+from tests.support.chaos.nemesis import Nemesis, plan
 from tests.support.processes.s3_service import SERVERS
 
 SHOWN = 8  # violations of a rule
@@ -33,32 +36,50 @@ def main() -> int:
     parser.add_argument("--lease-s", type=float, default=3.0)
     parser.add_argument("--faults", default="", help="only those whose names begin so, separated by commas")
     parser.add_argument("--store", default="moto", choices=SERVERS)
+    parser.add_argument("--each", type=int, default=0, help="for as long as each fault takes to be planned so often")
+    parser.add_argument("--load", type=int, default=0, help="processes that keep the processors busy meanwhile")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     wanted = tuple(given.faults.split(","))
     faults = [fault for fault in ALL if fault.name.startswith(wanted)]
-    options = Options(seed, given.seconds, given.brokers, given.lease_s, faults, given.store)
+    seconds = given.seconds
+    while min(Counter(one.fault.name for one in plan(seed, seconds, given.lease_s, faults)).values()) < given.each:
+        seconds += 30
+    options = Options(seed, seconds, given.brokers, given.lease_s, faults, given.store)
     if library() is None:
         print(ABSENT)
     folder = Path(tempfile.mkdtemp(prefix="seaweedq-chaos-"))
     console = Console()
     console.print(
-        f"seed {seed}, {given.seconds:g} s of faults, {given.brokers} brokers; history and logs in {folder}",
+        f"seed {seed}, {seconds:g} s of faults, {given.brokers} brokers; history and logs in {folder}",
         soft_wrap=True,
     )
     with Progress(TextColumn("{task.description:40}"), BarColumn(), TimeRemainingColumn(), console=console) as progress:
-        task = progress.add_task("start", total=given.seconds)
+        task = progress.add_task("start", total=seconds)
 
         def watch(at: float, nemesis: Nemesis) -> None:
             progress.update(task, completed=at, description=f"{len(nemesis.done)}: {', '.join(nemesis.done[-1:])}")
 
-        report = run(options, folder, watch)
+        with busy(given.load):
+            report = run(options, folder, watch)
     _show(report, console)
     if report.violations:
-        console.print(f"kept: {folder}; again: make chaos SECONDS={given.seconds:g} SEED={seed}")
+        console.print(f"kept: {folder}; again: make chaos SECONDS={seconds:g} SEED={seed}")
         return 1
     shutil.rmtree(folder)
     return 0
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that compute for ever."""
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
 
 
 def _show(report: Report, console: Console) -> None:

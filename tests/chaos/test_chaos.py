@@ -17,7 +17,7 @@ SHORT = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_run")
 def test_a_short_run_breaks_no_promise(tmp_path):
     report = run(Options(seed=1, seconds=30, lease_s=2.0, faults=[f for f in ALL if f.name in SHORT]), tmp_path)
     assert report.violations == []

@@ -9,7 +9,7 @@ from tests.support.processes.s3_service import Absent
 FAULTS = ("kill owner", "late journal put of a dead one", "dropped answers")
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_run")
 def test_a_short_run_over_minio_breaks_no_promise(tmp_path):
     faults = [fault for fault in ALL if fault.name in FAULTS]
     try:

@@ -19,6 +19,7 @@ from seaweedq.client.core.streams import Partition
 from seaweedq.client.core.wire import envelope
 from seaweedq.errors import ConnectionFailed
 from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in
+from tests.support.tiers import examples
 
 KEYS = [*(key_in(cell) for cell in range(CELLS)), None]
 OWNERS = st.sampled_from([0, 1, 2, None])
@@ -211,4 +212,4 @@ def _rows(cluster, attempt):
 
 
 TestPartition = Machine.TestCase
-TestPartition.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPartition.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

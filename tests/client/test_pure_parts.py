@@ -19,6 +19,7 @@ from seaweedq.client.core.problems import error_of
 from seaweedq.client.core.retry import Backoff, Patience
 from seaweedq.client.core.wire import envelope
 from seaweedq.errors import ConnectionFailed, NotReady, ServerProblem, TopicNotFound, by_slug
+from tests.support.tiers import examples
 
 
 def test_public_names():
@@ -146,7 +147,7 @@ def test_a_known_problem_is_its_class():
     assert error.fields == {"topic": "x"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.binary(max_size=2000), min_size=1, max_size=80), st.integers(700, 20_000))
 def test_a_table_is_cut_into_streams_below_the_limit(values, limit):
     table = pa.table({"value": pa.array(values, pa.binary())})

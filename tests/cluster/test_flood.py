@@ -94,7 +94,7 @@ def history(tmp_path: Path) -> Iterator[History]:
         yield history
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_run")
 def test_nobody_sees_more_of_a_flood_than_messages(
     broker_process: Callable[..., BrokerProcess], history: History
 ) -> None:

@@ -15,6 +15,7 @@ from seaweedq.errors import BadRequest, RequestTooLarge, UnreadableBody
 from tests.support.codec.body_samples import intake, stream
 from tests.support.codec.damaged_streams import VALID, damaged
 from tests.support.paths import ROOT
+from tests.support.tiers import examples
 
 COUNT = 20_000
 
@@ -96,7 +97,7 @@ FLIPS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(VALID), FLIPS)
 def test_damage_raises_our_errors_only(sample: tuple[bytes, object], flips: list[tuple[int, int]]) -> None:
     body, taken = sample
@@ -126,7 +127,7 @@ print("survived")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_run")
 def test_a_process_survives_thousands_of_damaged_streams() -> None:
     code = MANY.format(seed=1, count=20_000)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -14,6 +14,7 @@ from seaweedq.errors import BadRequest, InvalidMessages, MessageTooLarge
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import rows_of_singles
 from tests.support.codec.body_samples import intake, reasons
+from tests.support.tiers import examples
 
 LIMIT = 400
 
@@ -109,7 +110,7 @@ def by_rows(body: bytes, taken: Intake) -> pa.RecordBatch:
     return envelopes.row_by_row(((index, line) for index, line in lines if line), taken)
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=examples(600))
 @given(requests())
 def test_lines_at_once_and_one_by_one(request: tuple[list[bytes], list[bytes], Intake]) -> None:
     found, ends, taken = request
@@ -117,7 +118,7 @@ def test_lines_at_once_and_one_by_one(request: tuple[list[bytes], list[bytes], I
     assert outcome(decode_ndjson, body, taken) == outcome(by_rows, body, taken)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(requests())
 def test_a_message_stands_for_itself(request: tuple[list[bytes], list[bytes], Intake]) -> None:
     """A batch takes exactly the messages that it would take one by one, and to the same rows."""
@@ -138,7 +139,7 @@ def without_nulls(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(requests())
 def test_json_batches_and_lines(request: tuple[list[bytes], list[bytes], Intake]) -> None:
     """Both give the same rows; broken JSON, which lines name, is unreadable in a batch."""
@@ -149,7 +150,7 @@ def test_json_batches_and_lines(request: tuple[list[bytes], list[bytes], Intake]
     assert batch == lines or (isinstance(batch, tuple) and not isinstance(lines, list))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(requests())
 def test_a_single_message_and_a_batch_of_one(request: tuple[list[bytes], list[bytes], Intake]) -> None:
     (message, *_), _, taken = request
@@ -175,7 +176,7 @@ BARE = [
 ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(st.sampled_from([*BARE, *JSON_VALUES]), min_size=1), st.sampled_from(["json", "typed"]), st.booleans())
 def test_bare_lines_at_once_and_one_by_one(lines: list[bytes], format: str, keyed: bool) -> None:
     taken = intake(format, "small" if keyed else None, limit=LIMIT)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from seaweedq.codec.message_json import encode_messages
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
+from tests.support.tiers import examples
 
 TEXT = st.none() | st.text(max_size=8) | st.sampled_from(['"', "\\", '"},{"x":"', "\n", "\x00", "é☃", "</script>"])
 REFERENCES = st.none() | st.builds(Reference, TEXT, st.none() | st.integers(0, 2**62), TEXT, TEXT)
@@ -22,7 +23,7 @@ def rows_of(format: Format, references: list[Reference | None]) -> tuple[Layout,
 
 
 @pytest.mark.parametrize("format", [Format.JSON, Format.BYTES])
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(references=st.lists(REFERENCES, min_size=1, max_size=6), cut=st.integers(0, 5), linked=st.booleans())
 def test_as_an_encoder_would(format: Format, references: list[Reference | None], cut: int, linked: bool) -> None:
     layout, rows = rows_of(format, references)

@@ -17,11 +17,12 @@ from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from tests.support.processes.etcd_service import EtcdServer
+from tests.support.tiers import later
 
-LEASE_S = 1.5
+LEASE_S = {"embedded": 0.5, "etcd": 1.5}  # an etcd has leases of whole seconds
 
 
-@pytest.fixture(params=["embedded", "etcd"])
+@pytest.fixture(params=["embedded", later("etcd")])
 async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Coordination]:
     """In real time, since a clock that stands still ends no lease."""
     coordination: Coordination
@@ -35,11 +36,16 @@ async def coordination(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncI
 
 
 @pytest.fixture
-async def join(coordination: Coordination, ids: Ids) -> AsyncIterator[Callable[..., Any]]:
+def lease_s(request: pytest.FixtureRequest) -> float:
+    return LEASE_S[request.node.callspec.params["coordination"]]
+
+
+@pytest.fixture
+async def join(coordination: Coordination, ids: Ids, lease_s: float) -> AsyncIterator[Callable[..., Any]]:
     made: list[Membership] = []
 
     async def join(**more: Any) -> Membership:
-        made.append(Membership(coordination, SystemClock(), ids, "b", "", LEASE_S, **more))
+        made.append(Membership(coordination, SystemClock(), ids, "b", "", lease_s, **more))
         await made[-1].start()
         return made[-1]
 
@@ -54,22 +60,22 @@ def renewals() -> set[threading.Thread]:
 
 @pytest.mark.parametrize("in_thread", [True, False])
 async def test_a_loop_that_stands_still_keeps_its_lease_only_with_the_thread(
-    coordination: Coordination, join: Any, in_thread: bool
+    coordination: Coordination, join: Any, lease_s: float, in_thread: bool
 ) -> None:
     member = await join(renew_in_thread=in_thread)
-    time.sleep(LEASE_S * 3)
+    time.sleep(lease_s * 3)
     assert member.valid() == in_thread
     assert await member.renew() == in_thread
     assert (await coordination.get(BROKERS.key(member.broker)) is not None) == in_thread
 
 
 async def test_a_loop_that_hangs_loses_its_lease_and_learns_it(
-    join: Any, coordination: Coordination, monkeypatch: pytest.MonkeyPatch
+    join: Any, coordination: Coordination, lease_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(membership, "STALL_LEASES", 0.5)
     told = asyncio.Queue[int]()
     member = await join(renew_in_thread=True, on_lost=lambda: told.put_nowait(threading.get_ident()))
-    time.sleep(LEASE_S * 2.5)
+    time.sleep(lease_s * 2.5)
     assert not member.valid()
     async with asyncio.timeout(5):
         assert await told.get() == threading.get_ident()
@@ -77,11 +83,13 @@ async def test_a_loop_that_hangs_loses_its_lease_and_learns_it(
             await asyncio.sleep(0.05)
 
 
-async def test_a_revoked_lease_is_told_in_the_loop_of_the_broker(coordination: Coordination, join: Any) -> None:
+async def test_a_revoked_lease_is_told_in_the_loop_of_the_broker(
+    coordination: Coordination, join: Any, lease_s: float
+) -> None:
     told = asyncio.Queue[int]()
     member = await join(renew_in_thread=True, on_lost=lambda: told.put_nowait(threading.get_ident()))
     await coordination.leases.revoke(member.lease)
-    async with asyncio.timeout(LEASE_S * 3):
+    async with asyncio.timeout(lease_s * 3 + 1):
         assert await told.get() == threading.get_ident()
     assert not member.valid()
 

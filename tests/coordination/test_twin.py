@@ -11,6 +11,7 @@ from seaweedq.coordination.interface import Compare, Delete, Put, WatchLost
 from seaweedq.coordination.memory import _Engine
 from seaweedq.coordination.polling import Engine
 from seaweedq.coordination.sqlite.database import Database
+from tests.support.tiers import examples
 
 LOG_LIMIT = 4
 
@@ -54,7 +55,7 @@ def answer(engine: Engine, name: str, *args: Any) -> Any:
         return WatchLost
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(steps=STEPS)
 def test_both_engines_give_the_same_answers(steps: list[tuple[Any, ...]]) -> None:
     hands = Hands()

@@ -16,7 +16,7 @@ STARTING_S = (0.3, 1.5)  # after it was started: while it imports, recovers, tak
 SETTINGS = ("--journal-file-bytes", "65536", "--checkpoint-s", "1", "--log-level", "warning")
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize("seed", [1])
 def test_nothing_is_lost_or_doubled_over_twenty_kills(broker_process, history, seed):
     rng = random.Random(seed)

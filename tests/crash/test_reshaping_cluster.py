@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from itertools import cycle, product
+from itertools import cycle
 from typing import Any
 
 import httpx
@@ -16,14 +16,12 @@ from tests.support.chaos.cluster import Cluster, Member, waited
 from tests.support.chaos.fleet import Fleet, Lister
 from tests.support.history.history import History
 from tests.support.history.load import create
-from tests.support.reshape.scale import elsewhere
 
 PLACES = (
     *("plan.write", "reshape.flushed", "reshape.commit", "reshape.committed"),
     *("reshape.held", "reshape.sealed", "reshape.replaced"),
 )
-ALWAYS = {("reshape.committed", "kill"), ("reshape.sealed", "kill"), ("reshape.held", "stop")}
-HITS = [hit if hit in ALWAYS else pytest.param(*hit, marks=elsewhere) for hit in product(PLACES, ("kill", "stop"))]
+pytestmark = pytest.mark.usefixtures("long_run")
 LEASE_S, WITHIN_S = 2.0, 40.0
 SEGMENTS = "/v1/topics/t/segments"
 
@@ -52,16 +50,14 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         stage.lister.wait()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("place", "how"), HITS)
+@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("place", PLACES)
 def test_an_owner_at_each_place(stage: Stage, place: str, how: str) -> None:
     kind = "merge" if (PLACES.index(place) + (how == "stop")) % 2 else "split"
     hit(stage.cluster, next(stage.members), f"{place}:1:{how}", kind)
     assert stage.fleet.strange == []
 
 
-@pytest.mark.slow
-@elsewhere
 @pytest.mark.parametrize("place", ["reshape.flushed", "reshape.committed", "reshape.held", "reshape.sealed"])
 def test_an_owner_is_told_to_stop_amid_a_change(stage: Stage, place: str) -> None:
     """SIGTERM comes when it is at the place: it drains, ends in order, and comes back."""
@@ -75,7 +71,6 @@ def test_an_owner_is_told_to_stop_amid_a_change(stage: Stage, place: str) -> Non
     assert stage.fleet.strange == []
 
 
-@pytest.mark.slow
 def test_at_last_everything_is_as_it_was_told(stage: Stage) -> None:
     """The judgement of all tests before."""
     heal(stage.cluster, stage.fleet, stage.history)

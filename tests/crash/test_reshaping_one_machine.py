@@ -21,7 +21,7 @@ from tests.support.history.judged import Run
 from tests.support.history.load import Load, create, until
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.together import BROKERS, Together, free_ports, gone
-from tests.support.reshape.scale import elsewhere
+from tests.support.tiers import later
 
 LEASE_S, WITHIN_S = 2.0, 60.0
 PLACES = (
@@ -29,15 +29,12 @@ PLACES = (
     *("reshape.held", "reshape.sealed", "reshape.replaced"),
 )
 KILLED_AT = [
-    pytest.param(place, kind, marks=() if place == "reshape.committed" else elsewhere)
+    (place, kind) if place == "reshape.committed" else later(place, kind)
     for place, kind in zip(PLACES, cycle(["split", "merge"]), strict=False)
 ]
 STOPPED_AT = [
     "reshape.held",
-    *(
-        pytest.param(place, marks=elsewhere)
-        for place in ("reshape.flushed", "reshape.commit", "reshape.committed", "reshape.sealed")
-    ),
+    *map(later, ("reshape.flushed", "reshape.commit", "reshape.committed", "reshape.sealed")),
 ]
 SEGMENTS = "/v1/topics/t/segments"
 
@@ -57,7 +54,6 @@ def change(url: str, kind: str) -> None:
         http.post(f"{SEGMENTS}/{first}/{kind}", json=body)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("place", "kind"), KILLED_AT)
 def test_one_broker_is_killed_amid_a_change(
     broker_process: Callable[..., BrokerProcess], history: History, place: str, kind: str
@@ -82,10 +78,7 @@ def test_one_broker_is_killed_amid_a_change(
     assert check(Run(history.events, over_http(broker.url), in_files(broker.store), [listing], segments=shown)) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "place", [place if place == "reshape.held" else pytest.param(place, marks=elsewhere) for place in STOPPED_AT]
-)
+@pytest.mark.parametrize("place", STOPPED_AT)
 def test_owners_of_three_brokers_stop_amid_a_change_and_go_on(
     broker_process: Callable[..., BrokerProcess], history: History, place: str
 ) -> None:

@@ -14,6 +14,7 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_reader import journal_files, read_journal
 from tests.support.journal.sim_disk import CountedIds, Fault, SimDisk, acks
+from tests.support.tiers import examples
 
 FAULTS = st.dictionaries(
     st.integers(0, 60), st.builds(Fault, st.sampled_from([errno.ENOSPC, errno.EIO]), st.booleans()), max_size=12
@@ -97,7 +98,7 @@ async def run(folder: Path, steps: list[int], faults: dict[int, Fault], short: i
     assert len(files) <= len(history.acknowledged), "half-made files pile up"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(STEPS, FAULTS, st.sampled_from([1 << 30, 100, 7]))
 @example([50, 50, -1, 50], {at: Fault(errno.ENOSPC) for at in range(9, 40)}, 1 << 30)
 @example([700, 700, -2, 700, 700, -1, 10], {}, 1 << 30)

@@ -6,6 +6,7 @@ import pytest
 from tests.support.model.exploring import Explored, explore
 from tests.support.model.recovery_steps import steps
 from tests.support.model.recovery_world import RULES, SEAL, Bounds, World, rows_in
+from tests.support.tiers import later
 
 LIMIT = 400_000
 
@@ -39,9 +40,9 @@ def search(bounds: Bounds) -> Explored:
 @pytest.mark.parametrize(
     "bounds",
     [
-        Bounds(crashes=0),
+        later(Bounds(crashes=0)),
         Bounds(messages=1),
-        Bounds(messages=1, recoverers=2, crashes=0),
+        later(Bounds(messages=1, recoverers=2, crashes=0)),
         Bounds(messages=1, twice=True, crashes=0),
     ],
     ids=["two messages", "a recoverer crashes", "two recoverers", "puts land twice"],

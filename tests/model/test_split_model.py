@@ -25,6 +25,7 @@ from tests.support.model.split_world import (
     with_record,
 )
 from tests.support.paths import ROOT
+from tests.support.tiers import later
 
 ROLL, MERGE = Bounds(messages=1), Bounds(old=2, messages=0, brokers=3)
 WHERE = {  # else ROLL
@@ -73,12 +74,12 @@ PAIRS = [  # either rule is enough
     [
         Bounds(retention=True),
         Bounds(new=2),
-        Bounds(old=2, brokers=3),
-        Bounds(old=2, messages=1, brokers=3, moves=True),
-        Bounds(failures=True, moves=True),
-        Bounds(messages=1, plans=2, failures=True, moves=True),
+        later(Bounds(old=2, brokers=3)),
+        later(Bounds(old=2, messages=1, brokers=3, moves=True)),
+        later(Bounds(failures=True, moves=True)),
+        later(Bounds(messages=1, plans=2, failures=True, moves=True)),
         Bounds(messages=1, brokers=3, deaths=2),
-        Bounds(old=2, messages=0, brokers=3, deaths=2),
+        later(Bounds(old=2, messages=0, brokers=3, deaths=2)),
         Bounds(messages=1, recoveries=2),
     ],
     ids=[

@@ -18,6 +18,7 @@ from seaweedq.segments.commits import (
 )
 from seaweedq.segments.frames import Frame, FrameKind
 from tests.support.segments.frame_samples import COMMITS, FRAMES, plain
+from tests.support.tiers import examples
 
 FILE_ID = bytes(range(16))
 FIRST = 5
@@ -167,7 +168,7 @@ def test_a_file_that_does_not_reach_its_stated_end_is_damaged() -> None:
         read_file(b"", "f", FILE_HEADER_BYTES)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 2), st.binary(max_size=8))
 def test_user_data_forges_no_commit(copied: int, around: bytes) -> None:
     """Not even a payload that holds this file's earlier commits makes a torn one an error."""

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seaweedq.storage.interface import Data, ObjectStore
+from tests.support.tiers import examples
 
 
 async def put(store: ObjectStore, *names: str) -> None:
@@ -116,7 +117,7 @@ def is_tree(names: set[str]) -> bool:
     return parts_are_legal and not any(other.startswith(name + "/") for name in names for other in names)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     names=st.sets(PARTS, max_size=8).filter(is_tree),
     prefix=st.text("ab.", max_size=2).filter(lambda prefix: prefix not in (".", "..")),

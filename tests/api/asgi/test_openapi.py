@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.tiers import examples
 
 TOPIC, SUBSCRIPTION = "/v1/topics/{topic}", "/v1/topics/{topic}/subscriptions/{subscription}"
 UPLOAD = f"{TOPIC}/uploads/{{upload}}"
@@ -192,7 +193,7 @@ def run(
     seen: Counter[int] = Counter()
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples(EXAMPLES),
         derandomize=True,
         database=None,
         deadline=None,
@@ -211,7 +212,6 @@ def run(
     return seen
 
 
-@pytest.mark.slow
 def test_answers_are_as_documented_whatever_is_sent(http: httpx.Client, document: dict[str, Any]) -> None:
     base = str(http.base_url)
     with requests.Session() as session:

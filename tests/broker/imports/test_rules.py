@@ -11,6 +11,7 @@ from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.coordination.records import ImportedSegment, ImportProblem, ImportRecord
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import assemble, microseconds
+from tests.support.tiers import examples
 
 LAYOUT = Layout.of(Format.BYTES)
 RECORD = ImportRecord("parquet", False, "n", 1, "s", 0, 1000, 10, 100, "b")
@@ -28,7 +29,7 @@ def batches(pieces: list[pa.RecordBatch], batch_rows: int = 7) -> list[pa.Record
     return [batch for piece in pieces for batch in cutter.cut(piece)] + list(cutter.end())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(SIZES, st.lists(st.integers(1, 10), min_size=1), st.data())
 def test_batches_are_a_function_of_the_rows(sizes, steps, data):
     rows = rows_of(sizes)

@@ -9,7 +9,7 @@ from seaweedq.broker.publish.batch_split import Batch, Slice, is_whole, split_ag
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tiles_key_space
 from seaweedq.segments.producers import New, OutOfOrder
 from tests.support.reshape.lineage_world import Id, Request, Topic
-from tests.support.reshape.scale import scaled
+from tests.support.tiers import examples
 
 GRID = 16  # hashes and points come from a coarse grid, so that they meet
 HASH = st.integers(0, 2 * GRID - 1).map(lambda n: n * KEY_SPACE // (2 * GRID))
@@ -138,7 +138,7 @@ class Lineage(RuleBasedStateMachine):
             assert self.ids.setdefault(message, id) == id
 
 
-Lineage.TestCase.settings = settings(max_examples=scaled(200), stateful_step_count=50, deadline=None)
+Lineage.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=50, deadline=None)
 test_lineage = Lineage.TestCase
 
 

@@ -2,7 +2,7 @@
 there once, where it was said to be, in the order of its key; changes come to an end; open ranges tile the key space.
 
 Which steps come is hypothesis's; how they fall into one another is the event loop's, so an example need not fail twice.
-It says what it did. `SEAWEEDQ_TEST_RESHAPE=20` explores for some twenty minutes.
+It says what it did. `SEAWEEDQ_TEST_EXAMPLES=20` explores for some twenty minutes.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from hypothesis.errors import FlakyStrategyDefinition
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from tests.support.reshape.judging import records_are_sound
-from tests.support.reshape.scale import FACTOR, scaled
 from tests.support.reshape.upheaval import PLACES, Upheaval, points_within
+from tests.support.tiers import examples
 
 # Who is killed between two steps leaves coroutines behind that never began.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -152,11 +152,11 @@ class UpheavalMachine(RuleBasedStateMachine):
 
 
 BOUNDS = settings(
-    max_examples=scaled(25),
+    max_examples=examples(25),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate] if FACTOR <= 1 else list(Phase),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate] if examples(100) <= 200 else list(Phase),
     print_blob=True,
 )
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from seaweedq.broker.log.intervals import runs_of
 from seaweedq.broker.subscriptions import delivery as module
 from seaweedq.broker.subscriptions.delivery import Delivery
+from tests.support.tiers import examples
 
 CONSUMERS = st.sampled_from(["a", "b"])
 DEADLINE_S = 10.0
@@ -123,5 +124,5 @@ class DeliveryMachine(RuleBasedStateMachine):
         return next(o for o in range(self.start, END + 100) if o not in self.acked)
 
 
-DeliveryMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+DeliveryMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 test_delivery = DeliveryMachine.TestCase

@@ -21,7 +21,7 @@ from seaweedq.coordination.transactions import check_transaction
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, SeaweedqError, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tile, tiles_key_space
-from tests.support.reshape.scale import scaled
+from tests.support.tiers import examples
 
 TOPIC = Topic.of("t", TopicRecord(3, "active", TopicConfig(), 0), 7)
 Records = dict[int, Versioned[SegmentRecord]]
@@ -295,5 +295,5 @@ class Coordinated(RuleBasedStateMachine):
                 assert all(a[1] == b[0] for a, b in pairwise(heirs))
 
 
-Coordinated.TestCase.settings = settings(max_examples=scaled(80), stateful_step_count=40, deadline=None)
+Coordinated.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 test_coordinated = Coordinated.TestCase

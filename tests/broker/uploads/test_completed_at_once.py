@@ -7,12 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seaweedq.broker.uploads import rules as upload_plan
+from tests.support.tiers import examples
 from tests.support.uploads.upload_world import BYTES, SHA256, World, inline
 
 PART = 10
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), sha256=st.sampled_from([None, SHA256]), brokers=st.sampled_from([(0, 1), (0, 0)]))
 def test_neither_is_told_that_parts_are_missing(data, sha256, brokers):
     found = []

@@ -13,6 +13,7 @@ from seaweedq.broker.uploads.rules import id_of, incarnation_of
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.records import TopicConfig, TopicRecord
+from tests.support.tiers import examples
 from tests.support.uploads.upload_world import BYTES, DAY_S, World, inline
 
 KEY = keys.TOPICS.key("t")
@@ -73,7 +74,7 @@ async def life(world: World, choose: Callable[[int], int]) -> None:
     assert not (await world.coordination.range("uploads/")).entries
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_topic_goes_whole_and_the_next_one_loses_nothing(data):
     with patch.object(asyncio, "to_thread", inline):

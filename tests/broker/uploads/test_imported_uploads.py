@@ -15,6 +15,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import ImportRecord
 from seaweedq.errors import UploadConflict
+from tests.support.tiers import examples
 from tests.support.uploads.upload_steps import check, put, sweep
 from tests.support.uploads.upload_world import BYTES, SHA256, World, inline
 
@@ -60,7 +61,7 @@ async def _one(world: World, choose: Choose, lost: list[str]) -> None:
     await check(world, upload, record.name)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_file_stays_while_it_is_imported_and_then_only_where_a_message_names_it(data):
     with patch.object(asyncio, "to_thread", inline):

@@ -14,6 +14,7 @@ from seaweedq.clock import SystemClock
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.names import check_name
+from tests.support.tiers import examples
 
 NONCE = "0123456789abcdef" * 2
 REST = f"20261121/20261121-7-{NONCE}"
@@ -101,7 +102,7 @@ PIECES = (
 FOLDER = "s3://bucket/_payloads/flights/"
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join) | st.text(max_size=60).map(FOLDER.__add__))
 @example("s3://bucket/_payloads/flights/" + REST)
 def test_none_but_the_one(uri: str) -> None:

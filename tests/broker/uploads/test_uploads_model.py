@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seaweedq.broker.uploads import rules as upload_plan
+from tests.support.tiers import examples
 from tests.support.uploads.upload_steps import PART, check, put, sweep
 from tests.support.uploads.upload_world import BYTES, SHA256, World, inline
 
@@ -31,7 +32,7 @@ async def one(world: World, choose: Choose, multipart: bool, sha256: str | None,
 
 
 @pytest.mark.parametrize(("presigns", "multipart"), [(True, False), (True, True), (False, False)])
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), sha256=st.sampled_from([None, SHA256]), first=st.booleans())
 def test_what_is_published_stays_and_all_else_goes(presigns, multipart, data, sha256, first):
     """Parts are small here, so that there are several; and nothing is left to threads, so that a failure comes

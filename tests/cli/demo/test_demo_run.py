@@ -56,7 +56,7 @@ def test_the_demo_agrees_after_a_kill_and_cleans_up(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.skipif(not os.environ.get("CI") and not os.path.exists("/usr/bin/java"), reason="there is no Java here")
 def test_spark_reads_the_same(tmp_path):
     process = _demo(tmp_path, "--exit")
