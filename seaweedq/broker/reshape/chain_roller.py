@@ -1,6 +1,7 @@
-"""Rolling: a segment whose chain has grown long gives way to one on the same range, so that no chain grows without end.
+"""Rolling: replaces a segment whose chain has grown long by one with the same range, so that no chain grows without
+end.
 
-The end of a chain is found by bisecting it, and its readers list it: both stay cheap. Asked after each flush.
+The end of a chain is found by bisection, and its readers list it: both stay cheap. Checked after each flush.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Roller:
-    """Plans the rolls of this broker's segments; who owns them carries them out (broker/reshape/reshaper)."""
+    """Plans the rolls of this broker's segments; their owner carries them out (broker/reshape/reshaper)."""
 
     def __init__(self, catalog: Catalog, planner: Planner, entries: int = ENTRIES) -> None:
         self._catalog = catalog
@@ -26,7 +27,7 @@ class Roller:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def grown(self, segment: OpenSegment) -> None:
-        """A chain has got an entry."""
+        """Plans a roll if a chain, to which an entry was appended, is long."""
         beyond = segment.chain.next.sequence - self._entries
         if beyond < 0 or beyond % AGAIN or segment.sealed or segment.held_since_s is not None:
             return
@@ -35,7 +36,7 @@ class Roller:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """Plan nothing any more."""
+        """Plans nothing any more."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

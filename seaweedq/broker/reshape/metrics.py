@@ -1,4 +1,4 @@
-"""Counters of what a broker's reshaper has done: by kind, and how long publishes waited for it."""
+"""Counters of a broker's reshaper: carried out changes by kind, and the pauses of publishes."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -13,14 +13,14 @@ BOUNDS_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 def kind_of(intent: Intent) -> Kind:
-    """What an intent does."""
+    """Returns the kind of an intent: split, merge or roll."""
     if len(intent.segments) > 1:
         return "merge"
     return "split" if len(intent.successors) > 1 else "roll"
 
 
 class Counters:
-    """Intents that were carried out to their end. A *pause* is the time for which their segments took nothing."""
+    """Intents that were completed. A *pause* is the time for which their segments accepted no message."""
 
     def __init__(self) -> None:
         self.done: Counter[Kind] = Counter()
@@ -28,7 +28,7 @@ class Counters:
         self.paused_s = 0.0
 
     def add(self, intent: Intent, pause_s: float) -> None:
-        """One more."""
+        """Counts one more."""
         self.done[kind_of(intent)] += 1
         self.pauses[bisect_left(BOUNDS_S, pause_s)] += 1
         self.paused_s += pause_s

@@ -1,4 +1,4 @@
-"""Writing plans: which segments are to give way to which. The owner of the segments carries them out (reshaping)."""
+"""Writes plans to replace segments by others. The owner of the segments carries them out (reshaper)."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ TRIES = 5
 
 
 class Planner:
-    """Plans at any broker; nothing about safety depends on who plans, or on how well it knew the segments."""
+    """Plans at any broker; safety does not depend on the planner, or on its knowledge of the segments."""
 
     def __init__(self, catalog: Catalog, coordination: Coordination) -> None:
         self._catalog = catalog
@@ -28,11 +28,12 @@ class Planner:
         owners: Sequence[str | None] = (),
         compares: Sequence[Compare] = (),
     ) -> Intent:
-        """Have `segments` (one, or neighbours of one owner) sealed, and their range, cut at `points`, go to new ones.
+        """Plans to seal `segments` (one, or neighbours of one owner), and to give their range, cut at `points`, to new
+        ones.
 
-        One segment and points are a split, several segments a merge, one without points a roll. `owners` are who should
-        have the new ones, `compares` what must hold too. Raises SegmentNotFound, SegmentConflict, InvalidRequest,
-        NotOwner where two owners have the segments, CoordinationUnavailable: then the plan may stand.
+        One segment with points is a split, several segments a merge, one without points a roll. `owners` should own the
+        new ones, `compares` must hold too. Raises SegmentNotFound, SegmentConflict, InvalidRequest, NotOwner if two
+        owners have the segments, CoordinationUnavailable: then the plan may have been written.
         """
         for _ in range(TRIES):
             if intent := await self._plan(topic, segments, points, owners, compares):

@@ -1,6 +1,5 @@
-"""Replaces the segments of an intent by their successors, from wherever it stands: docs/scaling.md has the order of
-writes, and what a crash between each two leaves.
-"""
+"""Replaces the segments of an intent by their successors, from any of its states: docs/scaling.md has the order of
+writes, and what a crash between each two leaves."""
 
 import asyncio
 import logging
@@ -24,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Replacer:
-    """Carries out the intents of one broker's segments. `counters` count those that were carried out to their end."""
+    """Carries out the intents of one broker's segments. `counters` count those that were completed."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class Replacer:
         self._clock = clock
 
     async def carry_out(self, topic: Topic, intent: Intent) -> bool:
-        """Go on from where the intent is. False: not now. Raises Unavailable, Fenced."""
+        """Continues from the state of the intent. False: it cannot be completed now. Raises Unavailable, Fenced."""
         if not intents.locks(self._catalog.records(topic), intent):
             await self._look(topic, intent)
             return intents.locks(self._catalog.records(topic), intent)
@@ -66,7 +65,7 @@ class Replacer:
         return [await self._ownership.opened(topic, number) for number in intent.segments]
 
     async def _lock_and_commit(self, topic: Topic, intent: Intent) -> Intent | None:
-        """Commit a planned intent. None: it has changed meanwhile, or a move was first."""
+        """Commits a planned intent. None: it was changed concurrently, or a move was first."""
         if not self._sealer.lock(topic, intent):
             return None
         if not self._is_mine(topic, intent):  # the records may have changed while tails were flushed
@@ -87,13 +86,13 @@ class Replacer:
         return self._catalog.segment(topic, intent.segments[0]).record.intent
 
     def _is_mine(self, topic: Topic, intent: Intent) -> bool:
-        """Whether all its segments have this very intent, and this broker."""
+        """Tells whether all its segments have this very intent, and are this broker's."""
         mine = self._ownership.broker
         records = self._catalog.records(topic)
         return intents.locks(records, intent) and all(records[n].record.owner == mine for n in intent.segments)
 
     async def _replace(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> bool:
-        """Write that the segments are sealed, and that their successors are open. False: something has changed."""
+        """Writes that the segments are sealed, and that their successors are open. False: a record has changed."""
         tables = [segment.producers for segment in segments]
         successors = {
             one.id: intents.Opened(self._owner_to_be(one), inherited_cuts(KeyRange(one.low, one.high), tables))
@@ -138,15 +137,16 @@ class Replacer:
         )
 
     def _owner_to_be(self, successor: Successor) -> str:
-        """Who was planned, as long as it lives and takes more; else this broker; else any other one that takes more."""
+        """Returns the planned owner if it lives and accepts segments; else this broker; else any other one that accepts
+        them."""
         brokers = {broker: known.record.takes_more for broker, known in self._roster.brokers.items()}
         mine = self._ownership.broker
         willing = [broker for broker in (successor.owner, mine, *sorted(brokers)) if broker and brokers.get(broker)]
         return willing[0] if willing else mine
 
     async def _gather(self, topic: Topic, intent: Intent, strays: Sequence[int]) -> bool:
-        """The segments of a merge have come to different owners: a plan is undone, and what is committed goes on at the
-        owner of the first."""
+        """Handles segments of a merge that have different owners by now: a plan is undone, and a committed intent
+        continues at the owner of the first."""
         if intent.state == "planned":
             compares, writes = intents.undo(topic, self._catalog.records(topic), intent)
             await self._catalog.commit([*compares, self._ownership.compare()], writes)

@@ -1,7 +1,7 @@
-"""Carrying out the intents of one broker's segments: split, merge, roll.
+"""Carries out the intents of one broker's segments: split, merge, roll.
 
-Level triggered: whatever intent stands in the records of this broker's segments goes on from where it is
-(broker/reshape/replacer), whoever began it. Nothing here decides what is to be split or merged.
+Level triggered: each intent in the records of this broker's segments is continued from its state
+(broker/reshape/replacer), whichever broker began it. This module does not decide what to split or merge.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Reshaper:
-    """Runs one task for each intent of this broker's segments, and begins it again until the intent is over."""
+    """Runs one task for each intent of this broker's segments, and restarts it until the intent is over."""
 
     def __init__(self, catalog: Catalog, ownership: Ownership, sealer: Sealer, replacer: Replacer) -> None:
         self._catalog = catalog
@@ -32,16 +32,16 @@ class Reshaper:
 
     @property
     def under_way(self) -> int:
-        """How many intents it is carrying out."""
+        """Returns the number of intents that are being carried out."""
         return len(self._tasks)
 
     @property
     def counters(self) -> Counters:
-        """What it has carried out."""
+        """Returns the counters of completed intents."""
         return self._replacer.counters
 
     async def run(self) -> None:
-        """Carry out for ever whatever intent there is."""
+        """Carries out intents, for ever."""
         while True:
             seen = self._catalog.locking.count
             self._begin()
@@ -49,7 +49,7 @@ class Reshaper:
                 await self._catalog.locking.wait(LOOK_S)
 
     async def stop(self, topic: Topic | None = None) -> None:
-        """Break off what is under way, of a topic that is being deleted or of all; then nothing is begun any more."""
+        """Cancels the tasks of a topic that is being deleted, or all; then no task is begun any more."""
         self._ending = self._ending or topic is None
         tasks = [task for (whose, _), task in self._tasks.items() if topic in (None, whose)]
         for task in tasks:
@@ -58,7 +58,7 @@ class Reshaper:
         self._tasks = {key: task for key, task in self._tasks.items() if not task.done()}  # some never began
 
     def _begin(self) -> None:
-        """Begin a task for each intent that has a segment of this broker, and has none."""
+        """Begins a task for each intent that has a segment of this broker, and has no task."""
         self._sealer.unlock_what_is_over()
         for name, incarnation, number in [] if self._ending else list(self._catalog.locked()):
             topic = self._catalog.find(name)

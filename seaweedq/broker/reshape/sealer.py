@@ -1,8 +1,8 @@
-"""Ends the chains of the segments that an intent replaces: locks them, makes them take nothing more, and seals them.
+"""Ends the chains of the segments that an intent replaces: locks them, makes them refuse messages, and seals them.
 
-The locks keep moves away from the time before the intent is committed until the successors exist. Until the commit
-publishes go on, and tails are flushed ahead, so that publishes wait for little. The seal stands in the last entry of a
-chain: whoever put it, the segment ends there. Every step can be done again.
+The locks prevent moves from the time before the intent is committed until the successors exist. Until the commit
+publishes continue, and tails are flushed ahead, so that publishes wait for little. The seal is in the last entry of a
+chain: whichever broker put it, the segment ends there. Every step can be repeated.
 """
 
 import asyncio
@@ -40,30 +40,30 @@ class Sealer:
         self._holder = Holder("an intent replaces it")
 
     def lock(self, topic: Topic, intent: Intent) -> bool:
-        """Keep moves away from all segments of an intent. False: one is under way."""
+        """Prevents moves of all segments of an intent. False: a move is in progress."""
         return self._ownership.locks.take(topic, intent.segments, self._holder)
 
     def unlock(self, topic: Topic, intent: Intent) -> None:
-        """Let moves happen again."""
+        """Allows moves again."""
         self._ownership.locks.release(topic, intent.segments, self._holder)
 
     def unlock_what_is_over(self) -> None:
-        """Unlock segments that are sealed, or have an owner elsewhere: the answer to the transaction that did it may
-        have been lost."""
+        """Unlocks segments that are sealed, or have another owner: the answer to the transaction that did it may have
+        been lost."""
         for topic, number in self._ownership.locks.held(self._holder):
             known = self._catalog.records(topic).get(number)
             if known is None or known.record.owner != self._ownership.broker:
                 self._ownership.locks.release(topic, [number], self._holder)
 
     async def flush_ahead(self, segment: OpenSegment) -> None:
-        """Leave little to flush for when publishes must wait; what comes meanwhile has to be flushed too."""
+        """Flushes ahead, so that little is left when publishes must wait; later messages have to be flushed too."""
         for _ in range(FLUSHES):
             await self._flusher.flush(segment)
             if segment.tail.size_bytes <= LEFT_BYTES and len(segment.tail) <= LEFT_PIECES:
                 break
 
     async def seal(self, topic: Topic, intent: Intent, segments: Sequence[OpenSegment]) -> None:
-        """Take nothing more, and end the chains. Raises NotOwner, Unavailable, Fenced."""
+        """Makes the segments refuse messages, and ends their chains. Raises NotOwner, Unavailable, Fenced."""
         if not self.lock(topic, intent):
             raise NotOwner(f"segments {intent.segments} of {topic.name!r} are being moved to another broker")
         now_us = self._clock.now_us()
@@ -93,7 +93,7 @@ class Sealer:
 
 
 def _seal_of(intent: Intent, segment: OpenSegment) -> Seal:
-    """The seal that names the successors on the segment's range."""
+    """Returns the seal that names the successors on the segment's range."""
     whole = segment.source.key_range
     successors = [s for s in intent.successors if s.low < whole.high and whole.low < s.high]
     return Seal(tuple(s.id for s in successors), tuple((s.low, s.high) for s in successors))

@@ -1,4 +1,4 @@
-"""Bounds: where the ranges of a topic's open segments begin, by which rows are routed."""
+"""Bounds: the low ends of the ranges of a topic's open segments, by which rows are routed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Bounds:
-    """The parts of a topic's open segments: where each begins (sorted, int32), and whose it is."""
+    """The parts of a topic's open segments: the low end of each (sorted, int32), and its segment."""
 
     lows: np.ndarray
     ids: Sequence[int]

@@ -1,8 +1,8 @@
 """Refuses transactions that would break an invariant of a topic's records (broker/topics/invariants).
 
-A transaction is judged by what it compares: where it compares the revision that this broker knows of a key, the record
-before it is known. Where it does not, nothing is said about the change: the comparison fails, or the writer removes
-what belongs to no topic. A refused transaction writes nothing, and its writer goes on as after any other error.
+A transaction is judged by its comparisons: if it compares the revision that this broker knows of a key, the record
+before it is known. Otherwise the change is not judged: the comparison fails, or the writer removes records that belong
+to no topic. A refused transaction writes nothing, and its writer continues as after any other error.
 """
 
 import logging
@@ -61,7 +61,7 @@ def _broken_segments(
 
 
 def _is_compared(known: Records, number: int, revision: int | None, write: Put | Delete) -> bool:
-    """Whether what is known of a segment is what the transaction replaces; it may delete whatever there is."""
+    """Tells whether the transaction replaces the known record of a segment; it may delete any record."""
     if revision is None:
         return isinstance(write, Delete)
     return revision == (known[number].revision if number in known else 0)

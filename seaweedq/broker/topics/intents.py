@@ -1,6 +1,6 @@
-"""Intents as records: what a plan, its undoing, its commitment and its end write, and what each compares.
+"""Intents as records: the writes and comparisons of planning, undoing, committing and finishing an intent.
 
-Pure. docs/scaling.md has the protocol. An intent stands in the records of all segments that it locks, and is always
+Pure. docs/scaling.md has the protocol. The records of all segments that an intent locks contain it, and it is always
 written to all of them at once: comparing the revision of each covers the intent, the state and the owner.
 """
 
@@ -25,21 +25,21 @@ MAX_PARTS = 64  # of one segment's range, with a producer table each
 
 
 class Transaction(NamedTuple):
-    """What is compared, and written if all of it holds."""
+    """The comparisons of a transaction, and the writes that are applied if all of them hold."""
 
     compares: tuple[Compare, ...]
     writes: tuple[Put, ...]
 
 
 class Ended(NamedTuple):
-    """Where each segment of an intent ends, and since when."""
+    """The end of each segment of an intent, and the time of its seal."""
 
     offsets: Mapping[int, int]
     at_us: int
 
 
 class Opened(NamedTuple):
-    """How a successor begins: its owner, and the inner bounds of its producer ranges."""
+    """The beginning of a successor: its owner, and the inner bounds of its producer ranges."""
 
     owner: str
     cuts: tuple[int, ...]
@@ -48,8 +48,8 @@ class Opened(NamedTuple):
 def intent_of(
     records: Records, segments: Sequence[int], points: Sequence[int], first: int, owners: Sequence[str | None] = ()
 ) -> Intent:
-    """The plan that `segments` are sealed and their range, cut at `points`, goes to new ones, whose ids begin at
-    `first`; `owners` are who should own them.
+    """Returns a plan to seal `segments` and to give their range, cut at `points`, to new ones, whose ids begin at
+    `first`; `owners` should own them.
 
     Raises SegmentNotFound, SegmentConflict (sealed, locked, or with too many parts), InvalidRequest.
     """
@@ -79,25 +79,25 @@ def intent_of(
 
 
 def plan(topic: Topic, records: Records, intent: Intent) -> Transaction:
-    """Lock the segments."""
+    """Locks the segments."""
     return _written(topic, records, intent, intent)
 
 
 def undo(topic: Topic, records: Records, intent: Intent) -> Transaction:
-    """Unlock them; only for a planned one."""
+    """Unlocks the segments of a planned intent."""
     assert intent.state == "planned"
     return _written(topic, records, intent, None)
 
 
 def commit(topic: Topic, records: Records, intent: Intent) -> Transaction:
-    """From here it goes forward only. The caller adds that it is the owner, and lives."""
+    """Commits the intent: it can no longer be undone. The caller adds that it is the owner, and lives."""
     return _written(topic, records, intent, replace(intent, state="committed"))
 
 
 def finish(
     topic: Topic, records: Records, intent: Intent, ended: Ended, successors: Mapping[int, Opened]
 ) -> Transaction:
-    """Seal the segments, and open the successors."""
+    """Seals the segments, and opens the successors."""
     ids = tuple(successor.id for successor in intent.successors)
     writes = {
         number: replace(
@@ -125,7 +125,7 @@ def finish(
 
 
 def locks(records: Records, intent: Intent) -> bool:
-    """Whether all its segments have this very intent, as these records say."""
+    """Tells whether all its segments have this very intent, according to these records."""
     return all(number in records and records[number].record.intent == intent for number in intent.segments)
 
 

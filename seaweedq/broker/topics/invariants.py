@@ -21,10 +21,10 @@ Known = Mapping[int, SegmentRecord | None]  # by segment; None: there is no reco
 
 
 def broken_by(before: Known, after: Known, alive: bool) -> list[str]:
-    """Return which invariants a transaction breaks that replaces `before` by `after`, the same segments.
+    """Returns the invariants that a transaction breaks which replaces `before` by `after`, the same segments.
 
-    What was broken before is not its fault. `alive`: the topic exists and is not being deleted, so that its open
-    segments tile the key space; the segments of a topic that is being created come a page at a time.
+    Invariants that were broken before are not counted. `alive`: the topic exists and is not being deleted, so that its
+    open segments tile the key space; the segments of a topic that is being created are written a page at a time.
     """
     found: list[str] = []
     for number, now in after.items():
@@ -39,7 +39,7 @@ def broken_by(before: Known, after: Known, alive: bool) -> list[str]:
 
 
 def broken_by_topic(before: TopicRecord | None, after: TopicRecord | None) -> list[str]:
-    """Return which invariants the change of a topic's record breaks."""
+    """Returns the invariants that the change of a topic's record breaks."""
     if before is None:
         return []
     if after is None:
@@ -56,7 +56,7 @@ def broken_by_topic(before: TopicRecord | None, after: TopicRecord | None) -> li
 
 
 def broken_in_topic(records: Mapping[int, SegmentRecord]) -> list[str]:
-    """Return which invariants the records of all segments of an active topic break."""
+    """Returns the invariants that the records of all segments of an active topic break."""
     found = [text for number, record in records.items() for text in _broken_in(number, record)]
     if not tiles_key_space(KeyRange(record.low, record.high) for record in _open(records)):
         found.append("the open segments do not tile the key space")
@@ -131,7 +131,8 @@ def _plan(intent: Intent) -> tuple[object, ...]:
 
 
 def _split_intents(before: Known, after: Known) -> Iterator[str]:
-    """What changes an intent in one of its segments changes it in all of them, and in the same way."""
+    """Checks that a transaction which changes an intent in one of its segments changes it in all of them, in the same
+    way."""
     changed = {n for n, now in after.items() if _intent(before[n]) != _intent(now)}
     for number in sorted(changed):
         for intent in filter(None, (_intent(before[number]), _intent(after[number]))):
@@ -150,7 +151,7 @@ def _open(records: Known) -> list[SegmentRecord]:
 
 
 def _covered(records: Iterable[SegmentRecord]) -> list[tuple[int, int]] | None:
-    """The keys of some segments as disjoint runs, None where two of them overlap."""
+    """Returns the keys of some segments as disjoint intervals, None if two of them overlap."""
     runs: list[tuple[int, int]] = []
     for low, high in sorted((record.low, record.high) for record in records):
         if runs and low < runs[-1][1]:

@@ -1,6 +1,6 @@
-"""Which segments are this broker's: opened when first needed, and where the rows of a topic go.
+"""The segments of this broker: opens them when first needed, and routes the rows of a topic.
 
-How a segment changes hands: broker/topics/segment_mover.
+broker/topics/segment_mover changes the owner of a segment.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ OPENINGS = 16
 
 
 class Ownership:
-    """The segments of one broker. `locks` are on those that are about to leave it; `dirty` collects those that have a
+    """The segments of one broker. `locks` are on those that are about to leave it; `dirty` collects those with a
     tail."""
 
     def __init__(
@@ -41,26 +41,27 @@ class Ownership:
 
     @property
     def broker(self) -> str:
-        """The id of the broker whose segments these are."""
+        """Returns the id of the broker whose segments these are."""
         return self._membership.broker
 
     def compare(self) -> Compare:
-        """Holds as long as that broker lives: for each transaction that changes its segments."""
+        """Returns a comparison that holds as long as that broker lives, for each transaction that changes its
+        segments."""
         return self._membership.compare()
 
     def has(self, topic: Topic, segment: int) -> bool:
-        """Whether the segment is this broker's to serve, as far as it knows: its own, or sealed, which is anybody's.
-        Raises SegmentNotFound."""
+        """Tells whether this broker may serve the segment, as far as it knows: its own, or a sealed one, which any
+        broker may serve. Raises SegmentNotFound."""
         record = self._catalog.segment(topic, segment).record
         return record.owner == self._membership.broker or record.state == "sealed"
 
     def record(self, topic: Topic, segment: int) -> SegmentRecord | None:
-        """What is known of a segment."""
+        """Returns the known record of a segment."""
         found = self._catalog.records(topic).get(segment)
         return found.record if found else None
 
     async def routing(self, topic: Topic) -> Routing:
-        """Where the topic's rows go. Raises NotReady, TopicBeingDeleted."""
+        """Returns the routing of the topic's rows. Raises NotReady, TopicBeingDeleted."""
         while topic.routing is None:
             await self._catalog.whole(topic)
             if topic.routing is None:
@@ -68,13 +69,13 @@ class Ownership:
         return topic.routing
 
     async def mine(self, topic: Topic) -> list[OpenSegment]:
-        """The segments of a topic that are this broker's, opened."""
+        """Returns this broker's segments of a topic, opened."""
         routing = await self.routing(topic)
         found = await asyncio.gather(*(self.open(topic, number) for number in dict.fromkeys(routing.ids)))
         return [segment for segment in found if segment]
 
     async def opened(self, topic: Topic, segment: int) -> OpenSegment:
-        """One of this broker's segments. Raises SegmentNotFound, NotOwner."""
+        """Returns one of this broker's segments, opened. Raises SegmentNotFound, NotOwner."""
         if not self.has(topic, segment):
             await self._catalog.look(topic.name, segment)
         found = await self.open(topic, segment) or await self.open(topic, segment)  # its record may change meanwhile
@@ -84,7 +85,7 @@ class Ownership:
         return found
 
     async def open(self, topic: Topic, segment: int) -> OpenSegment | None:
-        """A segment if it is this broker's, opened when first asked for. Raises SegmentNotFound."""
+        """Returns a segment if it is this broker's, and opens it when first asked for. Raises SegmentNotFound."""
         found = topic.opened.get(segment)
         if found or self.locks.holder(topic, segment) or not self.has(topic, segment):
             return found
@@ -96,8 +97,8 @@ class Ownership:
         return opening.result()
 
     def begin(self, topic: Topic, segment: int, revision: int, before: Sequence[ProducerTables]) -> None:
-        """Open a successor that this broker has just made, in that revision, of segments with these tables: publishes
-        wait for it, and its store would only say what is known here."""
+        """Opens a successor that this broker has just created, in that revision, of segments with these tables:
+        publishes wait for it, and the store would only confirm what is known here."""
         if topic.record.state == "deleting" or not self._is_still(topic, segment, revision):
             return  # it may have been written to since
         if segment in topic.opened or (topic, segment) in self._openings:
@@ -110,7 +111,7 @@ class Ownership:
         topic.opened[segment] = self._opened(topic, source, chain, producers, record)
 
     async def has_ended(self, segment: OpenSegment) -> bool:
-        """Whether the segment's chain has a seal, read anew."""
+        """Reads again whether the segment's chain has a seal."""
         chain = Chain(self._store, segment.topic, segment.id)
         await chain.open()
         return chain.last is not None and chain.last.seal is not None
@@ -127,8 +128,8 @@ class Ownership:
         return opened
 
     def _is_still(self, topic: Topic, number: int, revision: int) -> bool:
-        """Whether a chain that was read since that revision is still ours to write: a segment on its way to another
-        broker is not opened, and one that has been away has a longer chain by now."""
+        """Tells whether this broker may still write to a chain that was read since that revision: a segment that is
+        moving to another broker is not opened, and one that has been away has a longer chain by now."""
         return self.locks.holder(topic, number) is None and self._catalog.segment(topic, number).revision == revision
 
     async def _open(self, topic: Topic, number: int) -> OpenSegment:

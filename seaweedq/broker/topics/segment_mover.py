@@ -1,14 +1,14 @@
 """Moves a segment from this broker to another living one.
 
 In this order, and what a crash after each step leaves:
-1. *Hold*: nothing new is taken; publishes wait and go to the new owner. (Crash: recovery.)
-2. *Quiet and flush*: what was taken is durable, then in the chain; no put of ours is under way any more. (Crash:
-   recovery finds it in the chain.)
+1. *Hold*: the segment accepts nothing new; publishes wait, and then go to the new owner. (Crash: recovery.)
+2. *Quiet and flush*: accepted messages become durable, then go into the chain; no put of this broker is in flight any
+   more. (Crash: recovery finds them in the chain.)
 3. *One transaction* compares the segment, this broker's key and the new owner's, and writes the new owner. From here
-   the other one opens the chain at its end, and we never touch it again. (Crash before: the segment is still ours, and
-   recovered as such; after: nothing of ours is missing from the chain.)
-A transaction whose answer is lost may still come to pass. Before anything is taken again the segment's record is
-written once more, so that the lost one's comparison can not hold any more.
+   the new owner opens the chain at its end, and this broker never writes to it again. (Crash before: the segment is
+   still this broker's, and recovered as such; after: the chain has all of its messages.)
+A transaction whose answer is lost may still be applied. Before the segment accepts messages again its record is written
+once more, so that the comparison of the lost transaction cannot hold any more.
 """
 
 import asyncio
@@ -53,10 +53,10 @@ class SegmentMover:
         self._patience_s = patience_s
 
     async def move(self, topic: Topic, segment: int, target: str, committed: bool = False) -> bool:
-        """Move a segment to another living broker. False: it could not be.
+        """Moves a segment to another living broker. False: it could not be moved.
 
-        A planned intent is undone with it; a segment whose intent is committed stays, unless `committed` says
-        otherwise. Raises SegmentNotFound, Unavailable, Fenced.
+        A planned intent is undone with it; a segment whose intent is committed stays, unless `committed` is true.
+        Raises SegmentNotFound, Unavailable, Fenced.
         """
         mine, taken = self._ownership.broker, self._ownership.locks
         if target == mine or not self._roster.alive(target) or taken.holder(topic, segment):
@@ -94,12 +94,13 @@ class SegmentMover:
         return moved
 
     async def _settle(self, segment: OpenSegment) -> None:
-        """Bring all that the segment has taken into its chain: first the commits under way, then the tail."""
+        """Brings all messages that the segment has accepted into its chain: first the commits in flight, then the
+        tail."""
         await self._commit.quiet()
         await self._flusher.flush(segment, self._patience_s)
 
     def _keep(self, topic: Topic, segment: int, holder: Holder) -> None:
-        """Take messages again: the segment is still this broker's."""
+        """Lets the segment accept messages again: it is still this broker's."""
         self._ownership.locks.release(topic, [segment], holder)
         topic.routing = None
         intent = self._catalog.segment(topic, segment).record.intent
@@ -108,7 +109,7 @@ class SegmentMover:
         topic.moved.wake()
 
     async def _hand_over(self, topic: Topic, segment: int, target: str) -> bool:
-        """Write the new owner: whether it is the owner now."""
+        """Writes the new owner. Tells whether it is the owner now."""
         known = self._catalog.segment(topic, segment)
         record = known.record
         key = keys.SEGMENTS.key(topic.name, topic.record.incarnation, segment)
@@ -133,7 +134,7 @@ class SegmentMover:
         return done
 
     async def _be_sure(self, topic: Topic, segment: int, again: Put, unchanged: Compare) -> None:
-        """After a lost answer: write the record as it was, or learn that it has changed."""
+        """Resolves a lost answer: writes the record as it was, or finds that it has changed."""
         while True:
             try:
                 if await self._catalog.commit([unchanged, self._ownership.compare()], [again]) is None:

@@ -1,4 +1,4 @@
-"""A topic's segment records, and what follows from them alone. Pure."""
+"""A topic's segment records, and facts that follow from them alone. Pure."""
 
 from collections.abc import Mapping
 
@@ -9,10 +9,10 @@ Records = Mapping[int, Versioned[SegmentRecord]]  # by segment
 
 
 def starts_at(records: Records, ends: Mapping[int, int], found: Mapping[int, int]) -> dict[int, int]:
-    """Where to begin in each segment, given the first offset `found` there that reaches a time, and its end.
+    """Returns the start offset in each segment, given the first offset `found` there that reaches a time, and its end.
 
-    From the first message that reaches the time on all that come behind it count, whatever their own times are: a
-    segment begins at 0 where one of its predecessors has such a message.
+    From the first message that reaches the time on, all later messages count, whatever their own times are: a segment
+    begins at 0 if one of its predecessors has such a message.
     """
     starts: dict[int, int] = {}
     reached: set[int] = set()

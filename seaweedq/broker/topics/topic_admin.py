@@ -73,7 +73,7 @@ class TopicAdmin:
         self._creating: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by name, while one is created
 
     async def create(self, name: str, config: TopicConfig) -> bool:
-        """Create a topic, its segments spread over the living brokers. False: somebody else was faster. Raises
+        """Creates a topic, with its segments spread over the living brokers. False: another creation was first. Raises
         TopicBeingDeleted."""
         async with self._creating.setdefault(name, asyncio.Lock()):
             if await self._look(name):
@@ -133,22 +133,22 @@ class TopicAdmin:
         return False
 
     def _hosts(self) -> list[str]:
-        """The brokers that get new segments, this one first."""
+        """Returns the brokers that get new segments, this one first."""
         mine = self._membership.broker
         others = sorted(b for b, known in self._roster.brokers.items() if b != mine and known.record.takes_more)
         return [mine, *others[:HOSTS]]
 
     async def change(self, topic: Topic, config: TopicConfig) -> bool:
-        """Write a new configuration. False: the topic has changed meanwhile."""
+        """Writes a new configuration. False: the topic was changed concurrently."""
         return await self._replace(topic, msgspec.structs.replace(topic.record, config=config))
 
     async def begin_delete(self, topic: Topic) -> None:
-        """Step 1 of deletion."""
+        """Does step 1 of deletion."""
         while topic.record.state != "deleting" and self._catalog.find(topic.name) is topic:
             await self._replace(topic, msgspec.structs.replace(topic.record, state="deleting"))
 
     async def finish_delete(self, topic: Topic) -> None:
-        """Steps 3 to 5; nothing of the topic may be open any more. Repeatable."""
+        """Does steps 3 to 5; nothing of the topic may be open any more. Repeatable."""
         reach("delete.files")
         incarnation = topic.record.incarnation
         entries, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(topic.name, incarnation))
@@ -162,7 +162,7 @@ class TopicAdmin:
         await self._catalog.commit([Compare(key, topic.revision)], [Delete(key)])
 
     async def remove_files(self, prefix: str) -> int:
-        """Delete everything below a prefix, page by page; how many objects went."""
+        """Deletes everything below a prefix, page by page. Returns the number of objects."""
         removed = 0
         while page := await self._store.list(prefix, limit=DELETIONS):
             for name in page:
@@ -172,10 +172,10 @@ class TopicAdmin:
         return removed
 
     async def sweep(self) -> int:
-        """Remove what creations and deletions that were cut off have left: files and segment records of dead ids.
+        """Removes what interrupted creations and deletions have left: files and segment records of dead ids.
 
-        An id is dead if it is below its counter, no creation has it, and the topic has it not, nor has promised it to a
-        successor; read in that order: an intent is written in the transaction that takes its ids.
+        An id is dead if it is below its counter, no creation has it, and the topic neither has it nor has promised it
+        to a successor; read in that order: an intent is written in the transaction that takes its ids.
         """
         removed = 0
         entries, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
@@ -204,7 +204,8 @@ class TopicAdmin:
         return removed
 
     async def _allocate(self, name: str, count: int) -> tuple[int, Compare]:
-        """The first of `count` new ids; and what holds as long as nobody else may take them for dead."""
+        """Allocates `count` ids. Returns the first, and a comparison that holds while the sweep must not treat them as
+        abandoned."""
         key = keys.COUNTERS.key(name)
         while True:
             there = await self._coordination.get(key)
@@ -222,7 +223,7 @@ class TopicAdmin:
                 raise NotReady("this broker's lease has expired")
 
     async def _put_segments(self, name: str, first: int, start: int, records: Sequence[SegmentRecord]) -> None:
-        """Write the records of new segments, which name living brokers as their owners."""
+        """Writes the records of new segments, which name living brokers as their owners."""
         writes = [
             Put(keys.SEGMENTS.key(name, first, first + start + at), keys.SEGMENTS.encode(record))
             for at, record in enumerate(records)
@@ -252,6 +253,6 @@ class TopicAdmin:
 
 
 def _dead(live: Mapping[int, SegmentRecord], below: int) -> set[int]:
-    """The ids below a counter that no segment has, nor is to have."""
+    """Returns the ids below a counter that no segment has, or will have."""
     promised = {s.id for record in live.values() if record.intent for s in record.intent.successors}
     return {number for number in range(below) if number not in live and number not in promised}
