@@ -82,8 +82,7 @@ def _until(order: Sequence[OpenSegment], tails: Mapping[OpenSegment, TailFacts],
 
 
 class Flusher:
-    """Carries flushes out, at most `workers` at a time, and as many that end a segment. `grown` is told of each
-    chain that got an entry."""
+    """Carries flushes out, at most `workers` at a time, and as many seals. `grown` hears of each chain that grew."""
 
     def __init__(self, entries: EntryWriter, grown: Callable[[OpenSegment], None], workers: int = 2) -> None:
         self.flushes = 0

@@ -27,7 +27,7 @@ class Runs:
 
     @property
     def size(self) -> int:
-        """How many offsets there are."""
+        """The number of offsets."""
         return sum(self._highs) - sum(self._lows)
 
     @property
@@ -36,7 +36,7 @@ class Runs:
         return self._highs[-1] if self._highs else 0
 
     def add(self, low: int, high: int) -> None:
-        """Add [low, high); touching runs become one."""
+        """Adds [low, high); touching runs become one."""
         if low >= high:
             return
         first = bisect_left(self._highs, low)
@@ -47,7 +47,7 @@ class Runs:
         self._highs[first:last] = [high]
 
     def discard(self, low: int, high: int) -> None:
-        """Remove [low, high)."""
+        """Removes [low, high)."""
         first, last = bisect_right(self._highs, low), bisect_left(self._lows, high)
         if low < high and first < last:
             kept = [(self._lows[first], low), (high, self._highs[last - 1])]
@@ -56,17 +56,17 @@ class Runs:
             self._highs[first:last] = [run[1] for run in kept]
 
     def end_of(self, offset: int) -> int:
-        """The first offset at or above this one that is not in the set."""
+        """Returns the first offset at or above this one that is not in the set."""
         at = bisect_right(self._lows, offset) - 1
         return max(offset, self._highs[at]) if at >= 0 else offset
 
     def gap_end(self, low: int, high: int) -> int:
-        """Where the gap that begins at `low`, an offset that is not in the set, ends; at most `high`."""
+        """Returns where the gap that begins at `low`, an offset that is not in the set, ends; at most `high`."""
         at = bisect_right(self._lows, low)
         return min(high, self._lows[at]) if at < len(self._lows) else high
 
     def gaps(self, low: int, high: int) -> list[Run]:
-        """The runs of [low, high) that are not in the set."""
+        """Returns the runs of [low, high) that are not in the set."""
         found = []
         while (low := self.end_of(low)) < high:
             end = self.gap_end(low, high)
@@ -76,7 +76,7 @@ class Runs:
 
 
 def runs_of(offsets: Iterable[int]) -> list[Run]:
-    """Sorted disjoint runs of any offsets."""
+    """Returns the sorted disjoint runs of any offsets."""
     runs: list[Run] = []
     for offset in sorted(offsets):
         if runs and offset <= runs[-1][1]:

@@ -1,7 +1,7 @@
 """The memory budget: tails, requests in flight and decoded row groups together.
 
-A count, not an allocator: whoever holds bytes says so. At half of the budget the flusher begins to empty tails; over
-it new publishes are refused until something was let go.
+It counts and does not allocate: each holder of bytes reports them. From half of the budget on the flusher empties
+tails; over the budget new publishes are refused until bytes were released.
 """
 
 from seaweedq.errors import Overloaded
@@ -18,12 +18,12 @@ class Budget:
 
     @property
     def excess(self) -> int:
-        """How many bytes of tails should be flushed early: what is over half of the budget."""
+        """How many bytes of tails should be flushed early: as many as are over half of the budget."""
         return self.tails + self.requests - self.limit_bytes // 2
 
     @property
     def over(self) -> bool:
-        """The cache has to give way."""
+        """Whether the cache has to give way."""
         return self.tails + self.requests + self.cached > self.limit_bytes
 
     def check(self, size: int) -> None:
@@ -37,10 +37,10 @@ class Budget:
             )
 
     def hold(self, size: int) -> None:
-        """Hold `size` bytes for a request in flight. Raises Overloaded."""
+        """Holds `size` bytes for a request in flight. Raises Overloaded."""
         self.check(size)
         self.requests += size
 
     def release(self, size: int) -> None:
-        """Let go of what a request held."""
+        """Releases the bytes that a request held."""
         self.requests -= size

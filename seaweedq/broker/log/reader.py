@@ -1,7 +1,7 @@
 """Reading a segment by offset: decoded row groups of its chain first, then its tail, in one order.
 
-What is read is durable, and stays readable: offsets below the tail's start are in the chain. Between two awaits the
-tail may be flushed, so each step looks anew where its offset stands now.
+Rows that can be read are durable and stay readable: offsets below the tail's start are in the chain. The tail may be
+flushed between two awaits, so each step looks anew where its offset stands now.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Group:
 
 
 class GroupCache:
-    """Decoded row groups, least recently used ones go first; counted in the budget."""
+    """Decoded row groups, counted in the budget. The least recently used ones go first."""
 
     def __init__(self, budget: Budget, limit_bytes: int) -> None:
         self._budget = budget
@@ -48,14 +48,14 @@ class GroupCache:
         self._groups: OrderedDict[tuple[str, int, int], Group] = OrderedDict()
 
     def get(self, key: tuple[str, int, int]) -> Group | None:
-        """A group by (folder, sequence, number in its entry), if it is here."""
+        """Returns a group by (folder, sequence, number in its entry), if it is cached."""
         group = self._groups.get(key)
         if group:
             self._groups.move_to_end(key)
         return group
 
     def put(self, key: tuple[str, int, int], group: Group) -> None:
-        """Keep a group, unless it alone would pass the limit."""
+        """Keeps a group, unless it alone would pass the limit."""
         size = group.rows.nbytes
         if size > self._limit or key in self._groups:
             return
@@ -65,7 +65,7 @@ class GroupCache:
             self._evict()
 
     def shrink(self) -> None:
-        """Give way: drop everything."""
+        """Drops everything, since the memory is needed."""
         while self._groups:
             self._evict()
 
@@ -75,13 +75,13 @@ class GroupCache:
 
 
 class Reader:
-    """Reads rows of segments: this broker's own, and sealed ones."""
+    """Reads rows of this broker's own segments, and of sealed ones."""
 
     def __init__(self, cache: GroupCache) -> None:
         self._cache = cache
 
     async def read(self, segment: OpenSegment, offset: int, limit: int, max_bytes: int) -> Pieces:
-        """Up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end.
+        """Reads up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end.
 
         Raises OffsetOutOfRange where `offset` is beyond the end.
         """
@@ -109,8 +109,8 @@ class Reader:
         return pieces
 
     async def find(self, segment: OpenSegment, timestamp_us: int) -> int:
-        """The first offset whose `_timestamp` reaches this, or the end: the first entry whose running maximum does is
-        scanned from its start."""
+        """Finds the first offset whose `_timestamp` reaches this, or the end. Scans from the start of the first entry
+        whose running maximum reaches it."""
         with _readable(segment):
             names = await segment.chain.names()
             low, high = 0, len(names)
@@ -129,7 +129,7 @@ class Reader:
         return offset
 
     async def size_since(self, segment: OpenSegment, offset: int) -> int:
-        """About how many bytes the rows from `offset` on take: files by their share of rows, the tail as it is in
+        """Estimates how many bytes the rows from `offset` on take: of files by their share of rows, of the tail as in
         memory."""
         size = 0.0
         with _readable(segment):
@@ -139,8 +139,8 @@ class Reader:
                 if end > max(offset, name.first_offset):
                     share = (end - max(offset, name.first_offset)) / (end - name.first_offset)
                     size += share * await segment.chain.size(name)
-        for piece in segment.tail.since(offset):
-            size += piece.size_bytes * (piece.end - max(offset, piece.first)) / piece.rows.num_rows
+        for rows in segment.tail.since(offset):
+            size += rows.size_bytes * (rows.end - max(offset, rows.first)) / rows.rows.num_rows
         return int(size)
 
     async def _group(self, segment: OpenSegment, offset: int) -> Group:
@@ -161,7 +161,7 @@ class Reader:
 
 @contextmanager
 def _readable(segment: OpenSegment) -> Iterator[None]:
-    """Raises what closed the segment: where it is being deleted its tail has gone, and missing files are no damage."""
+    """Raises the error that closed the segment: where it is being deleted, missing files are no damage."""
     segment.check_open()
     try:
         yield
@@ -171,7 +171,7 @@ def _readable(segment: OpenSegment) -> Iterator[None]:
 
 
 def load(chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:
-    """Decode one row group; all but an entry's last have ROW_GROUP_ROWS rows. Blocks: call it in a thread."""
+    """Decodes one row group; all but an entry's last have ROW_GROUP_ROWS rows. Blocks: call it in a thread."""
     file, parquet, _ = chain.entry(name)
     with file, parquet:
         try:
@@ -184,12 +184,12 @@ def load(chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:
 
 def _of_tail(segment: OpenSegment, offset: int, limit: int, max_bytes: int, first: bool) -> Pieces:
     pieces: Pieces = []
-    for piece in segment.tail.since(offset):
-        rows = piece.rows.slice(max(0, offset - piece.first), limit)
+    for buffered in segment.tail.since(offset):
+        rows = buffered.rows.slice(max(0, offset - buffered.first), limit)
         wanted = rows.num_rows
         rows = rows.slice(0, fitting(rows, max_bytes, at_least=1 if first and not pieces else 0))
         if rows.num_rows:
-            pieces.append((max(offset, piece.first), rows))
+            pieces.append((max(offset, buffered.first), rows))
         limit, max_bytes = limit - rows.num_rows, max_bytes - rows.nbytes
         if rows.num_rows < wanted or limit <= 0:
             break
@@ -197,7 +197,7 @@ def _of_tail(segment: OpenSegment, offset: int, limit: int, max_bytes: int, firs
 
 
 def unexpired(first: int, rows: pa.RecordBatch, now_us: int) -> Pieces:
-    """The pieces of `rows` (offsets from `first`) whose `_expires` is not over."""
+    """Returns those of `rows` (offsets from `first`) whose `_expires` is not over."""
     at = rows.schema.get_field_index("_expires")
     if at < 0:
         return [(first, rows)]
@@ -212,7 +212,7 @@ def fitting(
     at_least: int,
     size: Callable[[pa.RecordBatch], int] = lambda rows: int(rows.nbytes),
 ) -> int:
-    """How many leading rows take at most `max_bytes`, found by halving; never below `at_least`. `size` is in bytes, by
+    """Counts the leading rows that take at most `max_bytes`, by halving; never below `at_least`. `size` is in bytes, by
     default in memory."""
     if size(rows) <= max_bytes:
         return int(rows.num_rows)
