@@ -160,7 +160,7 @@ class Broker:
         self._left_s()
         if self.readiness.ready:
             self.serving.subscribing.dispatcher.close()
-            self.serving.imports.begin_part()
+            self.serving.imports.begin_stop()
         catalog = self.core.catalog
         for topic in filter(None, map(catalog.find, catalog.names())):
             topic.signal.wake()

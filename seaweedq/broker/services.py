@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.service import Imports
 from seaweedq.broker.journal_registration import JournalRegistration
-from seaweedq.broker.leader.autoscaler import Scaler
+from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.leader.leader import Leader
-from seaweedq.broker.leader.rebalancer import Evening
+from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.entry_writer import EntryWriter
@@ -21,9 +21,9 @@ from seaweedq.broker.publish.forwarder import Identities
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.read.fetcher import Fetcher
 from seaweedq.broker.read.owner_search import OwnerFinder
-from seaweedq.broker.read.read_server import Lender
-from seaweedq.broker.read.remote_reader import Readables
-from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.read.read_server import ReadServer
+from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.change_requests import ChangeRequests
@@ -31,10 +31,10 @@ from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
-from seaweedq.broker.subscriptions.assignment import Succession
+from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.handoff import Handover
+from seaweedq.broker.subscriptions.handoff import Handoff
 from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.cluster_view import ClusterView
@@ -114,9 +114,9 @@ class Publishing:
 class Reading:
     """The services that read segments wherever they are, and let other brokers read."""
 
-    positions: Everywhere
-    readables: Readables
-    server: Lender
+    positions: TopicPositions
+    readables: ReadableSegments
+    server: ReadServer
     fetcher: Fetcher
     finder: OwnerFinder
 
@@ -125,10 +125,10 @@ class Reading:
 class Subscribing:
     """The services that dispatch subscriptions, and decide which broker does."""
 
-    assignment: Succession
+    assignment: Assignment
     dispatcher: Dispatcher
     admin: SubscriptionAdmin
-    handoff: Handover
+    handoff: Handoff
     finder: DispatcherFinder
 
 
@@ -147,8 +147,8 @@ class Leading:
     """The services that work while this broker leads."""
 
     reports: Reports
-    rebalancer: Evening
-    autoscaler: Scaler
+    rebalancer: Rebalancer
+    autoscaler: Autoscaler
     leader: Leader
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from seaweedq.broker.imports.service import Imports
 from seaweedq.broker.log.segment_log import SegmentLog
-from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
@@ -56,7 +56,7 @@ class TopicDeletion:
         self,
         catalog: Catalog,
         admin: TopicAdmin,
-        positions: Everywhere,
+        positions: TopicPositions,
         closing: TopicClosing,
         imports: Imports,
         uploads: Uploads,

@@ -9,13 +9,13 @@ from functools import partial
 
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.record_store import ImportRecords
-from seaweedq.broker.imports.runner import Importing
-from seaweedq.broker.imports.service import Claims, Imports
+from seaweedq.broker.imports.runner import ImportRunner
+from seaweedq.broker.imports.service import Imports, UploadClaims
 from seaweedq.broker.journal_registration import JournalRegistration
-from seaweedq.broker.leader.autoscaler import Scaler
+from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.leader.leader import Leader
-from seaweedq.broker.leader.periodic import Chore, Deletions
-from seaweedq.broker.leader.rebalancer import Evening
+from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
+from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.leader.upload_sweep import UploadSweep
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import Loads
@@ -35,10 +35,10 @@ from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.publish.remote_append import RemoteAppender
 from seaweedq.broker.read.fetcher import Fetcher
 from seaweedq.broker.read.owner_search import OwnerFinder
-from seaweedq.broker.read.read_server import Lender
-from seaweedq.broker.read.remote_reader import Readables
+from seaweedq.broker.read.read_server import ReadServer
+from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.request_search import SearchContext
-from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.recovery.replay import Replay
@@ -60,11 +60,11 @@ from seaweedq.broker.services import (
     Subscribing,
 )
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
-from seaweedq.broker.subscriptions.assignment import Succession
-from seaweedq.broker.subscriptions.cursor_store import Cursors
+from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.handoff import Handover
+from seaweedq.broker.subscriptions.handoff import Handoff
 from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
@@ -243,7 +243,7 @@ def _reading(
     clock, membership, stopping = environment.clock, joined.membership, readiness.is_stopping
     context = SearchContext(joined.view, environment.settings.publish_timeout_s, stopping)
     return Reading(
-        positions=Everywhere(
+        positions=TopicPositions(
             core.catalog,
             ownership,
             core.roster,
@@ -255,8 +255,10 @@ def _reading(
             clock,
             environment.settings.publish_timeout_s,
         ),
-        readables=Readables(core.catalog, ownership, core.roster, membership, core.reader, environment.peers, clock),
-        server=Lender(core.catalog, ownership, core.reader, clock, readiness.check_ready),
+        readables=ReadableSegments(
+            core.catalog, ownership, core.roster, membership, core.reader, environment.peers, clock
+        ),
+        server=ReadServer(core.catalog, ownership, core.reader, clock, readiness.check_ready),
         fetcher=Fetcher(ownership, core.reader, clock, stopping),
         finder=OwnerFinder(context, ownership),
     )
@@ -266,11 +268,11 @@ def _subscribing(
     environment: Environment, core: Core, joined: Joined, reading: Reading, log: SegmentLog
 ) -> Subscribing:
     coordination, clock = environment.coordination, environment.clock
-    assignment = Succession(coordination, core.roster, joined.membership)
+    assignment = Assignment(coordination, core.roster, joined.membership)
     dispatcher = Dispatcher(
         core.catalog,
         assignment,
-        Cursors(coordination),
+        CursorStore(coordination),
         reading.readables,
         log.commit,
         clock,
@@ -280,7 +282,7 @@ def _subscribing(
         assignment=assignment,
         dispatcher=dispatcher,
         admin=SubscriptionAdmin(coordination, assignment, dispatcher, reading.readables, reading.positions, clock),
-        handoff=Handover(dispatcher, assignment, joined.membership, clock),
+        handoff=Handoff(dispatcher, assignment, joined.membership, clock),
         finder=DispatcherFinder(reading.finder.context, assignment, dispatcher),
     )
 
@@ -299,10 +301,10 @@ def _payloads(environment: Environment, joined: Joined, reading: Reading) -> Pay
 def _imports(environment: Environment, core: Core, joined: Joined, publisher: Publisher) -> Imports:
     settings = environment.settings
     records = ImportRecords(core.catalog, environment.coordination, joined.membership)
-    runner = Importing(
+    runner = ImportRunner(
         core.catalog, records, publisher, environment.store, core.budget, environment.import_reader, settings.home
     )
-    claims = Claims(joined.uploads.find, joined.uploads.claim)
+    claims = UploadClaims(joined.uploads.find, joined.uploads.claim)
     return Imports(core.catalog, records, core.roster, joined.membership, claims, runner, environment.clock, settings)
 
 
@@ -333,8 +335,8 @@ def _leading(
 ) -> Leading:
     catalog, roster, clock, election = core.catalog, core.roster, environment.clock, joined.election
     reports = Reports(catalog, roster, environment.peers, joined.membership.broker, loads)
-    rebalancer = Evening(catalog, roster, reports, environment.peers, clock)
-    autoscaler = Scaler(catalog, roster, reports, planner, rebalancer, election, clock)
+    rebalancer = Rebalancer(catalog, roster, reports, environment.peers, clock)
+    autoscaler = Autoscaler(catalog, roster, reports, planner, rebalancer, election, clock)
     sweep = UploadSweep(
         catalog,
         environment.coordination,
@@ -343,12 +345,12 @@ def _leading(
         environment.settings.upload_grace_s,
         election.leader_compare,
     )
-    chores = (
-        Chore("ending deletions", Deletions(catalog, deletion.delete, clock).end, DELETIONS_S, clock),
-        Chore("balancing", partial(_balance, reports, autoscaler, rebalancer), BALANCE_S, clock),
-        Chore("sweep of uploads", sweep.records, UPLOADS_S, clock),
-        Chore("sweep of payloads", sweep.folders, SWEEP_S, clock),
-        Chore("sweep", joined.topics.sweep, SWEEP_S, clock),
+    tasks = (
+        PeriodicTask("ending deletions", Deletions(catalog, deletion.delete, clock).end, DELETIONS_S, clock),
+        PeriodicTask("balancing", partial(_balance, reports, autoscaler, rebalancer), BALANCE_S, clock),
+        PeriodicTask("sweep of uploads", sweep.records, UPLOADS_S, clock),
+        PeriodicTask("sweep of payloads", sweep.folders, SWEEP_S, clock),
+        PeriodicTask("sweep", joined.topics.sweep, SWEEP_S, clock),
     )
     leader = Leader(
         catalog,
@@ -358,13 +360,13 @@ def _leading(
         joined.recovery,
         rebalancer,
         reports,
-        chores,
+        tasks,
         clock,
     )
     return Leading(reports=reports, rebalancer=rebalancer, autoscaler=autoscaler, leader=leader)
 
 
-async def _balance(reports: Reports, autoscaler: Scaler, rebalancer: Evening) -> None:
+async def _balance(reports: Reports, autoscaler: Autoscaler, rebalancer: Rebalancer) -> None:
     await reports.ask()
     await autoscaler.scale()
-    await rebalancer.even()
+    await rebalancer.rebalance()

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.imports.pipe_protocol import GO, Job, Told, head
+from seaweedq.broker.imports.pipe_protocol import GO, Job, ReaderMessage, head
 from seaweedq.broker.imports.rules import Cutter
 from seaweedq.codec.intake import MAX_ERRORS, Intake, refuse
 from seaweedq.coordination.records import ImportProblem
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def _refuse(error: SeaweedqError) -> None:
-    _tell(Told("refused", problem=ImportProblem(error.slug, error.detail, dict(error.fields))))
+    _tell(ReaderMessage("refused", problem=ImportProblem(error.slug, error.detail, dict(error.fields))))
 
 
 def _work(job: Job, asked: threading.Event) -> None:
@@ -59,7 +59,7 @@ def _work(job: Job, asked: threading.Event) -> None:
     kept: list[pa.RecordBatch] = []
     if job.check:
         count, kept = _checked(job, intake)
-        _tell(Told("checked", rows=count))
+        _tell(ReaderMessage("checked", rows=count))
         asked.wait()
     cutter, row = Cutter(layout, job.batch_rows), 0
     for rows in kept or _rows(job, intake):
@@ -70,7 +70,7 @@ def _work(job: Job, asked: threading.Event) -> None:
         row = end
     for batch in cutter.end():
         _send(batch)
-    _tell(Told("ended"))
+    _tell(ReaderMessage("ended"))
 
 
 def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
@@ -92,7 +92,7 @@ def _checked(job: Job, intake: Intake) -> tuple[int, list[pa.RecordBatch]]:
             errors += [(int(error["index"]), str(error["reason"])) for error in found]
         if len(errors) >= MAX_ERRORS:
             break
-        _tell(Told("seen", rows=count))
+        _tell(ReaderMessage("seen", rows=count))
     refuse(errors[:MAX_ERRORS])
     if not count:
         raise InvalidImport("the file has no rows", format=job.format, reason="no rows")
@@ -125,7 +125,7 @@ def _send(batch: pa.RecordBatch) -> None:
     _write(batch, size)
     sink = pa.FixedSizeBufferWriter(buffer := pa.allocate_buffer(size.size()))
     _write(batch, sink)
-    _tell(Told("rows", rows=batch.num_rows, size=buffer.size), buffer)
+    _tell(ReaderMessage("rows", rows=batch.num_rows, size=buffer.size), buffer)
 
 
 def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
@@ -133,7 +133,7 @@ def _write(batch: pa.RecordBatch, sink: pa.NativeFile) -> None:
         writer.write_batch(batch)
 
 
-def _tell(told: Told, body: pa.Buffer | None = None) -> None:
+def _tell(told: ReaderMessage, body: pa.Buffer | None = None) -> None:
     for data in (head(told), body):
         left = memoryview(data) if data is not None else memoryview(b"")
         while left:

@@ -8,7 +8,7 @@ import pytest
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.cluster_identity import cluster_of
-from seaweedq.broker.leader.rebalancer import Evening
+from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination
@@ -97,13 +97,13 @@ async def test_a_broker_that_answers_nobody_is_given_nothing_for_balance(tmp_pat
         await until(lambda: mute.id in leads.core.roster.brokers)
         reports = Reports(leads.core.catalog, leads.core.roster, leads.environment.peers, leads.id, leads.serving.loads)
         await reports.ask()
-        await Evening(
+        await Rebalancer(
             leads.core.catalog, leads.core.roster, reports, leads.environment.peers, leads.environment.clock
         ).even()
         assert not leads.core.catalog.owned_by(mute.id)
         together.apps[mute.environment.url] = Application(mute)
         await reports.ask()
-        await Evening(
+        await Rebalancer(
             leads.core.catalog, leads.core.roster, reports, leads.environment.peers, leads.environment.clock
         ).even()
         await until(lambda: len(leads.core.catalog.owned_by(mute.id)) >= 3)

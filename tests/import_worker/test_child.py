@@ -145,8 +145,8 @@ LIES = {
     "noise": "out(b'\\xff' * 100)",
     "a head without end": "out((2**31).to_bytes(4, 'little'))",
     "no JSON": "out((4).to_bytes(4, 'little') + b'{{{{')",
-    "far too many bytes": "tell(Told('rows', rows=10, size=2**40))",
-    "bytes that are no batch": "tell(Told('rows', rows=10, size=100)); out(b'x' * 100)",
+    "far too many bytes": "tell(ReaderMessage('rows', rows=10, size=2**40))",
+    "bytes that are no batch": "tell(ReaderMessage('rows', rows=10, size=100)); out(b'x' * 100)",
     "more rows than it said": "send(pa.record_batch({'value': ['1', '2']}), 1)",
     "other columns": "send(pa.record_batch({'value': ['1']}), 1)",
     "no batch": "stream([], 1)",
@@ -154,7 +154,7 @@ LIES = {
 }
 LIAR = """
 import sys, pyarrow as pa
-from seaweedq.broker.imports.pipe_protocol import Told, head
+from seaweedq.broker.imports.pipe_protocol import ReaderMessage, head
 ROWS = pa.schema([('value', pa.string())])
 def out(data):
     sys.stdout.buffer.write(data)
@@ -166,7 +166,7 @@ def stream(batches, rows, compression=None):
     with pa.ipc.new_stream(sink, batches[0].schema if batches else ROWS, options=options) as writer:
         for batch in batches: writer.write_batch(batch)
     data = sink.getvalue().to_pybytes()
-    tell(Told('rows', rows=rows, size=len(data)))
+    tell(ReaderMessage('rows', rows=rows, size=len(data)))
     out(data)
 """
 
@@ -186,14 +186,14 @@ async def test_it_has_no_files_sockets_or_secrets(monkeypatch):
     looks = """
 import os, socket, sys, threading
 from seaweedq.import_worker import child as import_child
-from seaweedq.broker.imports.pipe_protocol import ImportProblem, Told
+from seaweedq.broker.imports.pipe_protocol import ImportProblem, ReaderMessage
 def looked(job, asked):
     found = ["secret"] if "AWS_SECRET_ACCESS_KEY" in os.environ else []
     try:
         kept = [socket.socket() for _ in range(20)]
         found.append("sockets")
     except OSError: pass
-    import_child._tell(Told("refused", problem=ImportProblem("x", ",".join(found))))
+    import_child._tell(ReaderMessage("refused", problem=ImportProblem("x", ",".join(found))))
 import_child._work = looked
 import_child.main()
 """

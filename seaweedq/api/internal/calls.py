@@ -10,8 +10,8 @@ from seaweedq.broker.load.meters import LoadReport, Loads
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.publish.forward_receiver import ForwardReceiver
-from seaweedq.broker.read.read_server import Lender
-from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.read.read_server import ReadServer
+from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.rpc import forward_frames
 from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
 from seaweedq.broker.topic_deletion import TopicClosing
@@ -52,7 +52,7 @@ class TopicCalls:
     """Calls that concern a topic."""
 
     catalog: Catalog
-    positions: Everywhere
+    positions: TopicPositions
     closing: TopicClosing
     mover: SegmentMover
 
@@ -84,7 +84,7 @@ class SegmentCalls:
     """Calls that read this broker's segments."""
 
     catalog: Catalog
-    server: Lender
+    server: ReadServer
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""

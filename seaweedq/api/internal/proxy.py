@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from seaweedq.api.asgi.http import Answer, Scope, query
 from seaweedq.api.internal.peer_secret import PeerSecret
 from seaweedq.broker.read.request_search import Asked, Target
-from seaweedq.broker.rpc.client import FORBIDDEN, Peers, other_secret
+from seaweedq.broker.rpc.client import FORBIDDEN, Peers, wrong_secret
 from seaweedq.errors import NotOwner
 
 _KEPT = {b"accept", b"content-type"}
@@ -39,7 +39,7 @@ class Proxy:
         if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):
             raise NotOwner("the broker that was asked cannot answer either", inside=target.url)
         if found.status == FORBIDDEN:
-            raise other_secret(target.url)
+            raise wrong_secret(target.url)
         returned = {name: value for name, value in found.headers.items() if name.lower() in _RETURNED}
         return Answer(found.status, found.body, returned)
 

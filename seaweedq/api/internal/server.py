@@ -9,7 +9,7 @@ from seaweedq.api.asgi.http import Answer, Receive, Scope
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.internal.peer_secret import PeerSecret
 from seaweedq.broker.readiness import Readiness
-from seaweedq.broker.rpc.client import Trouble
+from seaweedq.broker.rpc.client import ErrorMessage
 from seaweedq.errors import Forbidden, RouteNotFound, SeaweedqError, UnreadableBody
 
 PREFIX = "/internal/"
@@ -34,7 +34,7 @@ class InternalServer:
         self._calls = calls
 
     async def answer(self, scope: Scope, receive: Receive) -> Answer:
-        """Returns the answer to a call; errors travel as `Trouble`. Raises Forbidden, RouteNotFound."""
+        """Returns the answer to a call; errors travel as `ErrorMessage`. Raises Forbidden, RouteNotFound."""
         if not self._secret.is_shown(scope):
             raise Forbidden("only brokers of this cluster may call /internal")
         try:
@@ -44,7 +44,7 @@ class InternalServer:
                 async with self._reader.body(scope, receive, FORWARD_BYTES) as content:
                     return Answer(200, _encode(await call(content)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return Answer(422, _encode(Trouble.of(UnreadableBody(str(error)))))
+            return Answer(422, _encode(ErrorMessage.of(UnreadableBody(str(error)))))
         except SeaweedqError as error:
-            return Answer(409, _encode(Trouble.of(error)))
+            return Answer(409, _encode(ErrorMessage.of(error)))
         raise RouteNotFound(f"there is no call {scope['path'][:200]}")

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from seaweedq.balancer.rates import WINDOWS_S
-from seaweedq.broker.leader.autoscaler import Scaler
+from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.segment_log import SegmentLog
@@ -98,7 +98,7 @@ class LoadMetrics:
     """Metrics of load, of all segments together: per segment, 10,000 segments would have 80,000 series."""
 
     loads: Loads
-    autoscaler: Scaler
+    autoscaler: Autoscaler
     election: Election
 
     def metrics(self) -> Iterator[Metric]:

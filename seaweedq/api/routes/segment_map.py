@@ -12,7 +12,7 @@ from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.services import given
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.load.segment_rates import Observed
-from seaweedq.broker.read.topic_positions import Everywhere, Position
+from seaweedq.broker.read.topic_positions import Position, TopicPositions
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.coordination.roster import Roster
@@ -92,7 +92,7 @@ class SegmentMapServices:
     """The services of this route."""
 
     catalog: Catalog
-    positions: Everywhere
+    positions: TopicPositions
     roster: Roster
 
 

@@ -18,7 +18,7 @@ from seaweedq.api.routes.scaling_policy import ScalingRequest, changed_scaling, 
 from seaweedq.api.routes.segment_map import moment
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.broker.load.meters import policy_of
-from seaweedq.broker.read.topic_positions import Everywhere
+from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
@@ -146,7 +146,7 @@ class TopicServices:
 
     catalog: Catalog
     admin: TopicAdmin
-    positions: Everywhere
+    positions: TopicPositions
     deletion: TopicDeletion
     reader: RequestReader
 

@@ -42,7 +42,7 @@ class Job(msgspec.Struct, frozen=True):
     first_row: int
 
 
-class Told(msgspec.Struct, frozen=True):
+class ReaderMessage(msgspec.Struct, frozen=True):
     """A message of the reader. `rows`: of the file that were read (`seen`) or checked (all: `checked`), or of the batch
     that follows (`rows`). `refused` says what is wrong with the file; `ended` that there are no more rows."""
 
@@ -52,16 +52,16 @@ class Told(msgspec.Struct, frozen=True):
     problem: ImportProblem | None = None
 
 
-_told = msgspec.json.Decoder(Told)
+_told = msgspec.json.Decoder(ReaderMessage)
 
 
-def head(told: Told) -> bytes:
+def head(told: ReaderMessage) -> bytes:
     """Returns the bytes before a message's body."""
     encoded = msgspec.json.encode(told)
     return _LENGTH.pack(len(encoded)) + encoded
 
 
-def read_head(read: Callable[[int], bytes]) -> Told:
+def read_head(read: Callable[[int], bytes]) -> ReaderMessage:
     """Returns the next message's head; `read` gives exactly as many bytes as it is asked for. Raises Damaged for
     anything else, and what `read` raises."""
     (length,) = _LENGTH.unpack(read(_LENGTH.size))

@@ -15,13 +15,13 @@ from functools import partial
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.imports.pipe_protocol import GO, Job, Told, read_head
+from seaweedq.broker.imports.pipe_protocol import GO, Job, ReaderMessage, read_head
 from seaweedq.broker.imports.rules import BATCH_BYTES
 from seaweedq.errors import BadRequest, Damaged
 from seaweedq.segments.ipc_bounds import check_bounds
 from seaweedq.segments.layout import Layout, mask_of
 
-Answer = tuple[Told, pa.RecordBatch | None]
+Answer = tuple[ReaderMessage, pa.RecordBatch | None]
 MEMORY_BYTES = 1536 * 1024 * 1024
 STALLED_S = 120.0
 KEPT = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -69,7 +69,7 @@ class Reader:
         """The id of the process."""
         return self._process.pid
 
-    async def told(self) -> Told:
+    async def told(self) -> ReaderMessage:
         """Returns the next message without rows. Raises ReaderDied."""
         found, _ = await self.rows()
         return found

@@ -16,7 +16,7 @@ PAGE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class ImportId:
     """The identity of an import."""
 
     topic: str
@@ -24,9 +24,9 @@ class Where:
     upload_id: str
 
     @staticmethod
-    def of(topic: Topic, upload_id: str) -> "Where":
+    def of(topic: Topic, upload_id: str) -> "ImportId":
         """Returns the import of an upload of a topic."""
-        return Where(topic.name, topic.record.incarnation, upload_id)
+        return ImportId(topic.name, topic.record.incarnation, upload_id)
 
     @property
     def key(self) -> str:
@@ -42,12 +42,12 @@ class ImportRecords:
         self._coordination = coordination
         self._membership = membership
 
-    async def read(self, where: Where) -> Versioned[ImportRecord] | None:
+    async def read(self, where: ImportId) -> Versioned[ImportRecord] | None:
         """Returns the record as it is now."""
         there = await self._coordination.get(where.key)
         return keys.IMPORTS.read(there) if there else None
 
-    async def create(self, topic: Topic, where: Where, record: ImportRecord) -> Versioned[ImportRecord]:
+    async def create(self, topic: Topic, where: ImportId, record: ImportRecord) -> Versioned[ImportRecord]:
         """Creates the record, or returns the one of a faster broker. Raises NotReady, TopicBeingDeleted,
         TopicNotFound."""
         while True:
@@ -66,7 +66,7 @@ class ImportRecords:
                 raise NotReady(f"topic {topic.name!r} was deleted and created again in the meantime")
 
     async def write(
-        self, where: Where, held: Versioned[ImportRecord], record: ImportRecord
+        self, where: ImportId, held: Versioned[ImportRecord], record: ImportRecord
     ) -> Versioned[ImportRecord] | None:
         """Replaces a record. Returns None where another broker was faster, or the record is gone. A write whose answer
         was lost is found done when it is repeated."""
@@ -78,7 +78,7 @@ class ImportRecords:
         mine = there is not None and there.value == value and record.broker in (None, self._membership.broker)
         return Versioned(record, there.revision) if there and mine else None
 
-    async def drop(self, where: Where, held: Versioned[ImportRecord]) -> None:
+    async def drop(self, where: ImportId, held: Versioned[ImportRecord]) -> None:
         """Removes the record, unless it has changed."""
         await self._coordination.commit([Compare(where.key, held.revision)], [Delete(where.key)])
 
@@ -88,7 +88,7 @@ class ImportRecords:
         for start in range(0, len(entries), PAGE):
             await self._coordination.commit([], [Delete(entry.key) for entry in entries[start : start + PAGE]])
 
-    async def all(self) -> AsyncIterator[tuple[Where, Versioned[ImportRecord]]]:
+    async def all(self) -> AsyncIterator[tuple[ImportId, Versioned[ImportRecord]]]:
         """Yields the records of all topics."""
         async for entry in entries(self._coordination, keys.IMPORTS.prefix()):
-            yield Where(*keys.IMPORTS.parse(entry.key)), keys.IMPORTS.read(entry)
+            yield ImportId(*keys.IMPORTS.parse(entry.key)), keys.IMPORTS.read(entry)

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from seaweedq.broker.imports import rules as plan
 from seaweedq.broker.imports.local_copy import opened
-from seaweedq.broker.imports.pipe_protocol import Job, Told
+from seaweedq.broker.imports.pipe_protocol import Job, ReaderMessage
 from seaweedq.broker.imports.reader_process import MEMORY_BYTES, Reader, ReaderDied
-from seaweedq.broker.imports.record_store import ImportRecords, Where
+from seaweedq.broker.imports.record_store import ImportId, ImportRecords
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.publisher import Prepared, Producer, Published, Publisher
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -44,7 +44,7 @@ from seaweedq.storage.interface import ObjectStore
 PAUSE_S, BUDGET_PAUSE_S = 0.5, 0.05
 DEATHS = 3
 DETAIL, FIELDS_BYTES = 2000, 65_536  # bounds of a problem that coordination keeps
-Parting = asyncio.Event
+Stopping = asyncio.Event
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Lost(Exception):
     """Another broker works on the import, or its record is gone."""
 
 
-class Parted(Exception):
+class Interrupted(Exception):
     """The broker is stopping, and does not wait for this import."""
 
 
@@ -70,10 +70,10 @@ class _Import:
     """An import that runs here, with its record as this broker wrote it last. `now` is ahead of it by `unsaved`
     batches, which are durable and not written yet. `writing` is held while `held` is behind the record."""
 
-    where: Where
+    where: ImportId
     held: Versioned[ImportRecord]
     now: ImportRecord
-    parting: Parting
+    stopping: Stopping
     unsaved: int = 0
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -87,7 +87,7 @@ class _Batch:
     held_bytes: int
 
 
-class Importing:
+class ImportRunner:
     """Runs imports on a broker. `command` starts a reader; `folder` is for copies of files."""
 
     def __init__(
@@ -108,12 +108,12 @@ class Importing:
         self._command = command
         self._folder = folder
 
-    async def run(self, where: Where, held: Versioned[ImportRecord], parting: Parting) -> bool:
+    async def run(self, where: ImportId, held: Versioned[ImportRecord], stopping: Stopping) -> bool:
         """Works on an import until it is over (True), or another broker has it or may have it. Raises TopicNotFound."""
-        work = _Import(where, held, held.record, parting)
+        work = _Import(where, held, held.record, stopping)
         deaths = at = 0
         try:
-            while not plan.is_over(work.now) and not parting.is_set():
+            while not plan.is_over(work.now) and not stopping.is_set():
                 try:
                     await self._once(work)
                 except (Refused, InvalidImport, SequenceOutOfOrder) as error:
@@ -129,12 +129,12 @@ class Importing:
                         await self._fail(work, _problem(refusal))
                 except (Unavailable, Fenced) as error:
                     logger.warning("import %s waits: %s", where.upload_id, error)
-                    with suppress(Parted):
+                    with suppress(Interrupted):
                         await _pause(work, PAUSE_S)
-                except Parted:
+                except Interrupted:
                     pass
             if not plan.is_over(work.now):
-                with suppress(Parted):
+                with suppress(Interrupted):
                     await self._let_go(work)
         except Lost:
             logger.info("another broker continues the import of %s, or it was removed", where.upload_id)
@@ -173,7 +173,7 @@ class Importing:
     async def _check(self, work: _Import, reader: Reader) -> bool:
         """Does steps 3 and 4. Returns False where the broker is stopping."""
         while (told := _sound(await reader.told())).kind == "seen":
-            if work.parting.is_set():
+            if work.stopping.is_set():
                 return False
         if told.kind != "checked":
             raise ReaderDied(f"it sent {told.kind!r} instead of 'checked'")
@@ -191,7 +191,7 @@ class Importing:
             while (batch := await coming) is not None:
                 coming = asyncio.create_task(self._coming(work, reader, work.now.rows_done + batch.count))
                 try:
-                    if work.parting.is_set():
+                    if work.stopping.is_set():
                         return
                     published = await self._publish(work, batch.prepared)
                 finally:
@@ -221,14 +221,14 @@ class Importing:
 
     async def _coming(self, work: _Import, reader: Reader, first: int) -> _Batch | None:
         """Returns the batch that begins at row `first`; None after the last one. Raises as the reader, Refused,
-        Parted."""
+        Interrupted."""
         rows = _batch(await reader.rows())
         if rows is None:
             return None
         producer = Producer(plan.producer_of(work.where.upload_id), first)
         await self._hold(work, rows.nbytes)
         try:
-            prepared = await self._steadily(
+            prepared = await self._repeat(
                 work, lambda: self._publisher.prepare(self._topic(work.where), rows, producer)
             )
         except BaseException:
@@ -239,12 +239,12 @@ class Importing:
     async def _publish(self, work: _Import, batch: Prepared) -> Published:
         """Publishes one batch, as often as it takes; each try knows the outcome of the earlier ones."""
         try:
-            return await self._steadily(work, lambda: self._publisher.append(self._topic(work.where), batch))
+            return await self._repeat(work, lambda: self._publisher.append(self._topic(work.where), batch))
         except SequenceOutOfOrder:
             await self._look(work)
             raise
 
-    async def _steadily(self, work: _Import, step: Callable[[], Awaitable[T]]) -> T:
+    async def _repeat(self, work: _Import, step: Callable[[], Awaitable[T]]) -> T:
         """Repeats a step until it works, or another broker has the import."""
         while True:
             try:
@@ -268,7 +268,7 @@ class Importing:
                 raise Lost
 
     async def _save(self, work: _Import, record: ImportRecord) -> None:
-        """Writes the record, and waits while coordination is unavailable. Raises Lost, Parted."""
+        """Writes the record, and waits while coordination is unavailable. Raises Lost, Interrupted."""
         async with work.writing:
             while True:
                 try:
@@ -283,14 +283,14 @@ class Importing:
 
     async def _fail(self, work: _Import, problem: ImportProblem) -> None:
         logger.info("the import of %s has failed: %s", work.where.upload_id, problem.detail)
-        with suppress(Parted):  # the broker that adopts it finds the same problem
+        with suppress(Interrupted):  # the broker that adopts it finds the same problem
             await self._save(work, plan.failed(work.now, problem))
 
     async def _let_go(self, work: _Import) -> None:
         """Writes the number of durable rows, and that no broker works on the import."""
         await self._save(work, msgspec.structs.replace(work.now, broker=None))
 
-    def _topic(self, where: Where) -> Topic:
+    def _topic(self, where: ImportId) -> Topic:
         """Returns the topic as it is now. Raises TopicNotFound."""
         try:
             topic = self._catalog.topic(where.topic)
@@ -301,7 +301,7 @@ class Importing:
         return topic
 
 
-def _batch(said: tuple[Told, pa.RecordBatch | None]) -> pa.RecordBatch | None:
+def _batch(said: tuple[ReaderMessage, pa.RecordBatch | None]) -> pa.RecordBatch | None:
     """Returns the rows of a message; None at the end. Raises Refused, ReaderDied."""
     told, rows = said
     _check_refused(told)
@@ -310,12 +310,12 @@ def _batch(said: tuple[Told, pa.RecordBatch | None]) -> pa.RecordBatch | None:
     return rows
 
 
-def _sound(told: Told) -> Told:
+def _sound(told: ReaderMessage) -> ReaderMessage:
     _check_refused(told)
     return told
 
 
-def _check_refused(told: Told) -> None:
+def _check_refused(told: ReaderMessage) -> None:
     if told.kind == "refused":
         given = told.problem or ImportProblem("invalid-import", "the file is not taken")
         fields = given.fields if len(msgspec.json.encode(given.fields)) <= FIELDS_BYTES else {}
@@ -330,9 +330,9 @@ def _problem(error: Exception) -> ImportProblem:
 
 
 async def _pause(work: _Import, seconds: float) -> None:
-    """Waits before a repeat. Raises Parted."""
+    """Waits before a repeat. Raises Interrupted."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            await work.parting.wait()
-    if work.parting.is_set():
-        raise Parted
+            await work.stopping.wait()
+    if work.stopping.is_set():
+        raise Interrupted

@@ -15,8 +15,8 @@ from typing import Literal
 import msgspec
 
 from seaweedq.broker.imports import rules as plan
-from seaweedq.broker.imports.record_store import ImportRecords, Where
-from seaweedq.broker.imports.runner import Importing, Parting
+from seaweedq.broker.imports.record_store import ImportId, ImportRecords
+from seaweedq.broker.imports.runner import ImportRunner, Stopping
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
@@ -39,7 +39,7 @@ Format = Literal["parquet", "ndjson", "arrow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class UploadClaims:
     """The operations on uploads that imports need (broker/uploads/service)."""
 
     find: Callable[[Topic, str], Awaitable[Versioned[UploadRecord]]]
@@ -55,8 +55,8 @@ class Imports:
         records: ImportRecords,
         roster: Roster,
         membership: Membership,
-        claims: Claims,
-        importing: Importing,
+        claims: UploadClaims,
+        importing: ImportRunner,
         clock: Clock,
         settings: Settings,
     ) -> None:
@@ -69,15 +69,15 @@ class Imports:
         self._clock = clock
         self._settings = settings
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._tasks: dict[Where, asyncio.Task[None]] = {}
+        self._tasks: dict[ImportId, asyncio.Task[None]] = {}
         self._ended = Signal()  # wakes when one of them ends
-        self._parting: Parting = asyncio.Event()
+        self._stopping: Stopping = asyncio.Event()
         self._seen: frozenset[str] = frozenset()
 
     async def begin(self, topic: Topic, upload_id: str, format: Format, bare: bool) -> ImportRecord:
         """Begins an import, or joins it. Raises what claiming an upload raises, and UploadConflict where it is imported
         as another format."""
-        where = Where.of(topic, upload_id)
+        where = ImportId.of(topic, upload_id)
         held = await self._records.read(where)
         if held is None:
             held = await self._create(topic, where, format, bare)
@@ -90,7 +90,7 @@ class Imports:
 
     async def show(self, topic: Topic, upload_id: str) -> ImportRecord:
         """Returns the record of an import. Raises UploadNotFound."""
-        held = await self._records.read(Where.of(topic, upload_id))
+        held = await self._records.read(ImportId.of(topic, upload_id))
         if held is None:
             raise UploadNotFound(
                 f"upload {upload_id!r} has no import, or its import ended long ago",
@@ -105,7 +105,7 @@ class Imports:
             record = await self.show(topic, upload_id)
             if plan.is_over(record):
                 break
-            if self._parting.is_set() and not attempt.is_last():
+            if self._stopping.is_set() and not attempt.is_last():
                 raise NotReady("this broker is stopping; another one continues the import")
         return record
 
@@ -147,19 +147,19 @@ class Imports:
             if (where.topic, where.incarnation) == (topic.name, topic.record.incarnation):
                 task.cancel()
 
-    def begin_part(self) -> None:
+    def begin_stop(self) -> None:
         """Ends the requests that wait; running imports end with their batch."""
-        self._parting.set()
+        self._stopping.set()
 
     async def part(self) -> None:
         """Stops at the end of a batch, and releases all imports, so that other brokers continue them."""
-        self._parting.set()
+        self._stopping.set()
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def stop(self) -> None:
         """Cancels the imports under way; the broker that adopts one continues where its record says."""
-        self._parting.set()
+        self._stopping.set()
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -168,7 +168,7 @@ class Imports:
         """Returns the brokers that may adopt."""
         return [broker for broker, known in self._roster.brokers.items() if known.record.takes_more]
 
-    async def _create(self, topic: Topic, where: Where, format: Format, bare: bool) -> Versioned[ImportRecord]:
+    async def _create(self, topic: Topic, where: ImportId, format: Format, bare: bool) -> Versioned[ImportRecord]:
         upload = (await self._claims.find(topic, where.upload_id)).record
         reference = await self._claims.claim(topic, where.upload_id, "imported")
         reach("import.claimed")
@@ -188,10 +188,10 @@ class Imports:
         reach("import.checking")
         return held
 
-    async def _see_to(self, where: Where, held: Versioned[ImportRecord]) -> None:
+    async def _see_to(self, where: ImportId, held: Versioned[ImportRecord]) -> None:
         """Works on an import here, unless a living broker does so elsewhere."""
         mine = held.record.broker == self._membership.broker
-        if where in self._tasks or self._parting.is_set():
+        if where in self._tasks or self._stopping.is_set():
             return
         if not mine:
             if held.record.broker is not None and not await self._roster.gone(held.record.broker):
@@ -206,14 +206,14 @@ class Imports:
         self._tasks[where] = task
         task.add_done_callback(partial(self._forget_task, where))
 
-    def _forget_task(self, where: Where, _: asyncio.Task[None]) -> None:
+    def _forget_task(self, where: ImportId, _: asyncio.Task[None]) -> None:
         self._tasks.pop(where, None)
         self._ended.wake()
 
-    async def _work(self, where: Where, held: Versioned[ImportRecord]) -> None:
+    async def _work(self, where: ImportId, held: Versioned[ImportRecord]) -> None:
         try:
             async with self._turns:
-                if await self._importing.run(where, held, self._parting):
+                if await self._importing.run(where, held, self._stopping):
                     return
             self._seen = frozenset()  # so that the next look finds its broker
         except (TopicNotFound, TopicBeingDeleted):

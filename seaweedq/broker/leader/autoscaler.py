@@ -12,7 +12,7 @@ from seaweedq.balancer.columns import Segment, TopicId
 from seaweedq.balancer.placement import Move, SegmentId
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.balancer.scaling import Gather, HotKey, Merge, Plan, Split, decide
-from seaweedq.broker.leader.rebalancer import Evening, hosts_of
+from seaweedq.broker.leader.rebalancer import Rebalancer, hosts_of
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import policy_of, segment_of
 from seaweedq.broker.reshape.planner import Planner
@@ -29,7 +29,7 @@ REST = 10  # no further round for so many times the duration of the last one
 logger = logging.getLogger(__name__)
 
 
-class Scaler:
+class Autoscaler:
     """The autoscaler. `hot` are the segments whose load comes from one key, which no split would help."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Scaler:
         roster: Roster,
         reports: Reports,
         planner: Planner,
-        evening: Evening,
+        rebalancer: Rebalancer,
         election: Election,
         clock: Clock,
     ) -> None:
@@ -47,7 +47,7 @@ class Scaler:
         self._roster = roster
         self._reports = reports
         self._planner = planner
-        self._evening = evening
+        self._rebalancer = rebalancer
         self._election = election
         self._clock = clock
         self._told: set[SegmentId] = set()
@@ -86,7 +86,7 @@ class Scaler:
             logger.info("segments %d and %d of %s are idle: merge", plan.left[2], plan.right[2], topic.name)
             await self._planner.plan(topic, [plan.left[2], plan.right[2]], compares=[self._election.leader_compare()])
         elif isinstance(plan, Gather):
-            await self._evening.move(Move(plan.segment, plan.source, plan.target))
+            await self._rebalancer.move(Move(plan.segment, plan.source, plan.target))
 
     async def _segments(self) -> tuple[list[Segment], dict[TopicId, ScalingPolicy]]:
         now_us = self._clock.now_us()

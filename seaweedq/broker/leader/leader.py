@@ -18,8 +18,8 @@ from functools import partial
 import msgspec
 
 from seaweedq.balancer.placement import SegmentId, assign
-from seaweedq.broker.leader.periodic import Chore
-from seaweedq.broker.leader.rebalancer import Evening, hosts_of
+from seaweedq.broker.leader.periodic import PeriodicTask
+from seaweedq.broker.leader.rebalancer import Rebalancer, hosts_of
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.topics.catalog import Catalog
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Homeless:
+class _Unassigned:
     segment: SegmentId
     known: Versioned[SegmentRecord]
 
@@ -64,9 +64,9 @@ class Leader:
         coordination: Coordination,
         election: Election,
         recovery: JournalRecovery,
-        evening: Evening,
+        rebalancer: Rebalancer,
         reports: Reports,
-        chores: Sequence[Chore],
+        tasks: Sequence[PeriodicTask],
         clock: Clock,
     ) -> None:
         self._catalog = catalog
@@ -74,9 +74,9 @@ class Leader:
         self._coordination = coordination
         self._election = election
         self._recovery = recovery
-        self._evening = evening
+        self._rebalancer = rebalancer
         self._reports = reports
-        self._chores = chores
+        self._tasks = tasks
         self._clock = clock
         self._wake = asyncio.Event()
         self._recovering: dict[str, asyncio.Task[bool]] = {}
@@ -103,9 +103,9 @@ class Leader:
     async def round(self) -> None:
         """Looks at everything once, and does the next step of each."""
         await self._recover()
-        await self._give_homeless()
-        for chore in self._chores:
-            chore.begin()
+        await self._assign_unassigned()
+        for task in self._tasks:
+            task.begin()
 
     async def _try_round(self) -> None:
         try:
@@ -119,9 +119,7 @@ class Leader:
         """Ends the tasks beside the rounds."""
         for task in self._recovering.values():
             task.cancel()
-        await asyncio.gather(
-            *self._recovering.values(), *(chore.stop() for chore in self._chores), return_exceptions=True
-        )
+        await asyncio.gather(*self._recovering.values(), *(task.stop() for task in self._tasks), return_exceptions=True)
 
     async def _recover(self) -> None:
         """Begins the recovery of each journal whose broker is gone."""
@@ -152,7 +150,7 @@ class Leader:
             logger.error("the journal of %s is not recovered yet: %s", broker, error, exc_info=unforeseen)
         self._wake.set()
 
-    async def _give_homeless(self) -> None:
+    async def _assign_unassigned(self) -> None:
         for owner in self._catalog.owners():
             if self._roster.alive(owner) or not (segments := self._owned_by(owner)):
                 continue
@@ -171,12 +169,12 @@ class Leader:
             return None
         return [Compare(broker, 0)]  # from now on the journal's key can only be removed, with its content
 
-    async def _give(self, homeless: Sequence[_Homeless], released: list[Compare]) -> None:
-        owned = self._evening.owned()
+    async def _give(self, unassigned: Sequence[_Unassigned], released: list[Compare]) -> None:
+        owned = self._rebalancer.owned()
         targets = await asyncio.to_thread(
-            assign, [one.segment for one in homeless], owned, self._reports.costs, hosts_of(self._roster)
+            assign, [one.segment for one in unassigned], owned, self._reports.costs, hosts_of(self._roster)
         )
-        given = [one for one in homeless if one.segment in targets]
+        given = [one for one in unassigned if one.segment in targets]
         for start in range(0, len(given), PAGE):
             page = given[start : start + PAGE]
             writes = [_owned_by(one, targets[one.segment]) for one in page]
@@ -193,16 +191,16 @@ class Leader:
                 self._wake.set()
                 return
 
-    def _owned_by(self, owner: str | None) -> list[_Homeless]:
+    def _owned_by(self, owner: str | None) -> list[_Unassigned]:
         """Returns the owner's segments of topics that exist."""
         found = []
         for name, incarnation, number in self._catalog.owned_by(owner):
             topic = self._catalog.find(name)
             if topic and topic.record.incarnation == incarnation:
-                found.append(_Homeless((name, incarnation, number), self._catalog.segment(topic, number)))
+                found.append(_Unassigned((name, incarnation, number), self._catalog.segment(topic, number)))
         return found
 
 
-def _owned_by(one: _Homeless, owner: str) -> Put:
+def _owned_by(one: _Unassigned, owner: str) -> Put:
     record = msgspec.structs.replace(one.known.record, owner=owner)
     return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(record))

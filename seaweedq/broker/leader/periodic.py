@@ -14,7 +14,7 @@ DELETIONS = 4
 logger = logging.getLogger(__name__)
 
 
-class Chore:
+class PeriodicTask:
     """A periodic task: `work` is due again `every_s` after it has ended, also after it has failed."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[object]], every_s: float, clock: Clock) -> None:

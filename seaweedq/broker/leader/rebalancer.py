@@ -26,7 +26,7 @@ REST = 10  # no further plan for so many times the duration of the last one
 logger = logging.getLogger(__name__)
 
 
-class Evening:
+class Rebalancer:
     """The leader's rebalancer."""
 
     def __init__(self, catalog: Catalog, roster: Roster, reports: Reports, peers: Peers, clock: Clock) -> None:
@@ -42,7 +42,7 @@ class Evening:
         """Returns the segments of living brokers, with their owners."""
         return {segment: owner for owner in self._roster.brokers for segment in self._catalog.owned_by(owner)}
 
-    async def even(self) -> None:
+    async def rebalance(self) -> None:
         """Decides on moves, and has them made. A broker that does not report gives nothing and gets nothing."""
         if len(self._roster.brokers) < 2 or self._clock.monotonic_s() < self._not_before_s:
             return

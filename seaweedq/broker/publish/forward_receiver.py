@@ -8,7 +8,7 @@ import pyarrow as pa
 from seaweedq.broker.log.append import EncodedRows
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.publish.local_append import LocalAppender
-from seaweedq.broker.rpc.client import Trouble
+from seaweedq.broker.rpc.client import ErrorMessage
 from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
@@ -40,7 +40,7 @@ class ForwardReceiver:
             rows = await asyncio.to_thread(_read, frame, segment) if in_thread else _read(frame, segment)
             return await self._local.append(segment, header.part, rows, frame.sequences)
         except SeaweedqError as error:
-            return Outcome(trouble=Trouble.of(error))
+            return Outcome(trouble=ErrorMessage.of(error))
 
     async def _topic_of(self, header: ForwardHeader) -> Topic:
         topic = self._catalog.find(header.topic)

@@ -22,7 +22,7 @@ from seaweedq.segments.layout import Layout, mask_of
 MAX_WAIT_S = 10.0
 
 
-class Lent(msgspec.Struct, array_like=True):
+class SentRows(msgspec.Struct, array_like=True):
     """Rows between brokers: the first offset, the optional columns (layout.mask_of), Arrow IPC without the schema."""
 
     first: int
@@ -30,11 +30,11 @@ class Lent(msgspec.Struct, array_like=True):
     payload: bytes
 
 
-class Lending(msgspec.Struct, array_like=True):
+class SegmentRows(msgspec.Struct, array_like=True):
     """The answer to a read: rows, and the end of the segment."""
 
     end: int
-    pieces: list[Lent]
+    pieces: list[SentRows]
 
     def rows(self, layout: Layout) -> Pieces:
         """Returns the rows as Arrow batches, each with its first offset."""
@@ -44,7 +44,7 @@ class Lending(msgspec.Struct, array_like=True):
         ]
 
 
-class Lender:
+class ReadServer:
     """Answers reads of other brokers. `check_ready` raises NotReady where this broker may not answer."""
 
     def __init__(
@@ -67,12 +67,12 @@ class Lender:
                 break
         return ends
 
-    async def read(self, topic: Topic, call: SegmentCall) -> Lending:
+    async def read(self, topic: Topic, call: SegmentCall) -> SegmentRows:
         """Returns rows of a segment of this broker. Raises NotOwner, NotReady."""
         segment = await self._opened(topic, call)
         pieces = await self._reader.read(segment, call.offset, call.limit, call.max_bytes)
-        lent = [Lent(first, mask_of(rows), rows.serialize().to_pybytes()) for first, rows in pieces]
-        return Lending(segment.end, lent)
+        lent = [SentRows(first, mask_of(rows), rows.serialize().to_pybytes()) for first, rows in pieces]
+        return SegmentRows(segment.end, lent)
 
     async def find(self, topic: Topic, call: SegmentCall) -> int:
         """Returns the first offset of a time in a segment of this broker. Raises NotOwner, NotReady."""

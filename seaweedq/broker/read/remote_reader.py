@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from seaweedq.broker.log.reader import Pieces, Reader
-from seaweedq.broker.read.read_server import MAX_WAIT_S, Lending
-from seaweedq.broker.read.segment_reader import Local, Readable
+from seaweedq.broker.read.read_server import MAX_WAIT_S, SegmentRows
+from seaweedq.broker.read.segment_reader import LocalSegment, Readable
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import EndsCall, SegmentCall
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -59,7 +59,7 @@ class RemoteSegment:
 
     certain = False
 
-    def __init__(self, readables: "Readables", topic: Topic, number: int, owner: str | None, end: int) -> None:
+    def __init__(self, readables: "ReadableSegments", topic: Topic, number: int, owner: str | None, end: int) -> None:
         self.id = number
         self.owner = owner
         self.end = end
@@ -73,7 +73,7 @@ class RemoteSegment:
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Returns rows from `offset` on. Raises Unavailable."""
-        lending = await self._ask("read", Lending, offset=offset, limit=limit, max_bytes=max_bytes)
+        lending = await self._ask("read", SegmentRows, offset=offset, limit=limit, max_bytes=max_bytes)
         self.end = max(self.end, lending.end)
         return lending.rows(self.layout)
 
@@ -90,7 +90,7 @@ class RemoteSegment:
         return await self._readables.ask(self._topic, self.owner, path, call, answer, CALL_S)
 
 
-class Readables:
+class ReadableSegments:
     """The segments of all topics that this broker can read."""
 
     def __init__(
@@ -129,7 +129,9 @@ class Readables:
         if cold := [number for number in near if number not in topic.opened]:
             await asyncio.gather(*(self._open(topic, number) for number in cold))
         found: dict[int, Readable] = {
-            n: Local(segment, self._reader) for n in near if (segment := topic.opened.get(n)) and not segment.closed
+            n: LocalSegment(segment, self._reader)
+            for n in near
+            if (segment := topic.opened.get(n)) and not segment.closed
         }
         found |= {n: s for n in numbers if (s := remote.segments.get(n)) and s.owner not in remote.unreachable}
         return [found[n] for n in numbers if n in found], {n for n in numbers if n not in found}

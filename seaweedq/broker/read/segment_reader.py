@@ -42,7 +42,7 @@ class Readable(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class LocalSegment:
     """A segment of this broker, or a sealed one."""
 
     segment: OpenSegment

@@ -46,7 +46,7 @@ class Position(msgspec.Struct, array_like=True):
     observed: Observed | None = None
 
 
-class Everywhere:
+class TopicPositions:
     """Asks the owners of a topic's segments, this broker among them."""
 
     def __init__(

@@ -26,7 +26,7 @@ T = TypeVar("T")
 Headers = Mapping[str, str]
 
 
-class Trouble(msgspec.Struct, array_like=True):
+class ErrorMessage(msgspec.Struct, array_like=True):
     """An error between brokers."""
 
     slug: str
@@ -35,9 +35,9 @@ class Trouble(msgspec.Struct, array_like=True):
     inside: str = ""
 
     @staticmethod
-    def of(error: SeaweedqError) -> "Trouble":
+    def of(error: SeaweedqError) -> "ErrorMessage":
         """Returns the message for an error."""
-        return Trouble(error.slug, error.detail, dict(error.fields), error.inside)
+        return ErrorMessage(error.slug, error.detail, dict(error.fields), error.inside)
 
     def error(self) -> SeaweedqError:
         """Returns the error of the message."""
@@ -53,7 +53,7 @@ class Relayed:
     body: bytes = field(repr=False)
 
 
-def other_secret(url: str) -> Unavailable:
+def wrong_secret(url: str) -> Unavailable:
     """Returns the error for a broker that refuses this one."""
     return Unavailable("another broker refused this one: their cluster_secret settings differ", inside=url)
 
@@ -101,9 +101,9 @@ class Peers:
         if found.status == 200:
             return found.body
         if found.status == FORBIDDEN:
-            raise other_secret(url)
+            raise wrong_secret(url)
         try:
-            raise msgspec.msgpack.decode(found.body, type=Trouble).error()
+            raise msgspec.msgpack.decode(found.body, type=ErrorMessage).error()
         except msgspec.DecodeError:
             raise Unavailable(f"another broker answered with status {found.status}", inside=f"{url}, {path}") from None
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.rpc.client import Trouble
+from seaweedq.broker.rpc.client import ErrorMessage
 from seaweedq.broker.rpc.fields import Count, Id, ProducerName, TopicName
 from seaweedq.errors import UnreadableBody
 from seaweedq.segments.frames import padded, padding
@@ -43,7 +43,7 @@ class Outcome(msgspec.Struct, array_like=True, frozen=True):
     segment: int = -1
     first_offset: int = -1
     duplicate: bool = False
-    trouble: Trouble | None = None
+    trouble: ErrorMessage | None = None
 
 
 @dataclass(frozen=True, slots=True)

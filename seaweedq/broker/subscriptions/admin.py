@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pyarrow as pa
 
-from seaweedq.broker.read.remote_reader import Readables
+from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.read.topic_positions import Everywhere
-from seaweedq.broker.subscriptions.assignment import Succession, key_of
+from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.subscriptions.assignment import Assignment, key_of
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.subscription import Backlog, Subscription
 from seaweedq.broker.topics.catalog import Topic
@@ -57,22 +57,22 @@ class SubscriptionAdmin:
     def __init__(
         self,
         coordination: Coordination,
-        succession: Succession,
+        assignment: Assignment,
         dispatcher: Dispatcher,
-        readables: Readables,
-        everywhere: Everywhere,
+        readables: ReadableSegments,
+        positions: TopicPositions,
         clock: Clock,
     ) -> None:
         self._coordination = coordination
-        self._succession = succession
+        self._assignment = assignment
         self._dispatcher = dispatcher
         self._readables = readables
-        self._everywhere = everywhere
+        self._positions = positions
         self._clock = clock
 
     async def find(self, topic: Topic, name: str) -> SubscriptionRecord | None:
         """Returns the record of an active subscription, or None."""
-        there = await self._succession.read(topic, name)
+        there = await self._assignment.read(topic, name)
         return there.record if there and there.record.state == "active" else None
 
     async def names(self, topic: Topic) -> list[str]:
@@ -88,15 +88,15 @@ class SubscriptionAdmin:
             return False
         starts = await self._starts(topic, record.start)
         async with self._dispatcher.changing(topic, name):
-            there = await self._succession.read(topic, name)
+            there = await self._assignment.read(topic, name)
             if there and there.record.state == "active":
                 return False
             if there:
                 doomed = msgspec.structs.replace(there.record, state="deleting")
-                await self._finish(topic, name, await self._succession.claim(topic, name, doomed, there))
+                await self._finish(topic, name, await self._assignment.claim(topic, name, doomed, there))
                 there = None
             creating = msgspec.structs.replace(record, state="creating")
-            held = await self._succession.claim(topic, name, creating, there)
+            held = await self._assignment.claim(topic, name, creating, there)
             await self._make(topic, name, held, starts)
         return True
 
@@ -115,7 +115,7 @@ class SubscriptionAdmin:
                 raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
         reach("subscribe.record")
         active = msgspec.structs.replace(held.record, state="active")
-        await self._succession.write(topic, name, active, unchanged)
+        await self._assignment.write(topic, name, active, unchanged)
         self._dispatcher.forget(
             topic, name
         )  # perhaps an earlier one of this name, whose deletion had an unknown outcome
@@ -123,13 +123,13 @@ class SubscriptionAdmin:
     async def delete(self, topic: Topic, name: str) -> None:
         """Deletes a subscription with its cursors. Raises SubscriptionNotFound, NotOwner."""
         async with self._dispatcher.changing(topic, name):
-            there = await self._succession.read(topic, name)
+            there = await self._assignment.read(topic, name)
             if there is None:
                 raise SubscriptionNotFound(
                     f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
                 )
             doomed = msgspec.structs.replace(there.record, state="deleting")
-            held = await self._succession.claim(topic, name, doomed, there)
+            held = await self._assignment.claim(topic, name, doomed, there)
             reach("unsubscribe.cursors")
             self._dispatcher.forget(topic, name)
             await self._finish(topic, name, held)
@@ -153,7 +153,7 @@ class SubscriptionAdmin:
         return await deadline.retry(lambda: self._lag(topic, subscription), NotOwner, topic.signal, PAUSE_S)
 
     async def _lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
-        positions = await self._everywhere.positions(topic)
+        positions = await self._positions.positions(topic)
         subscription.advance(self._readables.records(topic))
         done, now_us = subscription.frontier.done, self._clock.now_us()
         left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
@@ -170,7 +170,7 @@ class SubscriptionAdmin:
     async def _starts(self, topic: Topic, start: str | dict[str, str]) -> dict[int, int]:
         """Returns the offset to begin at in each segment of now. Segments that are created later begin at 0, so no
         message is missed or delivered twice where a segment is replaced meanwhile."""
-        positions = await self._everywhere.positions(topic)
+        positions = await self._positions.positions(topic)
         ends = {number: position.end for number, position in positions.items()}
         if start == "earliest":
             return dict.fromkeys(ends, 0)

@@ -30,7 +30,7 @@ from seaweedq.failpoints import reach
 KNOWN = 100_000  # dispatchers that are remembered
 
 
-class Succession:
+class Assignment:
     """Finds, takes and releases the records of subscriptions for one broker."""
 
     def __init__(self, coordination: Coordination, roster: Roster, membership: Membership) -> None:
@@ -51,16 +51,16 @@ class Succession:
             return known
         there = await self.read(topic, name)
         if there is None:
-            return self.heir(topic, name)
+            return self.preferred(topic, name)
         who = there.record.dispatcher
         if who is None or not (self._roster.alive(who) or not await self._roster.gone(who)):
-            who = self.heir(topic, name)
+            who = self.preferred(topic, name)
         if len(self._known) >= KNOWN:
             self._known.clear()
         self._known[topic, name] = who
         return who
 
-    def doubt(self, topic: Topic, name: str) -> None:
+    def invalidate(self, topic: Topic, name: str) -> None:
         """Forgets the known dispatcher, which does not answer or is another one: the next call looks it up."""
         self._known.pop((topic, name), None)
 
@@ -69,7 +69,7 @@ class Succession:
         for key in [key for key in self._known if key[0] is topic]:
             del self._known[key]
 
-    def heir(self, topic: Topic, name: str) -> str:
+    def preferred(self, topic: Topic, name: str) -> str:
         """Returns the broker that would take the subscription over; this one where all are about to leave."""
         hosts = [Host(b, known.record.zone, not known.record.takes_more) for b, known in self._roster.brokers.items()]
         return successor_of(f"{topic.name}/{topic.record.incarnation}/{name}", hosts) or self._membership.broker
@@ -114,7 +114,7 @@ class Succession:
         reach("dispatch.release")
         key = key_of(topic, name)
         await self._coordination.commit([Compare(key, held.revision)], [Put(key, keys.SUBSCRIPTIONS.encode(record))])
-        self.doubt(topic, name)
+        self.invalidate(topic, name)
 
     async def write(
         self, topic: Topic, name: str, record: SubscriptionRecord, compares: list[Compare]

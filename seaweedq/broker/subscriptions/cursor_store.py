@@ -1,4 +1,4 @@
-"""Cursors in coordination: read at a take-over, written as checkpoints.
+"""CursorStore in coordination: read at a take-over, written as checkpoints.
 
 A checkpoint compares the subscription's revision, so that only the present dispatcher writes, and the revision of each
 cursor, so that a write which arrives late, after its answer was lost, does not overwrite a newer one. Acks pin their
@@ -29,7 +29,7 @@ class _Change(NamedTuple):
     newest: int
 
 
-class Cursors:
+class CursorStore:
     """Reads and writes the cursors of subscriptions."""
 
     def __init__(self, coordination: Coordination) -> None:
@@ -42,20 +42,20 @@ class Cursors:
             n: SegmentCursor.taken(keys.CURSORS.decode(e.value), e.revision, epoch, now_s) for n, e in found.items()
         }
 
-    async def save(self, subscription: Subscription, handing_on_s: float | None = None) -> bool:
+    async def save(self, subscription: Subscription, handover_s: float | None = None) -> bool:
         """Writes the cursors that have changed, and releases the commits that held their acks. Returns False where
         another broker dispatches now.
 
-        With `handing_on_s` (now, monotonic) the leases are written too. Raises CoordinationUnavailable.
+        With `handover_s` (now, monotonic) the leases are written too. Raises CoordinationUnavailable.
         """
         async with subscription.saving:
-            if subscription.closed and handing_on_s is None:
-                return True  # `Dispatcher.hand_on` writes its last checkpoint, with the leases
+            if subscription.closed and handover_s is None:
+                return True  # `Dispatcher.hand_over` writes its last checkpoint, with the leases
             while True:
                 changed = [
                     _Change(segment, cursor, record, cursor.newest)
                     for segment, cursor in subscription.cursors.items()
-                    if (record := cursor.changed(subscription.record.epoch, handing_on_s))
+                    if (record := cursor.changed(subscription.record.epoch, handover_s))
                 ]
                 pages = [changed[start : start + PAGE] for start in range(0, len(changed), PAGE)]
                 if not [page for page in pages if not await self._write(subscription, page)]:

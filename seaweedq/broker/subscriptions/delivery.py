@@ -25,7 +25,7 @@ class Lease:
 
 
 @dataclass(slots=True)
-class Judged:
+class AckResult:
     """The result of an ack of some offsets: `runs` must be made durable, `known` counts the acked ones, `unknown` are
     neither."""
 
@@ -115,13 +115,13 @@ class Delivery:
         """Counts offsets that nobody will get (expired messages) as acked. They need not become durable."""
         self._apply(low, high)
 
-    def judge(self, offsets: Iterable[int], consumer: str | None) -> Judged:
+    def judge(self, offsets: Iterable[int], consumer: str | None) -> AckResult:
         """Sorts the offsets of an ack into leased, acked and unknown ones.
 
         An offset whose ack is on its way to the journal goes there once more, so that the repeated request waits for
         durability too.
         """
-        judged = Judged()
+        judged = AckResult()
         mine = consumer is None or consumer == self._consumer
         for low, high in runs_of(offsets):
             for low_open, high_open in self._gaps(low, high):

@@ -23,11 +23,11 @@ import msgspec
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Run
 from seaweedq.broker.log.reader import Pieces, unexpired
-from seaweedq.broker.read.remote_reader import Readables
+from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.subscriptions.assignment import Succession
-from seaweedq.broker.subscriptions.cursor_store import Cursors
-from seaweedq.broker.subscriptions.delivery import Judged
+from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.cursor_store import CursorStore
+from seaweedq.broker.subscriptions.delivery import AckResult
 from seaweedq.broker.subscriptions.subscription import Acks, SegmentCursor, Subscription
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
@@ -67,15 +67,15 @@ class Dispatcher:
     def __init__(
         self,
         catalog: Catalog,
-        succession: Succession,
-        cursors: Cursors,
-        readables: Readables,
+        assignment: Assignment,
+        cursors: CursorStore,
+        readables: ReadableSegments,
         commit: GroupCommit,
         clock: Clock,
         timeout_s: float,
     ) -> None:
         self._catalog = catalog
-        self._succession = succession
+        self._assignment = assignment
         self._cursors = cursors
         self._readables = readables
         self._commit = commit
@@ -130,7 +130,7 @@ class Dispatcher:
             self._readables.forget(topic)
         topic.signal.wake()
 
-    async def hand_on(self, topic: Topic, name: str) -> None:
+    async def hand_over(self, topic: Topic, name: str) -> None:
         """Hands a subscription over. Raises Unavailable: then this broker still dispatches it, or has forgotten it."""
         async with self.changing(topic, name):
             subscription = self._subscriptions.get((topic, name))
@@ -147,7 +147,7 @@ class Dispatcher:
                 raise
             try:
                 if saved:
-                    await self._succession.release(topic, name, subscription.held)
+                    await self._assignment.release(topic, name, subscription.held)
             finally:
                 self.forget(topic, name)
 
@@ -188,11 +188,11 @@ class Dispatcher:
 
     async def ack(
         self, topic: Topic, name: str, offsets: dict[int, list[int]], consumer: str | None
-    ) -> dict[int, Judged]:
+    ) -> dict[int, AckResult]:
         """Acks offsets by segment, and returns when they are durable. Raises JournalUnavailable, NotReady."""
         subscription = await self.open(topic, name)
         now_s = self._clock.monotonic_s()
-        judged: dict[int, Judged] = {}
+        judged: dict[int, AckResult] = {}
         durable: list[asyncio.Future[int]] = []
         for segment, wanted in offsets.items():
             cursor = subscription.cursors.get(segment)
@@ -255,7 +255,7 @@ class Dispatcher:
         """Goes round the segments, beginning with another one each time, until there are enough messages."""
         if not subscription.advance(self._catalog.records(topic)):
             await self._catalog.reread(topic)
-            subscription.look_anew(self._catalog.records(topic))
+            subscription.reset_frontier(self._catalog.records(topic))
         now_s = self._clock.monotonic_s()
         deadline_s = now_s + subscription.record.ack_deadline_s
         found: list[Delivered] = []
@@ -303,7 +303,7 @@ class Dispatcher:
         return Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), self._clock.now_us(), payload)
 
     async def _open(self, topic: Topic, name: str) -> Subscription:
-        held = await self._succession.take(topic, name)
+        held = await self._assignment.take(topic, name)
         reach("dispatch.epoch")
         cursors = await self._cursors.read(topic, name, held.record.epoch, self._clock.monotonic_s())
         await self._catalog.reread(topic)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from seaweedq.broker.read.request_search import Asked, Search, SearchContext
-from seaweedq.broker.subscriptions.assignment import Succession
+from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.concurrency.signal import Signal
@@ -18,7 +18,7 @@ class DispatcherFinder:
     """Begins the searches for dispatchers of subscriptions."""
 
     context: SearchContext
-    assignment: Succession
+    assignment: Assignment
     dispatcher: Dispatcher
 
     def search(self, topic: Topic, name: str, asked: Asked) -> Search:
@@ -54,6 +54,6 @@ class _Dispatcher:
     def failed(self, error: Unavailable) -> float | None:
         if type(error) not in (NotOwner, Unavailable):
             return None
-        self.finder.assignment.doubt(self.topic, self.name)
+        self.finder.assignment.invalidate(self.topic, self.name)
         pause_s, self.pause_s = self.pause_s, min(LONGEST_PAUSE_S, self.pause_s * 2)
         return pause_s

@@ -1,4 +1,4 @@
-"""Handover of subscriptions by a living dispatcher: when it is about to leave, and when another broker is the preferred
+"""Handoff of subscriptions by a living dispatcher: when it is about to leave, and when another broker is the preferred
 one.
 
 The second is only about balance, so it waits until the brokers have been the same for a while. A handover that fails is
@@ -8,7 +8,7 @@ tried again; a broker that leaves gives up those that take too long, and others 
 import asyncio
 import logging
 
-from seaweedq.broker.subscriptions.assignment import Succession
+from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
@@ -22,12 +22,12 @@ GIVERS = 8
 logger = logging.getLogger(__name__)
 
 
-class Handover:
+class Handoff:
     """Hands the open subscriptions of one dispatcher over."""
 
-    def __init__(self, dispatcher: Dispatcher, succession: Succession, membership: Membership, clock: Clock) -> None:
+    def __init__(self, dispatcher: Dispatcher, assignment: Assignment, membership: Membership, clock: Clock) -> None:
         self._dispatcher = dispatcher
-        self._succession = succession
+        self._assignment = assignment
         self._membership = membership
         self._clock = clock
         self._since_s: dict[tuple[Topic, str], tuple[str, float]] = {}
@@ -36,29 +36,29 @@ class Handover:
         """Hands over what another broker is preferred for, for ever."""
         while True:
             await asyncio.sleep(TICK_S)
-            await gather_bounded(GIVERS, self._hand_on, self._due())
+            await gather_bounded(GIVERS, self._hand_over, self._due())
 
     async def leave(self) -> None:
         """Takes nothing over any more, and hands everything over."""
-        self._succession.leave()
-        await gather_bounded(GIVERS, self._hand_on, self._dispatcher.names())
+        self._assignment.leave()
+        await gather_bounded(GIVERS, self._hand_over, self._dispatcher.names())
 
     def _due(self) -> list[tuple[Topic, str]]:
         """Returns the subscriptions that another broker has been preferred for long enough."""
         now_s, mine = self._clock.monotonic_s(), self._membership.broker
-        heirs = {key: self._succession.heir(*key) for key in self._dispatcher.names()}
+        preferred = {key: self._assignment.preferred(*key) for key in self._dispatcher.names()}
         known = self._since_s
         self._since_s = {
-            key: known[key] if key in known and known[key][0] == heir else (heir, now_s)
-            for key, heir in heirs.items()
-            if heir != mine
+            key: known[key] if key in known and known[key][0] == broker else (broker, now_s)
+            for key, broker in preferred.items()
+            if broker != mine
         }
         return [key for key, (_, since_s) in self._since_s.items() if now_s - since_s >= SETTLED_S]
 
-    async def _hand_on(self, subscription: tuple[Topic, str]) -> None:
+    async def _hand_over(self, subscription: tuple[Topic, str]) -> None:
         topic, name = subscription
         try:
-            await self._dispatcher.hand_on(topic, name)
+            await self._dispatcher.hand_over(topic, name)
             logger.info("subscription %s of %s was handed to another broker", name, topic.name)
         except SeaweedqError as error:
             logger.warning("subscription %s of %s could not be handed to another broker: %s", name, topic.name, error)

@@ -13,7 +13,7 @@ import msgspec
 
 from seaweedq.broker.log.intervals import Run
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.subscriptions.delivery import Delivery, Judged, Lease
+from seaweedq.broker.subscriptions.delivery import AckResult, Delivery, Lease
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
@@ -45,18 +45,18 @@ class SegmentCursor:
     def taken(record: CursorRecord, revision: int, epoch: int, now_s: float) -> "SegmentCursor":
         """Returns the cursor as a dispatcher takes it over in `epoch`, with the leases that the one before handed
         over."""
-        handed_on = record.leases if record.epoch == epoch - 1 else ()
-        return SegmentCursor(record, revision, [Lease(low, high, now_s + left_s) for low, high, left_s in handed_on])
+        handed_over = record.leases if record.epoch == epoch - 1 else ()
+        return SegmentCursor(record, revision, [Lease(low, high, now_s + left_s) for low, high, left_s in handed_over])
 
-    def handed_on(self, epoch: int, now_s: float) -> CursorRecord:
+    def handed_over(self, epoch: int, now_s: float) -> CursorRecord:
         """Returns a checkpoint of the cursor, with its leases."""
         leases, consumer = self.delivery.leased()
         left = tuple((lease.low, lease.high, lease.deadline_s - now_s) for lease in leases)
         return msgspec.structs.replace(self.delivery.record(epoch), leases=left, consumer=consumer if left else None)
 
-    def changed(self, epoch: int, handing_on_s: float | None = None) -> CursorRecord | None:
+    def changed(self, epoch: int, handover_s: float | None = None) -> CursorRecord | None:
         """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one."""
-        record = self.delivery.record(epoch) if handing_on_s is None else self.handed_on(epoch, handing_on_s)
+        record = self.delivery.record(epoch) if handover_s is None else self.handed_over(epoch, handover_s)
         return record if record != self._saved or self.pin is not None else None
 
     def pin_at(self, commit: int) -> None:
@@ -150,23 +150,23 @@ class Subscription:
         end = max(end, acked_to)
         return Backlog(segment, acked_to, end, max(0, end - acked_to - found.delivery.acked.size))
 
-    def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Sequence[int]) -> Judged:
+    def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Sequence[int]) -> AckResult:
         """Judges an ack in a segment that has no cursor here and has this record and revision: in a done segment
         everything is acked, in another one nothing was delivered."""
         end = known.record.end_offset if known and segment in self.frontier.done else 0
         unknown = sorted({offset for offset in offsets if offset >= (end or 0)})
-        return Judged(known=len(set(offsets)) - len(unknown), unknown=unknown)
+        return AckResult(known=len(set(offsets)) - len(unknown), unknown=unknown)
 
     def advance(self, records: Records) -> bool:
         """Takes in new acks and seals. Returns False where not all records are known: then the caller reads them, and
-        calls `look_anew`."""
+        calls `reset_frontier`."""
         return self.frontier.advance(records, self.acked_to)
 
     def has_ended(self, records: Records) -> bool:
         """Whether `advance` would change anything."""
         return self.frontier.has_ended(records, self.acked_to)
 
-    def look_anew(self, records: Records) -> None:
+    def reset_frontier(self, records: Records) -> None:
         """Makes a frontier from all records that exist."""
         self.frontier = Frontier(records, self.acked_to, self.frontier.done)
 

@@ -13,7 +13,7 @@ from seaweedq.errors import Forbidden
 from seaweedq.storage.interface import SignedRequest
 
 
-class OwnUrls:
+class BrokerUrls:
     """Makes URLs below `url`, and checks their tokens."""
 
     def __init__(self, coordination: Coordination, clock: Clock, ids: Ids, url: str) -> None:

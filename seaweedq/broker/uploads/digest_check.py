@@ -17,7 +17,7 @@ from seaweedq.storage.interface import PayloadStore
 READINGS = 2  # concurrent ones: each holds three chunks, and hashes on a core
 
 
-class UploadCheck:
+class DigestCheck:
     """Checks the objects of one store."""
 
     def __init__(self, store: PayloadStore) -> None:

@@ -39,7 +39,7 @@ class _Count:
         return self.found + self.since + self.begun
 
 
-class UploadCount:
+class OpenQuota:
     """The approximate numbers of open uploads by topic."""
 
     def __init__(self, coordination: Coordination, clock: Clock, limit: int) -> None:

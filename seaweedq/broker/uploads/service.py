@@ -16,9 +16,9 @@ import msgspec
 
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads import rules as plan
-from seaweedq.broker.uploads.broker_urls import OwnUrls
-from seaweedq.broker.uploads.digest_check import UploadCheck, check_digest
-from seaweedq.broker.uploads.open_quota import UploadCount
+from seaweedq.broker.uploads.broker_urls import BrokerUrls
+from seaweedq.broker.uploads.digest_check import DigestCheck, check_digest
+from seaweedq.broker.uploads.open_quota import OpenQuota
 from seaweedq.broker.uploads.record_store import UploadRecords, not_found
 from seaweedq.broker.uploads.removal import clear, cleared, remove_topic
 from seaweedq.clock import Clock, Ids
@@ -57,9 +57,9 @@ class Uploads:
         self._clock = clock
         self._ids = ids
         self._settings = settings
-        self._check = UploadCheck(store)
-        self._open = UploadCount(coordination, clock, settings.max_open_uploads)
-        self.own_urls = OwnUrls(coordination, clock, ids, url)
+        self._check = DigestCheck(store)
+        self._open = OpenQuota(coordination, clock, settings.max_open_uploads)
+        self.own_urls = BrokerUrls(coordination, clock, ids, url)
         self.close = self._check.close
 
     async def create(

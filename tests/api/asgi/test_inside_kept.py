@@ -9,7 +9,7 @@ import pytest
 from seaweedq.api.app import Application
 from seaweedq.api.asgi.problems import EVERY_S, InsideLog, problem
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.rpc.client import Peers, Trouble
+from seaweedq.broker.rpc.client import ErrorMessage, Peers
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.etcd.backend import EtcdCoordination
 from seaweedq.coordination.etcd.transport import Access
@@ -68,7 +68,7 @@ async def test_an_address_is_inside(act, tmp_path: Path, monkeypatch: pytest.Mon
     address = f"127.0.0.1:{(port := free_port())}"
     with pytest.raises(Unavailable) as caught:
         await act(address, tmp_path)
-    error = Trouble.of(caught.value).error()  # as another broker passes it on
+    error = ErrorMessage.of(caught.value).error()  # as another broker passes it on
     assert str(error) == str(caught.value)
     assert str(port) in str(error), "the log has it"
     _, _, content = problem(error)

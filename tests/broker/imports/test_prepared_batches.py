@@ -14,7 +14,7 @@ import pytest
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports import runner as importing
-from seaweedq.broker.imports.record_store import Where
+from seaweedq.broker.imports.record_store import ImportId
 from seaweedq.broker.publish.publisher import Producer, Published
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemIds
@@ -158,7 +158,7 @@ async def test_what_is_taken_while_its_segment_is_split_is_taken_once(broker):
     await check_all_once(broker, topic, found[-1])
 
 
-async def begun(broker: Broker, data: bytes | None = None) -> Where:
+async def begun(broker: Broker, data: bytes | None = None) -> ImportId:
     """An import of `numbered(ROWS)`, or of these bytes; its record is there, with nobody at work."""
     topic = broker.core.catalog.topic("t")
     if data is None:
@@ -171,7 +171,7 @@ async def begun(broker: Broker, data: bytes | None = None) -> Where:
 
     upload, _ = await broker.joined.uploads.create(topic, len(data), "x/y", None, None)
     await broker.joined.uploads.receive(topic, upload, chunks())
-    where = Where.of(topic, upload)
+    where = ImportId.of(topic, upload)
     await broker.serving.imports._create(topic, where, "parquet", False)
     return where
 
@@ -180,7 +180,7 @@ class Run:
     """An import at work; `held` has what the budget held at each batch."""
 
     def __init__(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.broker, self.parting = broker, asyncio.Event()
+        self.broker, self.stopping = broker, asyncio.Event()
         self.held: list[int] = []
         self.at: dict[int, Callable[[], Any]] = {}  # what is done in place of, and before, a batch is taken
         self._take = broker.serving.publishing.publisher.append
@@ -192,10 +192,10 @@ class Run:
             await todo()
         return await self._take(topic, prepared)
 
-    async def run(self, where: Where) -> bool:
+    async def run(self, where: ImportId) -> bool:
         """Work on it: whether it is over."""
         held = await self.broker.serving.imports._records.read(where)
-        return await self.broker.serving.imports._importing.run(where, held, self.parting)
+        return await self.broker.serving.imports._importing.run(where, held, self.stopping)
 
     def check_nothing_left(self) -> None:
         """The budget held bytes, and does no more."""
@@ -234,7 +234,7 @@ async def test_one_that_fails_leaves_no_bytes(broker, work):
 async def test_one_that_is_parted_with_leaves_no_bytes(broker, work):
     async def parts() -> None:
         await ready(work)
-        work.parting.set()
+        work.stopping.set()
 
     work.at[3] = parts
     where = await begun(broker)
@@ -361,7 +361,7 @@ def rows_done(put: Any) -> int:
 
 async def test_one_that_fails_while_the_broker_goes_is_left_to_others(broker, work, monkeypatch):
     async def away(*_: Any) -> None:
-        work.parting.set()
+        work.stopping.set()
         raise CoordinationUnavailable("gone")
 
     where = await begun(broker, b"neither nor")

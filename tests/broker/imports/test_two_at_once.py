@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.imports.record_store import Where
+from seaweedq.broker.imports.record_store import ImportId
 from seaweedq.broker.imports.service import Imports
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.memory import MemoryCoordination
@@ -56,10 +56,10 @@ async def counted(broker: Broker) -> int:
     return sum(segment.end for segment in topic.opened.values())
 
 
-async def begun(broker: Broker, upload: str) -> Where:
+async def begun(broker: Broker, upload: str) -> ImportId:
     """An import whose record is there, with nobody at work."""
     topic = broker.core.catalog.topic("t")
-    where = Where.of(topic, upload)
+    where = ImportId.of(topic, upload)
     await broker.serving.imports._create(topic, where, "parquet", False)
     return where
 
@@ -78,8 +78,8 @@ async def test_all_rows_are_taken_once(broker):
 async def test_one_that_is_behind_takes_nothing(broker):
     """The zombie wakes with a record of long ago: its batches are duplicates, or out of order, and it stops."""
     where = await begun(broker, await uploaded(broker))
-    importing, parting = broker.serving.imports._importing, asyncio.Event()
-    first = asyncio.create_task(importing.run(where, await broker.serving.imports._records.read(where), parting))
+    importing, stopping = broker.serving.imports._importing, asyncio.Event()
+    first = asyncio.create_task(importing.run(where, await broker.serving.imports._records.read(where), stopping))
     while (old := await broker.serving.imports._records.read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
     await first
@@ -113,11 +113,11 @@ async def test_what_was_taken_in_part_is_completed(broker, monkeypatch):
 
 async def test_who_parts_lets_go_and_the_next_one_goes_on(broker):
     where = await begun(broker, await uploaded(broker))
-    importing, parting = broker.serving.imports._importing, asyncio.Event()
-    first = asyncio.create_task(importing.run(where, await broker.serving.imports._records.read(where), parting))
+    importing, stopping = broker.serving.imports._importing, asyncio.Event()
+    first = asyncio.create_task(importing.run(where, await broker.serving.imports._records.read(where), stopping))
     while (await broker.serving.imports._records.read(where)).record.rows_done < 4000:
         await asyncio.sleep(0.005)
-    parting.set()
+    stopping.set()
     await first
     left = await broker.serving.imports._records.read(where)
     assert left.record.broker is None

@@ -18,7 +18,7 @@ from tests.support.brokers.subscribing import ack, consume, create, everywhere, 
 def pair(together: InLoop, name: str = "s") -> tuple[Broker, Broker]:
     """The broker that dispatches the subscription `s`, and another one, which is to own everything."""
     topic = together.brokers[0].core.catalog.topic("t")
-    dispatcher = by_id(together, together.brokers[0].serving.subscribing.assignment.heir(topic, name))
+    dispatcher = by_id(together, together.brokers[0].serving.subscribing.assignment.preferred(topic, name))
     return dispatcher, next(broker for broker in together.brokers if broker is not dispatcher)
 
 

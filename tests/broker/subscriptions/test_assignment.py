@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from seaweedq.broker.subscriptions.assignment import Succession
-from seaweedq.broker.subscriptions.cursor_store import Cursors
+from seaweedq.broker.subscriptions.assignment import Assignment
+from seaweedq.broker.subscriptions.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
@@ -47,14 +47,14 @@ class World:
         self.roster = Roster(self.coordination)
         self.members: dict[str, Membership] = {}
 
-    async def join(self, name: str) -> Succession:
+    async def join(self, name: str) -> Assignment:
         """A broker that lives, with a journal."""
         clock, ids = SystemClock(), SystemIds()
         self.members[name] = member = Membership(self.coordination, clock, ids, name, f"http://{name}", 60)
         await member.start()
         await self.journal(name, recovered=False)
         await self.roster.load()
-        return Succession(self.coordination, self.roster, member)
+        return Assignment(self.coordination, self.roster, member)
 
     async def journal(self, name: str, recovered: bool) -> None:
         """What is said of a broker's journal."""
@@ -69,7 +69,7 @@ class World:
 
     async def subscription(self, held: Versioned[SubscriptionRecord]) -> Subscription:
         """The subscription as its dispatcher opens it."""
-        cursors = await Cursors(self.coordination).read(self.topic, "s", held.record.epoch, 0.0)
+        cursors = await CursorStore(self.coordination).read(self.topic, "s", held.record.epoch, 0.0)
         return Subscription(self.topic, "s", held.record, held.revision, cursors)
 
     async def acked_to(self) -> int:
@@ -125,22 +125,22 @@ async def test_a_checkpoint_of_a_dispatcher_that_was_succeeded_changes_nothing(w
     a, b = await world.join("a"), await world.join("b")
     old = await world.subscription(await a.claim(world.topic, "s", RECORD, None))
     old.cursor(0).delivery.pass_over(0, 5)
-    assert await Cursors(world.coordination).save(old)
+    assert await CursorStore(world.coordination).save(old)
     await world.die("a")
     await world.journal("a", recovered=True)
     new = await world.subscription(await b.take(world.topic, "s"))
     assert new.cursor(0).delivery.acked_to == 5
     new.cursor(0).delivery.pass_over(5, 9)
     old.cursor(0).delivery.pass_over(5, 7)
-    assert not await Cursors(world.coordination).save(old)
-    assert await Cursors(world.coordination).save(new)
+    assert not await CursorStore(world.coordination).save(old)
+    assert await CursorStore(world.coordination).save(new)
     assert await world.acked_to() == 9
 
 
 async def test_a_checkpoint_that_comes_late_takes_no_newer_one_back(world: World) -> None:
     a = await world.join("a")
     open_here = await world.subscription(await a.claim(world.topic, "s", RECORD, None))
-    cursors = Cursors(world.coordination)
+    cursors = CursorStore(world.coordination)
     open_here.cursor(0).delivery.pass_over(0, 3)
     world.coordination.lose_request = True
     with pytest.raises(CoordinationUnavailable):
@@ -157,9 +157,9 @@ async def test_a_checkpoint_that_came_through_unseen_is_followed_by_the_next(wor
     open_here.cursor(0).delivery.pass_over(0, 3)
     world.coordination.lose_answer = True
     with pytest.raises(CoordinationUnavailable):
-        await Cursors(world.coordination).save(open_here)
+        await CursorStore(world.coordination).save(open_here)
     open_here.cursor(0).delivery.pass_over(3, 8)
-    assert await Cursors(world.coordination).save(open_here)
+    assert await CursorStore(world.coordination).save(open_here)
     assert await world.acked_to() == 8
 
 
@@ -168,7 +168,7 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
     held = await a.claim(world.topic, "s", RECORD, None)
     old = await world.subscription(held)
     old.cursor(0).delivery.lease((0, 4), "c", 30.0)
-    assert await Cursors(world.coordination).save(old, handing_on_s=10.0)
+    assert await CursorStore(world.coordination).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
     first = await world.subscription(await b.take(world.topic, "s"))
     delivery = first.cursor(0).delivery

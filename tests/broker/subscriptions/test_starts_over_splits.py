@@ -139,7 +139,7 @@ async def test_a_creation_that_was_cut_off_leaves_no_cursor_behind(tmp_path: Pat
         await asyncio.wait([made])
         left = keys.CURSORS.key("t", topic.record.incarnation, "s", 1)
         await together.coordination.commit([], [Put(left, keys.CURSORS.encode(CursorRecord(0, 7)))])
-        dispatcher = next(b for b in together.brokers if b.id == b.serving.subscribing.assignment.heir(topic, "s"))
+        dispatcher = next(b for b in together.brokers if b.id == b.serving.subscribing.assignment.preferred(topic, "s"))
         async with at(together, dispatcher) as http:
             await create(http)
         await replace(together, [0], 1)
@@ -152,7 +152,7 @@ async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(tmp_pat
     async with in_loop(tmp_path) as together, everywhere(together) as clients:
         one, two = together.brokers
         topic = await make(one)
-        deaf, hears = (one, two) if one.serving.subscribing.assignment.heir(topic, "s") == one.id else (two, one)
+        deaf, hears = (one, two) if one.serving.subscribing.assignment.preferred(topic, "s") == one.id else (two, one)
         if records(one)[0].owner == deaf.id:
             await deaf.serving.reshaping.mover.move(deaf.core.catalog.topic("t"), 0, hears.id)
         await create(clients[0])

@@ -145,7 +145,7 @@ async def test_a_subscription_is_handed_on_amid_its_way(tmp_path: Path) -> None:
         await ack(clients[0], [message["id"] for message in await pull(clients[0])])
         first = await pull(clients[0], 10)
         holder = next(b for b in together.brokers if b.serving.subscribing.dispatcher.names())
-        await holder.serving.subscribing.dispatcher.hand_on(holder.core.catalog.topic("t"), "s")
+        await holder.serving.subscribing.dispatcher.hand_over(holder.core.catalog.topic("t"), "s")
         await ack(clients[1], [message["id"] for message in first])
         rest = await consume(clients, lambda: True)
         assert len({(m["key"], m["value"]) for m in first} | {(key, n) for _, _, key, n in rest}) == 40
@@ -169,7 +169,7 @@ async def test_what_is_done_is_not_looked_at_again(tmp_path: Path) -> None:
         holder = next(b for b in together.brokers if b.serving.subscribing.dispatcher.names())
         await holder.serving.subscribing.dispatcher.checkpoint()
         other = two if holder is one else one
-        await holder.serving.subscribing.dispatcher.hand_on(holder.core.catalog.topic("t"), "s")
+        await holder.serving.subscribing.dispatcher.hand_over(holder.core.catalog.topic("t"), "s")
         topic = other.core.catalog.topic("t")
         for sealed in [n for n in topic.opened if records(other)[n].state == "sealed"]:
             del topic.opened[sealed]

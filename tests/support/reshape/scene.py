@@ -68,7 +68,7 @@ class Scene(Upheaval):
     async def gathered(self, count: int) -> Broker:
         """Have all segments moved to the owner of the first one, where they stay: no leader of now evens out."""
         for broker in self.cluster.living:
-            broker.serving.leading.leader._evening.even = _leave  # type: ignore[method-assign]
+            broker.serving.leading.leader._rebalancer.rebalance = _leave  # type: ignore[method-assign]
         for _ in range(200):
             await self.gather(range(count))  # which an evening out that was under way may undo
             owner = await self.owner(0)
