@@ -1,1 +1,1 @@
-"""Waiting and working side by side: deadlines, attempts, signals, bounded gathering. No broker, no I/O."""
+"""Waiting and working side by side: deadlines, attempts, signals, bounded gathering, futures. No broker, no I/O."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seaweedq.broker.log.open_segment import OpenSegment, Waiter
-from seaweedq.futures import fail, resolve
+from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.invariants import require
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
 from seaweedq.segments.layout import mask_of

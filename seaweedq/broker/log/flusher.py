@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.errors import Fenced, NotReady
 from seaweedq.failpoints import reach
-from seaweedq.futures import mark_retrieved
 from seaweedq.segments.entry import Seal
 
 ENTRY_BYTES = 64 * 1024 * 1024

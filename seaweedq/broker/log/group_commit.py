@@ -20,9 +20,9 @@ from seaweedq.broker.log.append import Append, EncodedRows
 from seaweedq.broker.log.open_segment import OpenSegment, Waiter
 from seaweedq.broker.log.tail import BufferedRows
 from seaweedq.clock import Clock
+from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.failpoints import reach
-from seaweedq.futures import fail, resolve
 from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame

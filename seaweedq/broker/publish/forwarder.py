@@ -19,8 +19,8 @@ import msgspec
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.forward_frames import ForwardFrame, Outcome, encode
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.errors import SeaweedqError, Unavailable
-from seaweedq.futures import fail, resolve
 from seaweedq.segments.producers import FORWARD, Sequences
 
 IDENTITIES = 8  # of a segment

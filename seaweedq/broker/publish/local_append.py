@@ -13,8 +13,8 @@ from seaweedq.broker.log.append import Append, EncodedRows
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import InFlight, OpenSegment, Waiter
 from seaweedq.broker.rpc.forward_frames import Outcome
+from seaweedq.concurrency.futures import fail
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
-from seaweedq.futures import fail
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, Sequences
 from seaweedq.segments.rows import Single
 

@@ -25,8 +25,8 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.errors import CoordinationUnavailable, NotOwner, Unavailable
-from seaweedq.futures import fail, resolve
 from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
 

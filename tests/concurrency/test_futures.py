@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.futures import fail, mark_retrieved, resolve
+from seaweedq.concurrency.futures import fail, mark_retrieved, resolve
 
 
 async def test_the_first_end_counts() -> None:
