@@ -38,14 +38,14 @@ class Routing(Bounds):
 
     @staticmethod
     def of(records: Records, opened: Mapping[int, OpenSegment]) -> "Routing":
-        """Return where rows go as these records say."""
+        """Returns the routing that these records imply."""
         open_ = [(number, known.record) for number, known in records.items() if known.record.state == "open"]
         parts = sorted((low, number) for number, record in open_ for low in record.parts)
         lows = np.array([low for low, _ in parts], dtype=np.int32)
         return Routing(lows, [number for _, number in parts], [opened.get(number) for _, number in parts])
 
     def note(self, segment: OpenSegment) -> None:
-        """A segment has been opened."""
+        """Adds a segment that was opened."""
         for at, number in enumerate(self.ids):
             if number == segment.id:
                 self.opened[at] = segment
@@ -66,7 +66,8 @@ class Topic:
     moved: Signal = field(default_factory=Signal)  # a segment's record has changed
 
     def regroup(self, segment: int, now: Versioned[SegmentRecord] | None) -> None:
-        """A segment's record has changed: routes are looked up anew, and one that another broker has is let go."""
+        """Reacts to a changed segment record: discards the routing, and closes a segment that another broker owns
+        now."""
         self.routing = None
         opened = self.opened.get(segment)
         if opened and now and now.record.owner != opened.owner:
@@ -78,12 +79,12 @@ class Topic:
 
     @staticmethod
     def of(name: str, record: TopicRecord, revision: int) -> "Topic":
-        """A topic with nothing open."""
+        """Returns a topic without open segments."""
         return Topic(name, record, revision, layout_of(record))
 
 
 def layout_of(record: TopicRecord) -> Layout:
-    """The record layout of a topic."""
+    """Returns the record layout of a topic."""
     fields = decode_fields(record.config.columns) if record.config.columns else None
     return Layout.of(Format(record.config.format), fields)
 
@@ -105,15 +106,15 @@ class Catalog:
         self.follow = self._view.follow
 
     def names(self) -> list[str]:
-        """All topics, also those being deleted, sorted."""
+        """Returns the names of all topics, also of those being deleted, sorted."""
         return sorted(self._topics)
 
     def find(self, name: str) -> Topic | None:
-        """The topic, whatever its state."""
+        """Returns the topic, in any state, or None."""
         return self._topics.get(name)
 
     def topic(self, name: str) -> Topic:
-        """An active topic. Raises TopicNotFound, TopicBeingDeleted."""
+        """Returns an active topic. Raises TopicNotFound, TopicBeingDeleted."""
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(f"topic {name!r} does not exist", topic=name)
@@ -122,12 +123,12 @@ class Catalog:
         return topic
 
     def check(self, topic: Topic) -> None:
-        """Raises TopicBeingDeleted unless the topic is still there, this very one, and active."""
+        """Raises TopicBeingDeleted unless this very topic still exists, and is active."""
         if self._topics.get(topic.name) is not topic or topic.record.state == "deleting":
             raise TopicBeingDeleted(f"topic {topic.name!r} is being deleted", topic=topic.name)
 
     def segments(self, topic: Topic) -> dict[int, SegmentRecord]:
-        """The topic's segments by id."""
+        """Returns the topic's segments by id."""
         known = self.records(topic)
         return {segment: known[segment].record for segment in sorted(known)}
 
@@ -136,35 +137,35 @@ class Catalog:
         return self._records_of(topic.name, topic.record.incarnation)
 
     def owners(self) -> list[str | None]:
-        """All whom some segment's record names its owner."""
+        """Returns all brokers that some segment's record names as its owner."""
         return list(self._owners)
 
     def owned_by(self, broker: str | None) -> Collection[SegmentKey]:
-        """What a broker owns: topic, incarnation and id of each open segment; also of topics that are not there yet."""
+        """Returns topic, incarnation and id of each open segment of a broker; also of topics that are not known yet."""
         return self._owners.get(broker, ())
 
     def locked(self) -> Collection[SegmentKey]:
-        """The segments that have an intent."""
+        """Returns the segments that have an intent."""
         return self._locked
 
     def doomed(self) -> list[Topic]:
-        """The topics that are being deleted."""
+        """Returns the topics that are being deleted."""
         return [self._topics[name] for name in self._doomed]
 
     async def known(self, name: str) -> Topic:
-        """As `topic`, but where there is none it looks again: another broker may just have made it."""
+        """As `topic`, but reads the record of an unknown one: another broker may just have created it."""
         topic = self._topics.get(name)
         if topic is None or topic.record.state == "deleting":
             await self._view.refresh(keys.TOPICS.key(name))
         return self.topic(name)
 
     async def reread(self, topic: Topic) -> None:
-        """Read the records of a topic's segments again."""
+        """Reads the records of a topic's segments again."""
         await self._view.reread(keys.SEGMENTS.prefix(topic.name, topic.record.incarnation))
 
     async def whole(self, topic: Topic) -> None:
-        """See to it that all segments of a topic are known: the watch of topics may be ahead of that of segments.
-        Raises NotReady, TopicBeingDeleted."""
+        """Ensures that all segments of a topic are known: the watch of topics may be ahead of that of segments. Raises
+        NotReady, TopicBeingDeleted."""
         for _ in range(REREADS):
             if self._is_whole(topic):
                 break
@@ -191,7 +192,7 @@ class Catalog:
         return self.segment(topic, segment).record
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Work changes in, unless a newer one of the same key is known."""
+        """Applies changes, unless a newer one of the same key is known."""
         self._view.take(changes)
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
@@ -213,12 +214,12 @@ class Catalog:
         return self._segments.get(f"{name}/{incarnation}", {})
 
     async def look_at(self, topic: Topic, segments: Iterable[int]) -> None:
-        """Read the records of some segments again, one after another."""
+        """Reads the records of some segments again, one after another."""
         for segment in segments:
             await self.look(topic.name, segment)
 
     async def look(self, name: str, segment: int | None = None) -> None:
-        """Read a topic's record again, or that of one of its segments: the watch may be behind."""
+        """Reads a topic's record again, or that of one of its segments, since the watch may be behind."""
         topic = self._topics.get(name)
         if segment is None or topic is None:
             await self._view.refresh(keys.TOPICS.key(name))
