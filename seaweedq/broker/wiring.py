@@ -272,7 +272,7 @@ def _subscribing(
     dispatcher = Dispatcher(
         core.catalog,
         assignment,
-        CursorStore(coordination),
+        CursorStore(coordination, core.catalog.end_of),
         reading.readables,
         log.commit,
         clock,

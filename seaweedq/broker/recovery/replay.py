@@ -23,13 +23,14 @@ import pyarrow as pa
 from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
 from seaweedq.broker.log.intervals import Runs
 from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.invariants import broken_by
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import CursorRecord
-from seaweedq.errors import Fenced, JournalDamaged, SegmentNotFound
+from seaweedq.errors import Fenced, JournalDamaged, SeaweedqError, SegmentNotFound
 from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.commits import Commit
@@ -174,9 +175,13 @@ class Replay:
         delivery = Delivery.of(cursor)
         for low, high in acked[epoch]:
             delivery.pass_over(low, high)
+        record = delivery.record(epoch)
+        if found := broken_by(cursor if there else None, record):
+            logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)
+            raise SeaweedqError(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")
         reach("recover.acks")
         compares = [Compare(subscription.key, subscription.revision), Compare(path, there.revision if there else 0)]
-        put = Put(path, keys.CURSORS.encode(delivery.record(epoch)))
+        put = Put(path, keys.CURSORS.encode(record))
         return await self._coordination.commit(compares, [put]) is not None
 
 

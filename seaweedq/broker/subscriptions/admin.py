@@ -105,7 +105,7 @@ class SubscriptionAdmin:
         cursors = [
             Put(
                 keys.CURSORS.key(topic.name, topic.record.incarnation, name, segment),
-                keys.CURSORS.encode(CursorRecord(held.record.epoch, start)),
+                keys.CURSORS.encode(CursorRecord(held.record.epoch, start, delivered_to=start)),
             )
             for segment, start in starts.items()
         ]

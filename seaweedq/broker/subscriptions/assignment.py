@@ -14,9 +14,12 @@ cursors, which are read after the transaction; the new epoch keeps a replay that
 living dispatcher releases a subscription by itself: all its acks are in the cursors before the record names nobody.
 """
 
+import logging
+
 import msgspec
 
 from seaweedq.balancer.placement import Host, successor_of
+from seaweedq.broker.subscriptions.invariants import broken_by_subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
@@ -24,10 +27,12 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import SubscriptionRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import NotOwner, SubscriptionNotFound
+from seaweedq.errors import NotOwner, SeaweedqError, SubscriptionNotFound
 from seaweedq.failpoints import reach
 
 KNOWN = 100_000  # dispatchers that are remembered
+
+logger = logging.getLogger(__name__)
 
 
 class Assignment:
@@ -89,19 +94,16 @@ class Assignment:
             raise SubscriptionNotFound(
                 f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
             )
-        compares = await self.free(there.record)
-        return await self.write(
-            topic,
-            name,
-            msgspec.structs.replace(there.record, epoch=there.record.epoch + 1, dispatcher=self._membership.broker),
-            [Compare(key_of(topic, name), there.revision), *compares],
-        )
+        return await self.claim(topic, name, msgspec.structs.replace(there.record, epoch=there.record.epoch + 1), there)
 
     async def claim(
         self, topic: Topic, name: str, record: SubscriptionRecord, before: Versioned[SubscriptionRecord] | None
     ) -> Versioned[SubscriptionRecord]:
         """Writes a record that names this broker in place of the one before. Raises NotOwner where that one has
-        changed."""
+        changed, and SeaweedqError if the epoch would fall."""
+        if before and (found := broken_by_subscription(before.record, record)):
+            logger.error("a change of %s is refused: %s; from %s to %s", key_of(topic, name), found, before, record)
+            raise SeaweedqError(f"the change of subscription {name!r} was refused: {found[0]}")
         compares = await self.free(before.record if before else None)
         mine = msgspec.structs.replace(record, dispatcher=self._membership.broker)
         revision = before.revision if before else 0

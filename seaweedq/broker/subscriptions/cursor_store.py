@@ -2,22 +2,32 @@
 
 A checkpoint compares the subscription's revision, so that only the present dispatcher writes, and the revision of each
 cursor, so that a write which arrives late, after its answer was lost, does not overwrite a newer one. Acks pin their
-commits until a checkpoint with them is known to be durable.
+commits until a checkpoint with them is known to be durable. A cursor that would break an invariant is not written: its
+acks stay in the journal, all other cursors are written, and the subscription is not handed on.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from seaweedq.broker.subscriptions.assignment import key_of
+from seaweedq.broker.subscriptions.invariants import broken_by
 from seaweedq.broker.subscriptions.subscription import SegmentCursor, Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.transactions import read_all
+from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import reach
 
 PAGE = 60  # cursors a transaction: a write and a comparison each
+EndOf = Callable[[Topic, int], int | None]
+logger = logging.getLogger(__name__)
+
+
+def _unknown(topic: Topic, segment: int) -> None:
+    return None
 
 
 class _Change(NamedTuple):
@@ -30,10 +40,11 @@ class _Change(NamedTuple):
 
 
 class CursorStore:
-    """Reads and writes the cursors of subscriptions."""
+    """Reads and writes the cursors of subscriptions. `end_of` gives the end of a segment that is known to be sealed."""
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, coordination: Coordination, end_of: EndOf = _unknown) -> None:
         self._coordination = coordination
+        self._end_of = end_of
 
     async def read(self, topic: Topic, name: str, epoch: int, now_s: float) -> dict[int, SegmentCursor]:
         """Returns all cursors of a subscription that was taken over in `epoch`, by segment."""
@@ -57,6 +68,7 @@ class CursorStore:
                     for segment, cursor in subscription.cursors.items()
                     if (record := cursor.changed(subscription.record.epoch, handover_s))
                 ]
+                changed = self._checked(subscription, changed, handover_s is not None)
                 pages = [changed[start : start + PAGE] for start in range(0, len(changed), PAGE)]
                 if not [page for page in pages if not await self._write(subscription, page)]:
                     subscription.forget_done()
@@ -67,6 +79,27 @@ class CursorStore:
                 entries = await self._entries(subscription.topic, subscription.name)
                 for segment, cursor in subscription.cursors.items():
                     cursor.revision = entries[segment].revision if segment in entries else 0
+
+    def _checked(self, subscription: Subscription, changed: Sequence[_Change], handing_on: bool) -> list[_Change]:
+        """Returns the cursors that may be written, and logs the others. Raises SeaweedqError where all are needed."""
+        topic, name, good = subscription.topic, subscription.name, []
+        for one in changed:
+            found = broken_by(one.cursor.before, one.record, self._end_of(topic, one.segment))
+            if found:
+                logger.error(
+                    "the cursor of %s on segment %s of %s is not written: %s; from %s to %s",
+                    name,
+                    one.segment,
+                    topic.name,
+                    "; ".join(found),
+                    one.cursor.before,
+                    one.record,
+                )
+            else:
+                good.append(one)
+        if handing_on and len(good) < len(changed):
+            raise SeaweedqError(f"subscription {name!r} of {topic.name!r} has cursors that may not be written")
+        return good
 
     async def _entries(self, topic: Topic, name: str) -> dict[int, Entry]:
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))

@@ -149,6 +149,7 @@ class Delivery:
 
     def _apply(self, low: int, high: int) -> None:
         self.acked.add(max(low, self.acked_to), high)
+        self.delivered_to = max(self.delivered_to, high)  # a recovery adds acks that are newer than the checkpoint
         before, self.acked_to = self.acked_to, self.acked.end_of(self.acked_to)
         self.acked.discard(before, self.acked_to)
         for offset in range(low, high) if high - low < len(self.attempts) else [*self.attempts]:

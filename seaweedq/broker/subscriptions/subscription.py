@@ -59,6 +59,11 @@ class SegmentCursor:
         record = self.delivery.record(epoch) if handover_s is None else self.handed_over(epoch, handover_s)
         return record if record != self._saved or self.pin is not None else None
 
+    @property
+    def before(self) -> CursorRecord:
+        """The last checkpoint, as far as it is known to be written."""
+        return self._saved
+
     def pin_at(self, commit: int) -> None:
         """Notes that this commit holds an ack."""
         if self.pin is None:

@@ -191,6 +191,11 @@ class Catalog:
             await self.look(topic.name, segment)
         return self.segment(topic, segment).record
 
+    def end_of(self, topic: Topic, segment: int) -> int | None:
+        """Returns where a segment that is sealed ends, None where that is not known."""
+        known = self.records(topic).get(segment)
+        return known.record.end_offset if known else None
+
     def apply(self, changes: Sequence[Change]) -> None:
         """Applies changes, unless a newer one of the same key is known."""
         self._view.take(changes)

@@ -201,6 +201,6 @@ async def test_what_a_dead_broker_was_making_or_removing_is_not_there(world: Wor
 async def test_what_leaves_takes_nothing_over(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
     await a.release(world.topic, "s", await a.claim(world.topic, "s", RECORD, None))
-    b.leaving = True
+    b.leave()
     with pytest.raises(NotOwner):
         await b.take(world.topic, "s")

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from seaweedq.broker.log.intervals import runs_of
 from seaweedq.broker.subscriptions import delivery as module
 from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.invariants import broken_by
 from tests.support.tiers import examples
 
 CONSUMERS = st.sampled_from(["a", "b"])
@@ -26,6 +27,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.patch.start()
         self.delivery = Delivery(start, runs_of(acked), {}, 0)
         self.start = start
+        self.checkpoint = self.delivery.record(1)
         self.now_s = 0.0
         self.end = start
         self.acked = set(range(start)) | acked
@@ -101,6 +103,13 @@ class DeliveryMachine(RuleBasedStateMachine):
     @rule(step_s=st.sampled_from([1.0, 6.0, 11.0]))
     def wait(self, step_s: float) -> None:
         self.now_s += step_s
+
+    @invariant()
+    def its_checkpoints_break_no_invariant(self) -> None:
+        if hasattr(self, "delivery"):
+            now = self.delivery.record(1)
+            assert broken_by(self.checkpoint, now) == []
+            self.checkpoint = now
 
     @invariant()
     def acked_to_never_goes_back_and_is_exact(self) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from seaweedq.broker.topics import intents
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.intents import MAX_PARTS, MAX_SUCCESSORS, Transaction
+from seaweedq.broker.topics.invariants import broken_by, broken_in_topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig, TopicRecord
@@ -202,6 +203,9 @@ class Coordinated(RuleBasedStateMachine):
             _, _, number = keys.SEGMENTS.parse(compare.key)
             if (self.now[number].revision if number in self.now else 0) != compare.revision:
                 return False
+        written_now = written(transaction)
+        before = {number: self.now[number].record if number in self.now else None for number in written_now}
+        assert broken_by(before, written_now, alive=True) == []
         self.revision += 1
         for number, record in written(transaction).items():
             self.now[number] = Versioned(record, self.revision)
@@ -271,6 +275,7 @@ class Coordinated(RuleBasedStateMachine):
         if hasattr(self, "now"):
             open_ = [one for one in _plain(self.now) if one.state == "open"]
             assert tiles_key_space(KeyRange(one.low, one.high) for one in open_)
+            assert broken_in_topic({number: known.record for number, known in self.now.items()}) == []
 
     @invariant()
     def an_intent_stands_in_all_its_records_or_in_none(self) -> None:

@@ -17,6 +17,7 @@ from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.drawn_states import check_steps
 from tests.support.brokers.environments import environment
+from tests.support.brokers.invariants import check_invariants
 
 Commit = Callable[[Sequence[Compare], Sequence[Put | Delete]], Awaitable[int | None]]
 
@@ -45,9 +46,12 @@ class Held(MemoryCoordination):
         return list(self._engine._log)  # type: ignore[attr-defined]
 
     async def close(self) -> None:
-        """As MemoryCoordination."""
+        """As MemoryCoordination; what brokers have written, and what they leave, is checked."""
         history = self.history
-        await super().close()
+        try:
+            await check_invariants(self)
+        finally:
+            await super().close()
         check_steps(history)
 
 
