@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -12,7 +12,7 @@ from msgspec import UNSET, Struct, UnsetType
 from seaweedq.api.asgi.http import header, query
 from seaweedq.api.asgi.openapi import described, integer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_number
-from seaweedq.api.asgi.services import given
+from seaweedq.api.asgi.services import services_of
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, fitting, unexpired
@@ -93,9 +93,6 @@ class FetchServices:
     clock: Clock
 
 
-Services = Annotated[FetchServices, given(FetchServices)]
-
-
 @router.get(
     "/v1/topics/{topic}/segments/{segment}/messages",
     **described(
@@ -116,8 +113,9 @@ Services = Annotated[FetchServices, given(FetchServices)]
         shows={"messages": [EXAMPLE], "next_offset": 18, "sealed": False, "successors": []},
     ),
 )
-async def fetch(services: Services, request: Request, topic: str, segment: str) -> Response:
+async def fetch(request: Request, topic: str, segment: str) -> Response:
     """Returns messages from `offset` on. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
+    services = services_of(request, FetchServices)
     check_name(topic)
     options = query(request.scope)
     number = whole_number(segment, "segment", 0, MAX_NUMBER)
