@@ -1,8 +1,8 @@
 """The recovery of a file journal. It is fenced by the lock of the folder in which its broker lived.
 
-A process holds the lock of its home folder for as long as it lives, so whoever has that lock knows that nothing more is
-written there. The folder is another one's if its id is not that of the journal's key: then it is not even locked, since
-a broker may be starting there. The lock is given back by `close`, behind everything else that was begun.
+A process holds the lock of its home folder for as long as it lives, so the next holder of that lock knows that nothing
+more is written there. The folder is another one's if its id is not that of the journal's key: then it is not even
+locked, since a broker may be starting there. `close` gives the lock back, behind everything else that was begun.
 """
 
 import asyncio

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seaweedq.clock import Clock, Ids
+from seaweedq.concurrency.futures import fail
 from seaweedq.errors import JournalUnavailable, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.journal.object_format import MAX_WINDOW, SlotHeader, SlotKind, journal_folder
@@ -201,8 +202,7 @@ class ObjectJournal:
         while self._under_way:
             slot = self._under_way.popleft()
             slot.put.cancel()
-            slot.done.set_exception(error)
-            slot.done.exception()  # whoever waits gets it; where nobody does, it is no news
+            fail(slot.done, error)
             if not slot.is_rest:
                 self._error = self._error or error
 

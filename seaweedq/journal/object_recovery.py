@@ -5,7 +5,7 @@ holds only if, looking again once it is there, the run still ends there: else it
 acknowledged more, and deleted the slot, so that the name was free. From a fence that holds on, the broker acknowledges
 nothing: it acknowledges in order, and that one name it can never have.
 
-A fence at or above the highest `released` of a look that began when the fence was there already holds, whoever put it.
+A fence at or above the highest `released` of a look that began when the fence existed holds, whichever broker put it.
 Where slots below such a fence are missing, another recovery has finished, and deletes: nothing of them is needed.
 
 Every step can be repeated. The fence stays for ever, since a put of its broker may still be under way.
@@ -76,7 +76,7 @@ async def fence(store: ObjectStore, broker: str, ids: Ids) -> range:
             header = SlotHeader(SlotKind.FENCE, broker, run.end, ids.nonce(), run.first)
             reach("fence.put")
             await store.create(slot_name(broker, run.end), encode_slot(header, ()))
-            known = run.end  # whoever has it
+            known = run.end  # a fence of ours or of another recovery, or a late slot
         elif run.fence == known:
             return range(run.first, run.end)
         else:

@@ -1,4 +1,4 @@
-"""How long an object journal lingers between two puts, and when it loses patience with one. Pure.
+"""The pace of an object journal: the linger between two puts, and the patience with a slow one. Pure.
 
 The linger is additive to latency and divides the cost, so it is short while the store keeps up and grows while the
 window is full: then waiting costs nothing, and more messages share a put. The second try of a slow put is a hedge

@@ -124,7 +124,7 @@ class Leader:
     async def _recover(self) -> None:
         """Begins the recovery of each journal whose broker is gone."""
         self._again = {broker: again for broker, again in self._again.items() if broker in self._roster.journals}
-        self._recovery.see(self._roster.journals)
+        self._recovery.forget_except(self._roster.journals)
         for broker, journal in list(self._roster.journals.items()):
             again = self._again.get(broker)
             early = again is not None and self._clock.monotonic_s() < again.at_s

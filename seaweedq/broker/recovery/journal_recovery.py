@@ -89,7 +89,7 @@ class JournalRecovery:
         finally:
             await dead.close()
 
-    def see(self, journals: Container[str]) -> None:
+    def forget_except(self, journals: Container[str]) -> None:
         """Forgets unreachable journals that are not among those that still exist."""
         for broker in [broker for broker in self._unreached if broker not in journals]:
             self._unreached.remove(broker)

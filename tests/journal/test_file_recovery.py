@@ -1,0 +1,90 @@
+"""The recovery of a file journal when it is broken off: the lock that it takes is never left behind."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from seaweedq.clock import SystemIds
+from seaweedq.coordination.records import JournalRecord
+from seaweedq.errors import JournalUnavailable
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.file_backend import FileJournals
+from seaweedq.journal.folder_lock import FolderLock
+from seaweedq.journal.home_folder import HomeFolder
+from tests.support.journal.sim_disk import acks
+
+
+class SlowDisk(Disk):
+    """A disk whose locks and reads wait until they are let go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+        self.broken = False
+
+    def lock(self, path: Path) -> int | None:
+        self._wait()
+        return super().lock(path)
+
+    def read(self, path: Path, size: int) -> bytes:
+        if self.broken:
+            raise OSError("as told")
+        return super().read(path, size)
+
+    def _wait(self) -> None:
+        self.reached.set()
+        assert self.go_on.wait(30)
+
+
+@pytest.fixture
+def disk() -> SlowDisk:
+    return SlowDisk()
+
+
+async def left_behind(folder: Path) -> JournalRecord:
+    """A journal whose process has ended."""
+    home = HomeFolder(folder, Disk(), SystemIds())
+    home.lock()
+    journals = FileJournals(home, Disk(), SystemIds(), 1_000)
+    journal = journals.create("b")
+    await journal.append(acks(b"x"))
+    await journal.close()
+    home.release()
+    return journals.describe("b")
+
+
+def other(folder: Path, disk: Disk) -> FileJournals:
+    home = HomeFolder(folder, Disk(), SystemIds())
+    home.lock()
+    return FileJournals(home, disk, SystemIds(), 1_000)
+
+
+async def test_a_lock_that_comes_after_a_cancellation_is_given_back(tmp_path: Path, disk: SlowDisk) -> None:
+    record = await left_behind(tmp_path / "dead")
+    dead = other(tmp_path / "other", disk).open_dead("b", record)
+    disk.go_on.clear()
+    fencing = asyncio.create_task(dead.fence())
+    assert await asyncio.to_thread(disk.reached.wait, 30)
+    fencing.cancel()
+    closing = asyncio.create_task(dead.close())
+    await asyncio.wait([fencing])
+    assert not closing.done(), "it waits for the lock that is being taken"
+    disk.go_on.set()
+    await closing
+    lock = FolderLock(tmp_path / "dead", Disk())
+    lock.acquire()
+    lock.release()
+
+
+async def test_a_disk_that_fails_makes_the_journal_unavailable_not_empty(tmp_path: Path, disk: SlowDisk) -> None:
+    record = await left_behind(tmp_path / "dead")
+    dead = other(tmp_path / "other", disk).open_dead("b", record)
+    await dead.fence()
+    disk.broken = True
+    with pytest.raises(JournalUnavailable, match="as told"):
+        _ = [commit async for commit in dead.commits()]
+    disk.broken = False
+    assert [commit.number async for commit in dead.commits()] == [0]
+    await dead.close()
