@@ -191,7 +191,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     dispatcher, clock = subscribing.dispatcher, environment.clock
     calls = BrokerCalls(publishing.receiver, serving.loads, budget, serving.log)
     yield calls
-    yield TopicCalls(catalog, positions, serving.closing, serving.reshaping.mover)
+    yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, serving.reshaping.mover)
     yield SegmentCalls(catalog, serving.reading.server)
     yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
     yield PullAndAck(catalog, dispatcher, subscribing.finder, proxy, payloads_, reader)

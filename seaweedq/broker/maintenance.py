@@ -12,8 +12,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import GroupCache
 from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.clock import Clock
+from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.records import FlushPolicy
 from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import reach
@@ -30,16 +29,15 @@ class Upkeep:
     def __init__(
         self,
         settings: Settings,
-        clock: Clock,
-        catalog: Catalog,
+        view: ClusterView,
         budget: Budget,
         cache: GroupCache,
         dispatcher: Dispatcher,
         log: SegmentLog,
     ) -> None:
         self._settings = settings
-        self._clock = clock
-        self._catalog = catalog
+        self._clock = view.clock
+        self._catalog = view.catalog
         self._budget = budget
         self._cache = cache
         self._dispatcher = dispatcher

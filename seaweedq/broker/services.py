@@ -20,6 +20,7 @@ from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.publish.forwarder import Identities
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.read.fetcher import Fetcher
+from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.owner_search import OwnerFinder
 from seaweedq.broker.read.read_server import ReadServer
 from seaweedq.broker.read.remote_reader import ReadableSegments
@@ -114,6 +115,7 @@ class Publishing:
 class Reading:
     """The services that read segments wherever they are, and let other brokers read."""
 
+    local_positions: LocalPositions
     positions: TopicPositions
     readables: ReadableSegments
     server: ReadServer

@@ -4,12 +4,12 @@ A phase needs what an earlier one has found out: a member the cluster's id and t
 journal, which must not exist before the journals of earlier lives are recovered.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.record_store import ImportRecords
-from seaweedq.broker.imports.runner import ImportRunner
+from seaweedq.broker.imports.runner import ImportRunner, ReaderSetup
 from seaweedq.broker.imports.service import Imports, UploadClaims
 from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.autoscaler import Autoscaler
@@ -34,6 +34,7 @@ from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.publish.remote_append import RemoteAppender
 from seaweedq.broker.read.fetcher import Fetcher
+from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.owner_search import OwnerFinder
 from seaweedq.broker.read.read_server import ReadServer
 from seaweedq.broker.read.remote_reader import ReadableSegments
@@ -71,7 +72,9 @@ from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.broker.uploads.broker_urls import BrokerUrls
 from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.broker.uploads.record_store import UploadRecords
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.membership import Membership
@@ -103,23 +106,15 @@ def build_joined(environment: Environment, core: Core, cluster: str, lost: Calla
     membership = _membership(environment, lost)
     settings, coordination, clock = environment.settings, environment.coordination, environment.clock
     entries = EntryWriter(cluster, membership.broker, clock, environment.ids)
+    view = ClusterView(core.catalog, core.roster, membership, clock)
     journals = environment.journals.open(environment.store)
     return Joined(
         cluster=cluster,
-        view=ClusterView(core.catalog, core.roster, membership, clock),
+        view=view,
         membership=membership,
         election=Election(coordination, membership),
         entries=entries,
-        topics=TopicAdmin(
-            core.catalog,
-            coordination,
-            environment.store,
-            entries,
-            clock,
-            membership,
-            core.roster,
-            settings.publish_timeout_s,
-        ),
+        topics=TopicAdmin(view, coordination, environment.store, entries, settings.publish_timeout_s),
         uploads=_uploads(environment, core),
         journals=journals,
         recovery=_recovery(environment, core, membership, entries, journals),
@@ -143,14 +138,14 @@ def _membership(environment: Environment, lost: Callable[[], None]) -> Membershi
 
 
 def _uploads(environment: Environment, core: Core) -> Uploads:
+    coordination, clock, ids = environment.coordination, environment.clock, environment.ids
     return Uploads(
-        core.catalog,
-        environment.coordination,
+        UploadRecords(core.catalog, coordination),
+        BrokerUrls(coordination, clock, ids, environment.url),
         environment.store.payloads,
-        environment.clock,
-        environment.ids,
+        clock,
+        ids,
         environment.settings,
-        environment.url,
     )
 
 
@@ -169,10 +164,13 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
     log = _log(environment, joined, roller)
     loads = Loads(core.catalog, joined.membership.broker, environment.clock)
     publishing = _publishing(environment, core, joined, log)
-    reading = _reading(environment, core, joined, publishing.ownership, log, loads, readiness)
-    subscribing = _subscribing(environment, core, joined, reading, log)
+    timeout_s = environment.settings.publish_timeout_s
+    ownership = publishing.ownership
+    local = LocalPositions(joined.view, ownership, core.reader, log.flusher, loads, timeout_s)
+    reading = _reading(environment, core.reader, joined.view, ownership, local, readiness)
+    subscribing = _subscribing(environment, joined.view, reading, log)
     imports = _imports(environment, core, joined, publishing.publisher)
-    reshaping = _reshaping(environment, core, joined, publishing.ownership, log, planner, roller)
+    reshaping = _reshaping(environment, joined.view, ownership, log, planner, roller)
     closing = TopicClosing(
         log,
         reshaping.reshaper,
@@ -196,17 +194,9 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         changes=_changes(environment, joined, planner, readiness),
         closing=closing,
         deletion=deletion,
-        leading=_leading(environment, core, joined, loads, planner, deletion),
+        leading=_leading(environment, joined, loads, planner, deletion),
         drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),
-        maintenance=Upkeep(
-            environment.settings,
-            environment.clock,
-            core.catalog,
-            core.budget,
-            core.cache,
-            subscribing.dispatcher,
-            log,
-        ),
+        maintenance=Upkeep(environment.settings, joined.view, core.budget, core.cache, subscribing.dispatcher, log),
     )
 
 
@@ -233,56 +223,35 @@ def _publishing(environment: Environment, core: Core, joined: Joined, log: Segme
 
 def _reading(
     environment: Environment,
-    core: Core,
-    joined: Joined,
+    reader: Reader,
+    view: ClusterView,
     ownership: Ownership,
-    log: SegmentLog,
-    loads: Loads,
+    local: LocalPositions,
     readiness: Readiness,
 ) -> Reading:
-    clock, membership, stopping = environment.clock, joined.membership, readiness.is_stopping
-    context = SearchContext(joined.view, environment.settings.publish_timeout_s, stopping)
+    timeout_s, stopping = environment.settings.publish_timeout_s, readiness.is_stopping
+    context = SearchContext(view, timeout_s, stopping)
     return Reading(
-        positions=TopicPositions(
-            core.catalog,
-            ownership,
-            core.roster,
-            membership,
-            environment.peers,
-            core.reader,
-            log.flusher,
-            loads,
-            clock,
-            environment.settings.publish_timeout_s,
-        ),
-        readables=ReadableSegments(
-            core.catalog, ownership, core.roster, membership, core.reader, environment.peers, clock
-        ),
-        server=ReadServer(core.catalog, ownership, core.reader, clock, readiness.check_ready),
-        fetcher=Fetcher(ownership, core.reader, clock, stopping),
+        local_positions=local,
+        positions=TopicPositions(view, ownership, environment.peers, local, timeout_s),
+        readables=ReadableSegments(view, ownership, reader, environment.peers),
+        server=ReadServer(view.catalog, ownership, reader, view.clock, readiness.check_ready),
+        fetcher=Fetcher(ownership, reader, view.clock, stopping),
         finder=OwnerFinder(context, ownership),
     )
 
 
-def _subscribing(
-    environment: Environment, core: Core, joined: Joined, reading: Reading, log: SegmentLog
-) -> Subscribing:
-    coordination, clock = environment.coordination, environment.clock
-    assignment = Assignment(coordination, core.roster, joined.membership)
-    dispatcher = Dispatcher(
-        core.catalog,
-        assignment,
-        CursorStore(coordination, core.catalog.end_of),
-        reading.readables,
-        log.commit,
-        clock,
-        environment.settings.publish_timeout_s,
-    )
+def _subscribing(environment: Environment, view: ClusterView, reading: Reading, log: SegmentLog) -> Subscribing:
+    coordination, timeout_s = environment.coordination, environment.settings.publish_timeout_s
+    readables, positions = reading.readables, reading.positions
+    assignment = Assignment(coordination, view.roster, view.membership)
+    cursors = CursorStore(coordination, view.catalog.end_of)
+    dispatcher = Dispatcher(view, assignment, cursors, readables, log.commit, timeout_s)
     return Subscribing(
         assignment=assignment,
         dispatcher=dispatcher,
-        admin=SubscriptionAdmin(coordination, assignment, dispatcher, reading.readables, reading.positions, clock),
-        handoff=Handoff(dispatcher, assignment, joined.membership, clock),
+        admin=SubscriptionAdmin(coordination, assignment, dispatcher, readables, positions, view.clock),
+        handoff=Handoff(dispatcher, assignment, view.membership, view.clock),
         finder=DispatcherFinder(reading.finder.context, assignment, dispatcher),
     )
 
@@ -301,27 +270,24 @@ def _payloads(environment: Environment, joined: Joined, reading: Reading) -> Pay
 def _imports(environment: Environment, core: Core, joined: Joined, publisher: Publisher) -> Imports:
     settings = environment.settings
     records = ImportRecords(core.catalog, environment.coordination, joined.membership)
-    runner = ImportRunner(
-        core.catalog, records, publisher, environment.store, core.budget, environment.import_reader, settings.home
-    )
-    claims = UploadClaims(joined.uploads.find, joined.uploads.claim)
-    return Imports(core.catalog, records, core.roster, joined.membership, claims, runner, environment.clock, settings)
+    readers = ReaderSetup(environment.import_reader, settings.home)
+    runner = ImportRunner(core.catalog, records, publisher, environment.store, core.budget, readers)
+    return Imports(joined.view, records, UploadClaims(joined.uploads.find, joined.uploads.claim), runner, settings)
 
 
 def _reshaping(
     environment: Environment,
-    core: Core,
-    joined: Joined,
+    view: ClusterView,
     ownership: Ownership,
     log: SegmentLog,
     planner: Planner,
     roller: Roller,
 ) -> Reshaping:
-    timeout_s, clock = environment.settings.publish_timeout_s, environment.clock
-    mover = SegmentMover(core.catalog, core.roster, ownership, log.commit, log.flusher, timeout_s)
-    sealer = Sealer(core.catalog, ownership, log.commit, log.flusher, clock)
-    replacer = Replacer(core.catalog, core.roster, ownership, sealer, mover, clock)
-    reshaper = Reshaper(core.catalog, ownership, sealer, replacer)
+    timeout_s = environment.settings.publish_timeout_s
+    mover = SegmentMover(view.catalog, view.roster, ownership, log.commit, log.flusher, timeout_s)
+    sealer = Sealer(view.catalog, ownership, log.commit, log.flusher, view.clock)
+    replacer = Replacer(view.catalog, view.roster, ownership, sealer, mover, view.clock)
+    reshaper = Reshaper(view.catalog, ownership, sealer, replacer)
     return Reshaping(mover=mover, planner=planner, reshaper=reshaper, roller=roller)
 
 
@@ -331,39 +297,37 @@ def _changes(environment: Environment, joined: Joined, planner: Planner, readine
 
 
 def _leading(
-    environment: Environment, core: Core, joined: Joined, loads: Loads, planner: Planner, deletion: TopicDeletion
+    environment: Environment, joined: Joined, loads: Loads, planner: Planner, deletion: TopicDeletion
 ) -> Leading:
-    catalog, roster, clock, election = core.catalog, core.roster, environment.clock, joined.election
-    reports = Reports(catalog, roster, environment.peers, joined.membership.broker, loads)
-    rebalancer = Rebalancer(catalog, roster, reports, environment.peers, clock)
-    autoscaler = Autoscaler(catalog, roster, reports, planner, rebalancer, election, clock)
+    view, election = joined.view, joined.election
+    reports = Reports(view.catalog, view.roster, environment.peers, view.membership.broker, loads)
+    rebalancer = Rebalancer(view.catalog, view.roster, reports, environment.peers, view.clock)
+    autoscaler = Autoscaler(view, reports, planner, rebalancer, election)
+    balance = partial(_balance, reports, autoscaler, rebalancer)
+    tasks = _periodic_tasks(environment, joined, deletion, balance)
+    leader = Leader(view, environment.coordination, election, joined.recovery, rebalancer, tasks)
+    return Leading(reports=reports, rebalancer=rebalancer, autoscaler=autoscaler, leader=leader)
+
+
+def _periodic_tasks(
+    environment: Environment, joined: Joined, deletion: TopicDeletion, balance: Callable[[], Awaitable[None]]
+) -> Sequence[PeriodicTask]:
+    catalog, clock = joined.view.catalog, joined.view.clock
     sweep = UploadSweep(
         catalog,
         environment.coordination,
         environment.store.payloads,
         clock,
         environment.settings.upload_grace_s,
-        election.leader_compare,
+        joined.election.leader_compare,
     )
-    tasks = (
+    return (
         PeriodicTask("ending deletions", Deletions(catalog, deletion.delete, clock).end, DELETIONS_S, clock),
-        PeriodicTask("balancing", partial(_balance, reports, autoscaler, rebalancer), BALANCE_S, clock),
+        PeriodicTask("balancing", balance, BALANCE_S, clock),
         PeriodicTask("sweep of uploads", sweep.records, UPLOADS_S, clock),
         PeriodicTask("sweep of payloads", sweep.folders, SWEEP_S, clock),
         PeriodicTask("sweep", joined.topics.sweep, SWEEP_S, clock),
     )
-    leader = Leader(
-        catalog,
-        roster,
-        environment.coordination,
-        election,
-        joined.recovery,
-        rebalancer,
-        reports,
-        tasks,
-        clock,
-    )
-    return Leading(reports=reports, rebalancer=rebalancer, autoscaler=autoscaler, leader=leader)
 
 
 async def _balance(reports: Reports, autoscaler: Autoscaler, rebalancer: Rebalancer) -> None:

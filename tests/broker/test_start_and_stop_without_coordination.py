@@ -107,7 +107,7 @@ async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
 ) -> None:
     reached, told = asyncio.Event(), asyncio.Event()
 
-    async def end(self: object) -> None:
+    async def end(self: object, *_: object) -> None:
         reached.set()
         if how == "fails":
             raise Damaged("what is there can not be read")
@@ -159,7 +159,7 @@ async def test_a_membership_that_could_not_start_can_be_stopped() -> None:
 async def test_a_broker_whose_election_or_leader_ends_unforeseen_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    async def end(self: object) -> None:
+    async def end(self: object, *_: object) -> None:
         raise RuntimeError("a defect")
 
     async with starting(tmp_path) as broker:
@@ -179,7 +179,7 @@ async def test_a_start_that_finds_itself_without_the_lead_begins_again(
             self.joined.membership._end()
             self.joined.election.leader_compare()
 
-        monkeypatch.setattr(Broker, "_look", end_the_lease)
+        monkeypatch.setattr(Broker, "_follow_views", end_the_lease)
         assert await asyncio.wait_for(_started(broker, asyncio.Event()), 5) is False
         assert broker.lost.is_set()
 

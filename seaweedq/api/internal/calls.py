@@ -10,8 +10,8 @@ from seaweedq.broker.load.meters import LoadReport, Loads
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.publish.forward_receiver import ForwardReceiver
+from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.read_server import ReadServer
-from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.rpc import forward_frames
 from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
 from seaweedq.broker.topic_deletion import TopicClosing
@@ -52,7 +52,7 @@ class TopicCalls:
     """Calls that concern a topic."""
 
     catalog: Catalog
-    positions: TopicPositions
+    positions: LocalPositions
     closing: TopicClosing
     mover: SegmentMover
 
@@ -62,7 +62,7 @@ class TopicCalls:
 
     async def _positions(self, content: bytes) -> Any:
         call = decode(content, type=TopicCall)
-        return await self.positions.own(await _topic(self.catalog, call), call.sizes, call.flush)
+        return await self.positions.of(await _topic(self.catalog, call), call.sizes, call.flush)
 
     async def _close(self, content: bytes) -> bool:
         call = decode(content, type=TopicCall)

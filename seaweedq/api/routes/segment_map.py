@@ -12,7 +12,8 @@ from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.services import given
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.load.segment_rates import Observed
-from seaweedq.broker.read.topic_positions import Position, TopicPositions
+from seaweedq.broker.read.local_positions import Position
+from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.coordination.roster import Roster

@@ -87,8 +87,16 @@ class _Batch:
     held_bytes: int
 
 
+@dataclass(frozen=True)
+class ReaderSetup:
+    """The command that starts a reader's process, and the folder where copies of files may go."""
+
+    command: Sequence[str]
+    folder: Path
+
+
 class ImportRunner:
-    """Runs imports on a broker. `command` starts a reader; `folder` is for copies of files."""
+    """Runs imports on a broker."""
 
     def __init__(
         self,
@@ -97,16 +105,14 @@ class ImportRunner:
         publisher: Publisher,
         store: ObjectStore,
         budget: Budget,
-        command: Sequence[str],
-        folder: Path,
+        readers: ReaderSetup,
     ) -> None:
         self._catalog = catalog
         self._records = records
         self._publisher = publisher
         self._store = store
         self._budget = budget
-        self._command = command
-        self._folder = folder
+        self._readers = readers
 
     async def run(self, where: ImportId, held: Versioned[ImportRecord], stopping: Stopping) -> bool:
         """Works on an import until it is over (True), or another broker has it or may have it. Raises TopicNotFound."""
@@ -144,7 +150,7 @@ class ImportRunner:
     async def _once(self, work: _Import) -> None:
         """Continues an import to its end, with one reader; returns early where the broker is stopping."""
         record, topic = work.now, self._topic(work.where)
-        file = await opened(self._store, record.name, record.size, record.sha256, self._folder)
+        file = await opened(self._store, record.name, record.size, record.sha256, self._readers.folder)
         try:
             job = Job(
                 record.format,
@@ -161,7 +167,7 @@ class ImportRunner:
                 record.state == "checking",
                 record.rows_done,
             )
-            reader = await Reader.start(self._command, job, topic.layout)
+            reader = await Reader.start(self._readers.command, job, topic.layout)
         finally:
             os.close(file)
         try:

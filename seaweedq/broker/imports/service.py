@@ -17,13 +17,11 @@ import msgspec
 from seaweedq.broker.imports import rules as plan
 from seaweedq.broker.imports.record_store import ImportId, ImportRecords
 from seaweedq.broker.imports.runner import ImportRunner, Stopping
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.clock import Clock
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.signal import Signal
-from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import ImportRecord, UploadRecord
-from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, SeaweedqError, TopicBeingDeleted, TopicNotFound, UploadConflict, UploadNotFound
 from seaweedq.failpoints import reach
@@ -51,22 +49,19 @@ class Imports:
 
     def __init__(
         self,
-        catalog: Catalog,
+        view: ClusterView,
         records: ImportRecords,
-        roster: Roster,
-        membership: Membership,
         claims: UploadClaims,
         importing: ImportRunner,
-        clock: Clock,
         settings: Settings,
     ) -> None:
-        self._catalog = catalog
+        self._catalog = view.catalog
         self._records = records
-        self._roster = roster
-        self._membership = membership
+        self._roster = view.roster
+        self._membership = view.membership
         self._claims = claims
         self._importing = importing
-        self._clock = clock
+        self._clock = view.clock
         self._settings = settings
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._tasks: dict[ImportId, asyncio.Task[None]] = {}

@@ -16,10 +16,9 @@ from seaweedq.broker.leader.rebalancer import Rebalancer, hosts_of
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import policy_of, segment_of
 from seaweedq.broker.reshape.planner import Planner
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.clock import Clock
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.roster import Roster
 from seaweedq.errors import SeaweedqError
 
 PLANS = 64  # at most, in each round
@@ -33,23 +32,16 @@ class Autoscaler:
     """The autoscaler. `hot` are the segments whose load comes from one key, which no split would help."""
 
     def __init__(
-        self,
-        catalog: Catalog,
-        roster: Roster,
-        reports: Reports,
-        planner: Planner,
-        rebalancer: Rebalancer,
-        election: Election,
-        clock: Clock,
+        self, view: ClusterView, reports: Reports, planner: Planner, rebalancer: Rebalancer, election: Election
     ) -> None:
         self.hot: set[SegmentId] = set()
-        self._catalog = catalog
-        self._roster = roster
+        self._catalog = view.catalog
+        self._roster = view.roster
         self._reports = reports
         self._planner = planner
         self._rebalancer = rebalancer
         self._election = election
-        self._clock = clock
+        self._clock = view.clock
         self._told: set[SegmentId] = set()
         self._later: dict[
             SegmentId, float

@@ -17,18 +17,15 @@ from functools import partial
 
 import msgspec
 
-from seaweedq.balancer.placement import SegmentId, assign
+from seaweedq.balancer.placement import SegmentId
 from seaweedq.broker.leader.periodic import PeriodicTask
-from seaweedq.broker.leader.rebalancer import Rebalancer, hosts_of
-from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.clock import Clock
+from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import JournalRecord, SegmentRecord
-from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
@@ -59,25 +56,21 @@ class Leader:
 
     def __init__(
         self,
-        catalog: Catalog,
-        roster: Roster,
+        view: ClusterView,
         coordination: Coordination,
         election: Election,
         recovery: JournalRecovery,
         rebalancer: Rebalancer,
-        reports: Reports,
         tasks: Sequence[PeriodicTask],
-        clock: Clock,
     ) -> None:
-        self._catalog = catalog
-        self._roster = roster
+        self._catalog = view.catalog
+        self._roster = view.roster
         self._coordination = coordination
         self._election = election
         self._recovery = recovery
         self._rebalancer = rebalancer
-        self._reports = reports
         self._tasks = tasks
-        self._clock = clock
+        self._clock = view.clock
         self._wake = asyncio.Event()
         self._recovering: dict[str, asyncio.Task[bool]] = {}
         self._places = asyncio.Semaphore(RECOVERIES)
@@ -170,10 +163,7 @@ class Leader:
         return [Compare(broker, 0)]  # from now on the journal's key can only be removed, with its content
 
     async def _give(self, unassigned: Sequence[_Unassigned], released: list[Compare]) -> None:
-        owned = self._rebalancer.owned()
-        targets = await asyncio.to_thread(
-            assign, [one.segment for one in unassigned], owned, self._reports.costs, hosts_of(self._roster)
-        )
+        targets = await self._rebalancer.assign([one.segment for one in unassigned])
         given = [one for one in unassigned if one.segment in targets]
         for start in range(0, len(given), PAGE):
             page = given[start : start + PAGE]

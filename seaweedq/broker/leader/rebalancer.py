@@ -6,8 +6,9 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
-from seaweedq.balancer.placement import Host, Move, SegmentId, moves
+from seaweedq.balancer.placement import Host, Move, SegmentId, assign, moves
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GiveCall
@@ -41,6 +42,11 @@ class Rebalancer:
     def owned(self) -> dict[SegmentId, str]:
         """Returns the segments of living brokers, with their owners."""
         return {segment: owner for owner in self._roster.brokers for segment in self._catalog.owned_by(owner)}
+
+    async def assign(self, segments: Sequence[SegmentId]) -> dict[SegmentId, str]:
+        """Returns an owner for each of these segments that can have one, by the last reports."""
+        owned, costs = self.owned(), self._reports.costs
+        return await asyncio.to_thread(assign, segments, owned, costs, hosts_of(self._roster))
 
     async def rebalance(self) -> None:
         """Decides on moves, and has them made. A broker that does not report gives nothing and gets nothing."""

@@ -18,14 +18,12 @@ from seaweedq.broker.read.read_server import MAX_WAIT_S, SegmentRows
 from seaweedq.broker.read.segment_reader import LocalSegment, Readable
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import EndsCall, SegmentCall
-from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_records import Records, starts_at
-from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.roster import Roster
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable
 from seaweedq.segments.layout import Layout
 
@@ -93,23 +91,14 @@ class RemoteSegment:
 class ReadableSegments:
     """The segments of all topics that this broker can read."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        ownership: Ownership,
-        roster: Roster,
-        membership: Membership,
-        reader: Reader,
-        peers: Peers,
-        clock: Clock,
-    ) -> None:
-        self._catalog = catalog
+    def __init__(self, view: ClusterView, ownership: Ownership, reader: Reader, peers: Peers) -> None:
+        self._catalog = view.catalog
         self._ownership = ownership
-        self._roster = roster
-        self._membership = membership
+        self._roster = view.roster
+        self._membership = view.membership
         self._reader = reader
         self._peers = peers
-        self._clock = clock
+        self._clock = view.clock
         self._topics: dict[Topic, _RemoteTopic] = {}
 
     def records(self, topic: Topic) -> Records:

@@ -10,24 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import chain
 from typing import TypeVar
 
-import msgspec
-
-from seaweedq.broker.load.meters import Loads
-from seaweedq.broker.load.segment_rates import Observed, observed
-from seaweedq.broker.log.flusher import Flusher
-from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.log.reader import Reader
+from seaweedq.broker.read.local_positions import LocalPositions, Position
 from seaweedq.broker.rpc.client import Peers, ask_while
 from seaweedq.broker.rpc.messages import TopicCall
-from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import SegmentRecord
-from seaweedq.coordination.roster import Roster
-from seaweedq.errors import NotOwner, NotReady, Unavailable
+from seaweedq.errors import NotOwner, Unavailable
 
 PAUSE_S = 0.1
 CALL_MARGIN_S = 1.0
@@ -35,42 +27,24 @@ SEALED = 16  # sealed segments whose sizes are read concurrently
 T = TypeVar("T")
 
 
-class Position(msgspec.Struct, array_like=True):
-    """The offsets of a segment, and the bytes of its files and tail where they were asked for. The position of an open
-    segment comes with the load that its owner has observed."""
-
-    segment: int
-    flushed: int
-    end: int
-    size_bytes: int = 0
-    observed: Observed | None = None
-
-
 class TopicPositions:
     """Asks the owners of a topic's segments, this broker among them."""
 
     def __init__(
         self,
-        catalog: Catalog,
+        view: ClusterView,
         ownership: Ownership,
-        roster: Roster,
-        membership: Membership,
         peers: Peers,
-        reader: Reader,
-        flusher: Flusher,
-        loads: Loads,
-        clock: Clock,
+        local: LocalPositions,
         timeout_s: float,
     ) -> None:
-        self._catalog = catalog
+        self._catalog = view.catalog
         self._ownership = ownership
-        self._roster = roster
-        self._membership = membership
+        self._roster = view.roster
+        self._membership = view.membership
         self._peers = peers
-        self._reader = reader
-        self._flusher = flusher
-        self._loads = loads
-        self._clock = clock
+        self._local = local
+        self._clock = view.clock
         self._timeout_s = timeout_s
 
     async def positions(self, topic: Topic, sizes: bool = False, flush: bool = False) -> dict[int, Position]:
@@ -103,20 +77,6 @@ class TopicPositions:
         records = self._catalog.segments(topic)
         standing = {n: _sealed(n, record) if record.state == "sealed" else found[n] for n, record in records.items()}
         return await self._with_sizes(topic, standing) if sizes else standing
-
-    async def own(self, topic: Topic, sizes: bool = False, flush: bool = False) -> list[Position]:
-        """Returns the positions of this broker's own segments. A locked segment is left out: it is about to change its
-        owner, or to be replaced."""
-        segments = [segment for segment in await self._ownership.mine(topic) if not segment.closed]
-        if flush:
-            await asyncio.gather(*(self._flusher.flush(segment, self._timeout_s) for segment in segments))
-        loads = observed(topic, self._catalog.records(topic), self._loads.of(topic), self._clock.now_us())
-        found = {segment: await self._position(segment, sizes) for segment in segments}
-        for segment, position in found.items():
-            position.observed = loads.get(segment.id, Observed())
-        if not self._membership.valid():
-            raise NotReady("this broker's lease has expired")
-        return [position for segment, position in found.items() if not segment.closed]
 
     async def close(self, topic: Topic, here: Callable[[], Awaitable[None]]) -> None:
         """Makes all living owners close a topic that is being deleted; `here` closes it on this broker."""
@@ -182,13 +142,13 @@ class TopicPositions:
             if self._catalog.segment(topic, position.segment).record.state == "open" or not position.end:
                 return position
             segment = await self._ownership.opened(topic, position.segment)
-            return await self._position(segment, sizes=True)
+            return await self._local.position(segment, sizes=True)
 
         return {position.segment: position for position in await gather_bounded(SEALED, sized, standing.values())}
 
     async def _ask(self, owner: str | None, topic: Topic, call: TopicCall, left_s: float) -> list[Position]:
         if owner == self._membership.broker:
-            return await self.own(topic, call.sizes, call.flush)
+            return await self._local.of(topic, call.sizes, call.flush)
         url = self._roster.url(owner)
         if url is None:
             raise NotOwner(f"broker {owner}, which owns segments of {topic.name!r}, no longer lives", owner=owner)
@@ -200,10 +160,6 @@ class TopicPositions:
         """Returns the answer of an owner, which is asked for as long as it lives: one that hangs does not answer."""
         asking = self._peers.call(url, path, call, answer, timeout_s)
         return await ask_while(lambda: self._roster.check_alive(owner), asking)
-
-    async def _position(self, segment: OpenSegment, sizes: bool) -> Position:
-        size = await self._reader.size_since(segment, 0) if sizes else 0
-        return Position(segment.id, segment.tail.start, segment.end, size)
 
 
 def _sealed(number: int, record: SegmentRecord) -> Position:

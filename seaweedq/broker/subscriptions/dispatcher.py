@@ -29,8 +29,8 @@ from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.delivery import AckResult
 from seaweedq.broker.subscriptions.subscription import Acks, SegmentCursor, Subscription
-from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.clock import Clock
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable
 from seaweedq.failpoints import reach
@@ -66,20 +66,19 @@ class Dispatcher:
 
     def __init__(
         self,
-        catalog: Catalog,
+        view: ClusterView,
         assignment: Assignment,
         cursors: CursorStore,
         readables: ReadableSegments,
         commit: GroupCommit,
-        clock: Clock,
         timeout_s: float,
     ) -> None:
-        self._catalog = catalog
+        self._catalog = view.catalog
         self._assignment = assignment
         self._cursors = cursors
         self._readables = readables
         self._commit = commit
-        self._clock = clock
+        self._clock = view.clock
         self._timeout_s = timeout_s
         self._closing = False  # pulls do not wait any more
         self._subscriptions: dict[tuple[Topic, str], Subscription] = {}

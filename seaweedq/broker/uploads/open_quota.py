@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.uploads.record_store import UploadRecords
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Coordination
-from seaweedq.coordination.transactions import entries
 from seaweedq.errors import TooManyUploads
 
 RECOUNT_S = 30.0
@@ -42,8 +41,8 @@ class _Count:
 class OpenQuota:
     """The approximate numbers of open uploads by topic."""
 
-    def __init__(self, coordination: Coordination, clock: Clock, limit: int) -> None:
-        self._coordination = coordination
+    def __init__(self, records: UploadRecords, clock: Clock, limit: int) -> None:
+        self._records = records
         self._clock = clock
         self._limit = limit
         self._counts: WeakKeyDictionary[Topic, _Count] = WeakKeyDictionary()
@@ -79,7 +78,4 @@ class OpenQuota:
             count.found, count.at_s = await self._open(topic), now_s
 
     async def _open(self, topic: Topic) -> int:
-        prefix = keys.UPLOADS.prefix(topic.name, topic.record.incarnation)
-        return sum(
-            [keys.UPLOADS.decode(entry.value).state == "open" async for entry in entries(self._coordination, prefix)]
-        )
+        return sum([keys.UPLOADS.decode(entry.value).state == "open" async for entry in self._records.of(topic)])

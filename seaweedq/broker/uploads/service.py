@@ -14,7 +14,7 @@ from functools import partial
 
 import msgspec
 
-from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import rules as plan
 from seaweedq.broker.uploads.broker_urls import BrokerUrls
 from seaweedq.broker.uploads.digest_check import DigestCheck, check_digest
@@ -22,7 +22,6 @@ from seaweedq.broker.uploads.open_quota import OpenQuota
 from seaweedq.broker.uploads.record_store import UploadRecords, not_found
 from seaweedq.broker.uploads.removal import clear, cleared, remove_topic
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.records import TopicConfig, UploadRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
@@ -44,22 +43,21 @@ class Uploads:
 
     def __init__(
         self,
-        catalog: Catalog,
-        coordination: Coordination,
+        records: UploadRecords,
+        own_urls: BrokerUrls,
         store: PayloadStore,
         clock: Clock,
         ids: Ids,
         settings: Settings,
-        url: str,
     ) -> None:
-        self._records = UploadRecords(catalog, coordination)
+        self._records = records
         self._store = store
         self._clock = clock
         self._ids = ids
         self._settings = settings
         self._check = DigestCheck(store)
-        self._open = OpenQuota(coordination, clock, settings.max_open_uploads)
-        self.own_urls = BrokerUrls(coordination, clock, ids, url)
+        self._open = OpenQuota(records, clock, settings.max_open_uploads)
+        self.own_urls = own_urls
         self.close = self._check.close
 
     async def create(

@@ -96,7 +96,7 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
         one, two = together.brokers
         topic = await make(one, 2)
         await publish(clients[0], 0)
-        gate, own = Gate(), two.serving.reading.positions.own
+        gate, own = Gate(), two.serving.reading.local_positions.of
         owned = next(n for n in opened(one) if records(one)[n].owner == one.id)
 
         async def late(*arguments: Any) -> Any:
@@ -105,7 +105,7 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
                 raise NotOwner("not yet")
             return await own(*arguments)
 
-        monkeypatch.setattr(two.serving.reading.positions, "own", late)
+        monkeypatch.setattr(two.serving.reading.local_positions, "of", late)
         asking = asyncio.create_task(one.serving.reading.positions.positions(topic))
         await gate.reached.wait()
         await publish(clients[0], 1)

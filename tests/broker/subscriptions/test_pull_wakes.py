@@ -19,7 +19,8 @@ class Looking(Dispatcher):
 
     def __init__(self) -> None:
         none: Any = None
-        super().__init__(none, none, none, none, none, SystemClock(), 1)
+        view: Any = SimpleNamespace(catalog=none, clock=SystemClock())
+        super().__init__(view, none, none, none, none, 1)
         self._readables: Any = SimpleNamespace(refresh=self._refresh)
         self.looks = 0
 

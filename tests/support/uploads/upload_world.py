@@ -11,6 +11,8 @@ from typing import Any
 
 from seaweedq.broker.leader.upload_sweep import UploadSweep
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.uploads.broker_urls import BrokerUrls
+from seaweedq.broker.uploads.record_store import UploadRecords
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
@@ -164,11 +166,13 @@ class World:
         await self.coordination.commit([], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(record))])
         self.catalog = Catalog(self.coordination, lambda topic: None)
         await self.catalog.load()
-        self.uploads = [
-            Uploads(self.catalog, self.coordination, self.store, self.clock, self.clock, self.settings, "http://x")
-            for _ in range(2)
-        ]
+        self.uploads = [self._new_uploads() for _ in range(2)]
         self.sweep = self.new_sweep()
+
+    def _new_uploads(self) -> Uploads:
+        urls = BrokerUrls(self.coordination, self.clock, self.clock, "http://x")
+        records = UploadRecords(self.catalog, self.coordination)
+        return Uploads(records, urls, self.store, self.clock, self.clock, self.settings)
 
     def new_sweep(self) -> UploadSweep:
         """That of a leader who has just begun."""
