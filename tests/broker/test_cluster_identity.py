@@ -99,12 +99,12 @@ async def test_a_broker_that_answers_nobody_is_given_nothing_for_balance(tmp_pat
         await reports.ask()
         await Rebalancer(
             leads.core.catalog, leads.core.roster, reports, leads.environment.peers, leads.environment.clock
-        ).even()
+        ).rebalance()
         assert not leads.core.catalog.owned_by(mute.id)
         together.apps[mute.environment.url] = Application(mute)
         await reports.ask()
         await Rebalancer(
             leads.core.catalog, leads.core.roster, reports, leads.environment.peers, leads.environment.clock
-        ).even()
+        ).rebalance()
         await until(lambda: len(leads.core.catalog.owned_by(mute.id)) >= 3)
         await mute.stop()
