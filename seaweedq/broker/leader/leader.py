@@ -131,7 +131,7 @@ class Leader:
 
     async def _recover_one(self, broker: str, journal: Versioned[JournalRecord]) -> bool:
         async with self._places:
-            return await self._recovery.recover(broker, journal.record, journal.revision)
+            return await self._recovery.recover(broker, journal)
 
     def _recovered(self, broker: str, task: asyncio.Task[bool]) -> None:
         del self._recovering[broker]

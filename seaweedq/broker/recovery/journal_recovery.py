@@ -22,6 +22,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
 
@@ -53,7 +54,7 @@ class JournalRecovery:
 
         What a killed broker owned is then recovered at its restart, without waiting for the end of its lease.
         """
-        for broker, _, _ in await self._own():
+        for broker, _ in await self._own():
             there = await self._coordination.get(keys.BROKERS.key(broker))
             if there:
                 reach("takeover.revoke")
@@ -61,23 +62,23 @@ class JournalRecovery:
 
     async def recover_own(self) -> None:
         """Recovers the journals of this process's folder that no other broker can reach while it lives."""
-        for broker, record, revision in await self._own():
-            if self._journals.is_exclusive(record):
-                await self.recover(broker, record, revision)
+        for broker, journal in await self._own():
+            if self._journals.is_exclusive(journal.record):
+                await self.recover(broker, journal)
 
-    async def recover(self, broker: str, record: JournalRecord, revision: int) -> bool:
-        """Recovers the journal of a broker whose lease has ended; `revision` is that of its key.
+    async def recover(self, broker: str, journal: Versioned[JournalRecord]) -> bool:
+        """Recovers the journal of a broker whose lease has ended.
 
         Returns False where it cannot be reached from here. Raises Unavailable, Damaged.
         """
-        dead = self._journals.open_dead(broker, record)
+        dead = self._journals.open_dead(broker, journal.record)
         try:
             await dead.fence()
             self._note_reached(broker)
-            if not record.recovered:
+            if not journal.record.recovered:
                 await self._replay_all(broker, dead)
                 reach("takeover.recovered")
-                await self._mark(broker, record, revision)
+                await self._mark(broker, journal)
             reach("takeover.remove")
             await dead.remove()
             reach("takeover.removed")
@@ -95,10 +96,10 @@ class JournalRecovery:
             self._unreached.remove(broker)
             logger.info("the journal of %s was recovered by another broker", broker)
 
-    async def _own(self) -> list[tuple[str, JournalRecord, int]]:
+    async def _own(self) -> list[tuple[str, Versioned[JournalRecord]]]:
         entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
-        found = [(keys.JOURNALS.parse(e.key)[0], keys.JOURNALS.decode(e.value), e.revision) for e in entries]
-        return [one for one in found if one[1].place == self._place and one[0] != self._membership.broker]
+        found = [(keys.JOURNALS.parse(entry.key)[0], keys.JOURNALS.read(entry)) for entry in entries]
+        return [one for one in found if one[1].record.place == self._place and one[0] != self._membership.broker]
 
     async def _replay_all(self, broker: str, dead: DeadJournal) -> None:
         await self._catalog.load()  # the watch may be behind, and a segment that is not known is not recovered
@@ -113,10 +114,12 @@ class JournalRecovery:
                 done.acks,
             )
 
-    async def _mark(self, broker: str, record: JournalRecord, revision: int) -> None:
+    async def _mark(self, broker: str, journal: Versioned[JournalRecord]) -> None:
         key = keys.JOURNALS.key(broker)
-        put = Put(key, keys.JOURNALS.encode(msgspec.structs.replace(record, recovered=True)))
-        await self._coordination.commit([Compare(key, revision)], [put])  # if it fails, another broker marked it first
+        put = Put(key, keys.JOURNALS.encode(msgspec.structs.replace(journal.record, recovered=True)))
+        await self._coordination.commit(
+            [Compare(key, journal.revision)], [put]
+        )  # if it fails, another broker marked it first
 
     def _note_reached(self, broker: str) -> None:
         if broker in self._unreached:

@@ -51,11 +51,11 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
         await until(lambda: said("can not be reached"))
         journal = leader.core.roster.journals[broker]
         for _ in range(3):
-            assert not await leader.joined.recovery.recover(broker, journal.record, journal.revision)
+            assert not await leader.joined.recovery.recover(broker, journal)
         assert said("can not be reached") == 1
         if end == "reached again":
             lock.release()
-            assert await leader.joined.recovery.recover(broker, journal.record, journal.revision)
+            assert await leader.joined.recovery.recover(broker, journal)
         else:
             key = keys.JOURNALS.key(broker)
             done = keys.JOURNALS.encode(replace(journal.record, recovered=True))

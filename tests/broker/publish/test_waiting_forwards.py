@@ -10,6 +10,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.publish.forwarder import IDENTITIES
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import JournalRecord, TopicConfig
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.segments.rows import rows_of_singles
@@ -80,7 +81,7 @@ async def test_a_folder_of_another_broker_is_not_even_locked(tmp_path: Path, mon
         locked: list[Path] = []
         monkeypatch.setattr(FolderLock, "acquire", lambda self, wait_s=0: locked.append(self.folder))
         record = JournalRecord("file", "the one that is meant", str(other))
-        assert await broker.joined.recovery.recover("gone.1", record, 1) is False
+        assert await broker.joined.recovery.recover("gone.1", Versioned(record, 1)) is False
         assert locked == []
 
 
