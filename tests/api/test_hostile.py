@@ -217,8 +217,8 @@ def test_bad_sequences(topic: str, broker: BrokerProcess, http: httpx.Client, se
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        (["Producer-Sequence: 0"], "go together"),
-        (["Producer-Id: p"], "go together"),
+        (["Producer-Sequence: 0"], "must be sent together"),
+        (["Producer-Id: p"], "must be sent together"),
         (["Producer-Id: p", "Producer-Sequence: 0", "Producer-Sequence: 0"], "0, 0"),
         (["Producer-Id: p", "Producer-Id: q", "Producer-Sequence: 0"], "p, q"),
         (["Producer-Id:", "Producer-Sequence: 0"], "producer"),

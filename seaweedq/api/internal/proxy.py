@@ -32,7 +32,7 @@ class Proxy:
         content is the caller's to set. Raises NotOwner where that broker cannot answer, Unavailable where it does not.
         """
         if target.url is None:
-            raise NotOwner("the broker that could answer is gone")
+            raise NotOwner("the broker that could answer has gone")
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"] if k in _KEPT}
         url = target.url + _path(scope, target.wait_s)
         found = await target.ask(self._peers.relay(scope["method"], url, headers, content, target.answer_s))

@@ -47,4 +47,4 @@ class InternalServer:
             return Answer(422, _encode(ErrorMessage.of(UnreadableBody(str(error)))))
         except SeaweedqError as error:
             return Answer(409, _encode(ErrorMessage.of(error)))
-        raise RouteNotFound(f"there is no call {scope['path'][:200]}")
+        raise RouteNotFound(f"there is no internal call {scope['path'][:200]}")

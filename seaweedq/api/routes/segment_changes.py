@@ -192,15 +192,17 @@ def _points(number: int, whole: KeyRange, wanted: SplitRequest) -> list[int]:
 
 
 def _broker_meant(roster: Roster, to: str) -> str | None:
-    """The living broker of that id, or else of that given name. Raises InvalidRequest where it can take nothing, or
-    several have the name."""
+    """Returns the living broker with that id, or else with that given name. Raises InvalidRequest where it receives no
+    segments, or several brokers have the name."""
     named = [to] if to in roster.brokers else [id for id, known in roster.brokers.items() if known.record.name == to]
     if len(named) > 1:
         brokers = sorted(named)[:NAMED]
         detail = f"{len(named)} brokers have the name {to!r}: {', '.join(brokers)}"
         raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
     if named and not roster.brokers[named[0]].record.takes_more:
-        raise InvalidRequest(f"broker {named[0]} is starting or draining, and takes nothing", field="to", value=to)
+        raise InvalidRequest(
+            f"broker {named[0]} is starting or draining, and receives no segments", field="to", value=to
+        )
     return named[0] if named else None
 
 
