@@ -34,7 +34,7 @@ async def test_a_chore_that_hangs_keeps_no_segment_homeless(tmp_path: Path, chor
     async with in_loop(tmp_path) as together:
         held = leader(together).serving.leading.leader
         assert held
-        (found,) = [one for one in held._chores if one._name == chore]
+        (found,) = [one for one in held._tasks if one._name == chore]
         hangs = Gate()
         found._work = hangs
         found._due_s = 0
@@ -47,7 +47,7 @@ async def test_a_chore_that_fails_in_any_way_is_done_again(tmp_path: Path) -> No
     async with in_loop(tmp_path) as together:
         held = leader(together).serving.leading.leader
         assert held
-        chore = held._chores[0]
+        chore = held._tasks[0]
         errors = [Unavailable("first"), KeyError("second")]
         done = asyncio.Event()
 
