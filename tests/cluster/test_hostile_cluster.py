@@ -34,6 +34,12 @@ Post = Callable[..., tuple[int, bytes]]
 
 
 @pytest.fixture
+def together(together_unharmed: Together) -> Together:
+    """Brokers that all tests here share."""
+    return together_unharmed
+
+
+@pytest.fixture
 def post(together: Together) -> Post:
     """POSTs to the first broker's /internal, with the cluster's secret unless another is given."""
     known = (together.process.data_dir / "cluster-secret").read_text()
@@ -170,12 +176,13 @@ def test_nothing_of_a_parcel_is_taken_that_is_not_whole(together: Together, post
 @pytest.mark.usefixtures("survives")
 def test_flipped_bytes_of_arrow_break_no_broker(together: Together, post: Post) -> None:
     number, segment = incarnation(together), own(together)
+    begins = low_of(together, segment)
     good, drawn = rows(3).to_pybytes(), random.Random(20130101)
     for low in range(0, 1200, 3):
         spoilt = bytearray(good)
         for _ in range(drawn.choice((1, 2, 8))):
             spoilt[drawn.randrange(len(spoilt))] = drawn.choice((0, 1, 0x7F, 0x80, 0xFF))
-        header = ForwardHeader("t", number, segment, low_of(together, segment), 3, "~p", low, low + 2, len(spoilt))
+        header = ForwardHeader("t", number, segment, begins, 3, "~p", low, low + 2, len(spoilt))
         assert post("publish", forward(header, bytes(spoilt)))[0] in range(200, 500)
     together.publish(1, 20)
     fetched = together.ask("GET", 2, f"{TOPIC}/segments/{segment}/messages?limit=10000", headers={"accept": ARROW})

@@ -11,32 +11,33 @@ from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.history import Event, History
 from tests.support.history.load import Load, Publisher, create, until
+from tests.support.tiers import later
 
 SERVING = [  # the first entry that is appended is the topic's empty one
-    "commit.append:5",
+    later("commit.append:5"),
     "commit.durable:5",
-    "entry.encode:2",
+    later("entry.encode:2"),
     "entry.append:2",
-    "entry.append:4",
+    later("entry.append:4"),
     "entry.appended:2",
-    "entry.appended:4",
+    later("entry.appended:4"),
     "flush.release:1",
-    "flush.release:3",
+    later("flush.release:3"),
     "journal.release:3",
-    "checkpoint.write:1",
+    later("checkpoint.write:1"),
     "checkpoint.written:1",
-    "checkpoint.written:2",
+    later("checkpoint.written:2"),
 ]
 RECOVERING = [  # the place, and how many recoveries are killed there, one after the other
     ("recover.append", 1),
-    ("recover.append:2", 1),
-    ("entry.append", 1),
+    later("recover.append:2", 1),
+    later("entry.append", 1),
     ("entry.appended", 1),
     ("takeover.recovered", 2),
     ("recover.acks", 2),
-    ("recover.acks:2", 1),
-    ("leader.give", 2),
-    ("takeover.remove", 1),
+    later("recover.acks:2", 1),
+    later("leader.give", 2),
+    later("takeover.remove", 1),
     ("takeover.removed", 1),
 ]
 NO_CHECKPOINT = ("--checkpoint-s", "600")

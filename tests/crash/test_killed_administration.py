@@ -8,17 +8,24 @@ import pytest
 from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.load import SUBSCRIPTION, TOPIC, Publisher, Subscriber, until
+from tests.support.tiers import later
 
 SEGMENTS = 70  # their records take two transactions
 NOT_MADE = [
-    "create.allocated",
-    "entry.append",
+    later("create.allocated"),
+    later("entry.append"),
     "entry.appended",
-    "create.segments:1",
+    later("create.segments:1"),
     "create.segments:2",
-    "create.record",
+    later("create.record"),
 ]
-DELETION = ["delete.files", "delete.file:1", "delete.file:3", "delete.records:1", "delete.records:3", "delete.record"]
+DELETION = [
+    later("delete.files"),
+    "delete.file:1",
+    *map(later, ("delete.file:3", "delete.records:1")),
+    "delete.records:3",
+    later("delete.record"),
+]
 
 
 @pytest.fixture

@@ -55,6 +55,10 @@ class Together:
         self.process = process
         self.urls = [f"http://127.0.0.1:{process.port + number}" for number in range(BROKERS)]
         self.http = httpx.Client(timeout=40, trust_env=False)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets what was published, delivered and acked."""
         self.sent = 0
         self.delivered: Counter[int] = Counter()
         self.acked: set[int] = set()
@@ -84,6 +88,10 @@ class Together:
     def make(self, segments: int = 2 * BROKERS) -> None:
         """The topic."""
         assert self.ask("PUT", 0, TOPIC, json={"initial_segments": segments}).status_code == 201
+
+    def first_segment(self) -> int:
+        """The lowest id of the topic's segments."""
+        return min(segment["id"] for segment in self.get(0, f"{TOPIC}/segments")["segments"])
 
     def subscribe(self, broker: int, **more: Any) -> None:
         """The subscription, from the start on."""
