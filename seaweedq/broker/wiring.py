@@ -77,7 +77,7 @@ from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.record_store import UploadRecords
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.journal.interface import Journals
 
@@ -124,16 +124,9 @@ def build_joined(environment: Environment, core: Core, cluster: str, lost: Calla
 
 def _membership(environment: Environment, lost: Callable[[], None]) -> Membership:
     settings = environment.settings
+    identity = BrokerIdentity.of(environment.ids, settings.name, environment.url, settings.zone)
     return Membership(
-        environment.coordination,
-        environment.clock,
-        environment.ids,
-        settings.name,
-        environment.url,
-        settings.lease_s,
-        lost,
-        settings.zone,
-        renew_in_thread=True,
+        environment.coordination, environment.clock, identity, settings.lease_s, lost, renew_in_thread=True
     )
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -28,10 +29,25 @@ def _nobody_asks() -> None:
     pass
 
 
+@dataclass(frozen=True)
+class BrokerIdentity:
+    """The id of one life of a broker, `{name}.{boot id}`, and what others need to know of it."""
+
+    id: str
+    name: str
+    url: str
+    zone: str
+
+    @staticmethod
+    def of(ids: Ids, name: str, url: str, zone: str = "") -> "BrokerIdentity":
+        """Returns an identity with a new id."""
+        return BrokerIdentity(f"{name}.{ids.nonce()[:16]}", name, url, zone)
+
+
 class Membership:
     """One life of a broker, from `start` to `stop` or to the end of its lease; the next life is a new object.
 
-    `broker` is the id, `{name}.{boot id}`; `lease` is 0 before the start. `on_lost` is called once, when it is certain
+    `broker` is the broker's id; `lease` is 0 before the start. `on_lost` is called once, when it is certain
     that the lease has ended without `stop`.
     """
 
@@ -39,20 +55,19 @@ class Membership:
         self,
         coordination: Coordination,
         clock: Clock,
-        ids: Ids,
-        name: str,
-        url: str,
+        identity: BrokerIdentity,
         lease_s: float,
         on_lost: Callable[[], None] = _nobody_asks,
-        zone: str = "",
         *,
         renew_in_thread: bool = False,
     ) -> None:
-        self.broker = f"{name}.{ids.nonce()[:16]}"
+        self.broker = identity.id
         self.lease = 0
         self._coordination = coordination
         self._clock = clock
-        self._record = BrokerRecord(url=url, name=name, started_us=clock.now_us(), zone=zone, starting=True)
+        self._record = BrokerRecord(
+            url=identity.url, name=identity.name, started_us=clock.now_us(), zone=identity.zone, starting=True
+        )
         self._lease_s = lease_s
         self._on_lost = on_lost
         self._revision = 0

@@ -10,7 +10,7 @@ from seaweedq.clock import Ids
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination, Delete, Put, WatchLost
 from seaweedq.coordination.keys import LEADER
-from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.errors import CoordinationUnavailable, Fenced
 
 LEASE_S = 3600
@@ -19,7 +19,7 @@ LEASE_S = 3600
 class Candidate:
     def __init__(self, coordination: Coordination, clock: Any, ids: Ids, name: str) -> None:
         self.coordination = coordination
-        self.member = Membership(coordination, clock, ids, name, "", LEASE_S)
+        self.member = Membership(coordination, clock, BrokerIdentity.of(ids, name, ""), LEASE_S)
         self.election = Election(coordination, self.member, retry_s=0.01)
 
     async def start(self) -> "Candidate":

@@ -8,7 +8,7 @@ import pytest
 from seaweedq.clock import Ids
 from seaweedq.coordination.interface import Coordination, Put
 from seaweedq.coordination.keys import BROKERS
-from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.errors import CoordinationUnavailable
 
 LEASE_S = 3600  # the task sleeps for ever: tests renew by hand
@@ -36,7 +36,13 @@ def lost() -> list[str]:
 
 @pytest.fixture
 async def member(coordination: Coordination, clock: Any, ids: Ids, lost: list[str]) -> Any:
-    member = Membership(coordination, clock, ids, "broker", "http://here", LEASE_S, on_lost=lambda: lost.append("lost"))
+    member = Membership(
+        coordination,
+        clock,
+        BrokerIdentity.of(ids, "broker", "http://here"),
+        LEASE_S,
+        on_lost=lambda: lost.append("lost"),
+    )
     await member.start()
     yield member
     await member.stop()
@@ -58,7 +64,7 @@ async def test_a_member_is_seen_by_others_until_it_stops(backend: Any, member: M
 
 
 async def test_each_life_has_an_id_of_its_own(coordination: Coordination, clock: Any, ids: Ids) -> None:
-    lives = [Membership(coordination, clock, ids, "broker", "", LEASE_S) for _ in range(2)]
+    lives = [Membership(coordination, clock, BrokerIdentity.of(ids, "broker", ""), LEASE_S) for _ in range(2)]
     assert lives[0].broker != lives[1].broker
 
 
@@ -136,7 +142,9 @@ async def test_the_task_renews_and_reports_a_lost_lease_once(
     leases.before = count
     monkeypatch.setattr(coordination, "leases", leases)
     lost = asyncio.Queue[str]()
-    member = Membership(coordination, clock, ids, "b", "", 0.03, on_lost=lambda: lost.put_nowait("lost"))
+    member = Membership(
+        coordination, clock, BrokerIdentity.of(ids, "b", ""), 0.03, on_lost=lambda: lost.put_nowait("lost")
+    )
     await member.start()
     async with asyncio.timeout(10):
         for _ in range(3):
@@ -162,7 +170,7 @@ async def test_a_start_whose_lease_ends_meanwhile_says_so(
         return lease
 
     monkeypatch.setattr(leases, "grant", grant, raising=False)
-    member = Membership(coordination, backend.clock, ids, "b", "", LEASE_S)
+    member = Membership(coordination, backend.clock, BrokerIdentity.of(ids, "b", ""), LEASE_S)
     with pytest.raises(CoordinationUnavailable, match="expired before"):
         await member.start()
     assert not member.valid()

@@ -14,7 +14,7 @@ from seaweedq.coordination import membership
 from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.keys import BROKERS
-from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.tiers import later
@@ -45,7 +45,7 @@ async def join(coordination: Coordination, ids: Ids, lease_s: float) -> AsyncIte
     made: list[Membership] = []
 
     async def join(**more: Any) -> Membership:
-        made.append(Membership(coordination, SystemClock(), ids, "b", "", lease_s, **more))
+        made.append(Membership(coordination, SystemClock(), BrokerIdentity.of(ids, "b", ""), lease_s, **more))
         await made[-1].start()
         return made[-1]
 

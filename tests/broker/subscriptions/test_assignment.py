@@ -11,7 +11,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import JournalRecord, SubscriptionRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.roster import Roster
@@ -50,7 +50,9 @@ class World:
     async def join(self, name: str) -> Assignment:
         """A broker that lives, with a journal."""
         clock, ids = SystemClock(), SystemIds()
-        self.members[name] = member = Membership(self.coordination, clock, ids, name, f"http://{name}", 60)
+        self.members[name] = member = Membership(
+            self.coordination, clock, BrokerIdentity.of(ids, name, f"http://{name}"), 60
+        )
         await member.start()
         await self.journal(name, recovered=False)
         await self.roster.load()
