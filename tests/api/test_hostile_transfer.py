@@ -16,6 +16,7 @@ import pytest
 from tests.support.http.asking import ARROW, NDJSON, fetch, problem_of
 from tests.support.http.raw import answer_of, ask, connection, head
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.tiers import later
 
 LIMIT = 1 << 20
 ENV = {"SEAWEEDQ_MAX_REQUEST_BYTES": str(LIMIT), "SEAWEEDQ_REQUEST_TIMEOUT_S": "1"}
@@ -224,7 +225,7 @@ BIG = 8 * MIB
 SENDERS = 200
 
 
-@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("chunked", [False, later(True)])
 def test_more_requests_than_memory_are_sent_away(broker_process: Callable[..., BrokerProcess], chunked: bool) -> None:
     broker = broker_process("--memory-budget-bytes", str(64 * MIB), "--max-message-bytes", str(BIG))
     assert broker.process

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.support.processes.together import BROKERS, LEASE_S, NAME, TOPIC, Together, until
+from tests.support.tiers import later
 
 WITHIN_S = LEASE_S + 8
 
@@ -52,6 +53,7 @@ def test_an_owner_that_does_not_dispatch_is_killed(together: Together) -> None:
     assert together.delivered == dict.fromkeys(range(90), 1)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_pull_says_that_nothing_is_there_only_if_all_owners_were_asked(together: Together) -> None:
     together.subscribe(0)
     dispatcher = together.settled()
@@ -70,7 +72,7 @@ def test_a_pull_says_that_nothing_is_there_only_if_all_owners_were_asked(togethe
     drain(together, [dispatcher], 30)
 
 
-@pytest.mark.parametrize("through", ["dispatcher", "another"])
+@pytest.mark.parametrize("through", ["dispatcher", later("another")])
 def test_a_dispatcher_leaves_under_pulls_without_an_error_or_a_repeat(together: Together, through: str) -> None:
     together.subscribe(0)
     together.publish(0, 30)

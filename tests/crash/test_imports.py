@@ -9,21 +9,22 @@ import httpx
 import pytest
 
 from tests.support.http.uploading_files import check_all_once, numbered, parquet
+from tests.support.tiers import later
 
 ROWS = 47_500  # ten batches
 BATCH = "5000"
 PLACES = [
     "import.claimed",
-    "import.checking",
+    later("import.checking"),
     "import.checked",
-    "import.running",
-    "import.batch:1",
+    later("import.running"),
+    later("import.batch:1"),
     "import.batch:3",
-    "import.batch:4",
+    later("import.batch:4"),
     "import.progress:1",
-    "import.batch:7",
-    "import.progress:2",
-    "import.batch:10",
+    later("import.batch:7"),
+    later("import.progress:2"),
+    later("import.batch:10"),
     "import.done",
     "commit.durable:9",
     "entry.appended:2",

@@ -8,11 +8,12 @@ import pytest
 
 from tests.support.http.referring import digest, naming, publish, read, upload
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.tiers import later
 
 TOPIC = "/v1/topics/t"
 
 
-@pytest.mark.parametrize("place", ["claim.checked", "claim.published", "commit.append", "commit.durable"])
+@pytest.mark.parametrize("place", ["claim.checked", later("claim.published"), later("commit.append"), "commit.durable"])
 @pytest.mark.parametrize("several", [False, True])
 def test_a_producer_repeats(broker_process: Callable[..., BrokerProcess], place: str, several: bool) -> None:
     broker = broker_process()

@@ -13,6 +13,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from tests.support.http.uploading import BYTES, SHA256, begin, problem_of, put, uploaded
+from tests.support.tiers import later
 
 TOPIC = "/v1/topics/t"
 WITHIN_S = 20.0
@@ -64,7 +65,7 @@ def nothing(http):
     return None
 
 
-@pytest.mark.parametrize("place", ["upload.begun", "upload.recorded"])
+@pytest.mark.parametrize("place", ["upload.begun", later("upload.recorded")])
 def test_begun(dying, place):
     broker, _ = dying(place, nothing, lambda http, _: http.post(f"{TOPIC}/uploads", json={"size": 1}))
     with client_of(broker) as http:
@@ -82,7 +83,7 @@ def test_stored(dying):
     assert not temporary(broker)
 
 
-@pytest.mark.parametrize("place", ["claim.checked", "claim.published"])
+@pytest.mark.parametrize("place", [later("claim.checked"), "claim.published"])
 def test_published(dying, place):
     broker, upload = dying(place, lambda http: uploaded(http, TOPIC), publish)
     with client_of(broker) as http:
@@ -93,7 +94,7 @@ def test_published(dying, place):
     assert payloads(broker) == [BYTES]
 
 
-@pytest.mark.parametrize("place", ["upload.removed", "upload.cleared"])
+@pytest.mark.parametrize("place", ["upload.removed", later("upload.cleared")])
 def test_aborted(dying, place):
     """The leader's first sweep goes on with it."""
     broker, upload = dying(
@@ -105,7 +106,7 @@ def test_aborted(dying, place):
         assert http.delete(place_of(upload)).status_code == 204
 
 
-@pytest.mark.parametrize("place", ["delete.uploads", "delete.payloads", "delete.payload"])
+@pytest.mark.parametrize("place", [later("delete.uploads"), later("delete.payloads"), "delete.payload"])
 def test_deleted(dying, place):
     def two(http):
         assert publish(http, uploaded(http, TOPIC)).status_code == 200
@@ -141,7 +142,7 @@ async def age(broker, state) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "state"), [("sweep.removed", "open"), ("sweep.cleared", "open"), ("sweep.again", "removed")]
+    ("place", "state"), [("sweep.removed", "open"), later("sweep.cleared", "open"), later("sweep.again", "removed")]
 )
 async def test_swept(broker_process, place, state):
     """What was published stays, what was not goes, and so do all records, whenever the leader dies."""

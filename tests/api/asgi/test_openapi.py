@@ -212,6 +212,7 @@ def run(
     return seen
 
 
+@pytest.mark.usefixtures("long_run")
 def test_answers_are_as_documented_whatever_is_sent(http: httpx.Client, document: dict[str, Any]) -> None:
     base = str(http.base_url)
     with requests.Session() as session:

