@@ -49,6 +49,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.thread_loop import Aside, StartAside
 from seaweedq.journal.interface import Journals, JournalSetup
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
@@ -59,7 +60,8 @@ class Environment:
     """The backends that a broker's process chose for it, and how it and others reach each other.
 
     `secret` is what brokers of the cluster show each other; an empty one matches nothing. `import_reader` is the
-    command that starts the reader of an import.
+    command that starts the reader of an import. `aside` runs what must go on while the event loop stands still; None
+    runs it on the loop.
     """
 
     settings: Settings
@@ -72,6 +74,7 @@ class Environment:
     url: str
     secret: str = ""
     import_reader: Sequence[str] = ()
+    aside: StartAside | None = Aside
 
 
 @dataclass(frozen=True)

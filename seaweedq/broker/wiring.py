@@ -126,7 +126,7 @@ def _membership(environment: Environment, lost: Callable[[], None]) -> Membershi
     settings = environment.settings
     identity = BrokerIdentity.of(environment.ids, settings.name, environment.url, settings.zone)
     return Membership(
-        environment.coordination, environment.clock, identity, settings.lease_s, lost, renew_in_thread=True
+        environment.coordination, environment.clock, identity, settings.lease_s, lost, aside=environment.aside
     )
 
 

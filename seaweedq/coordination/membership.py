@@ -2,7 +2,7 @@
 
 The lease's age counts from *sending* the last successful renewal, so this broker stops no later than coordination ends
 the lease. Renewal is a task of the broker's own event loop: a loop that is blocked for a whole lease answers no request
-either, so losing the lease is then right. In a cluster that would be costly: `renew_in_thread` renews while the loop is
+either, so losing the lease is then right. In a cluster that would be costly: `aside` renews while the loop is
 blocked, for up to STALL_LEASES leases; a broker that hangs for good still loses its segments.
 """
 
@@ -18,7 +18,7 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.records import BrokerRecord
-from seaweedq.coordination.thread_loop import Aside
+from seaweedq.coordination.thread_loop import AsideWork, StartAside
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Membership:
         lease_s: float,
         on_lost: Callable[[], None] = _nobody_asks,
         *,
-        renew_in_thread: bool = False,
+        aside: StartAside | None = None,
     ) -> None:
         self.broker = identity.id
         self.lease = 0
@@ -73,8 +73,8 @@ class Membership:
         self._revision = 0
         self._valid_until_s = 0.0
         self._renewal: asyncio.Task[None] | None = None
-        self._in_thread = renew_in_thread
-        self._aside: Aside | None = None
+        self._start_aside = aside
+        self._aside: AsideWork | None = None
         self._home: asyncio.AbstractEventLoop | None = None
         self._home_seen_s = 0.0
 
@@ -89,9 +89,9 @@ class Membership:
             raise CoordinationUnavailable(f"the lease of {self.broker} expired before its membership key was written")
         self._revision = revision
         self._valid_until_s = sent_s + self._lease_s
-        if self._in_thread:
+        if self._start_aside is not None:
             self._home, self._home_seen_s = asyncio.get_running_loop(), sent_s
-            self._aside = Aside(self._keep_renewing, "lease-renewal")
+            self._aside = self._start_aside(self._keep_renewing, "lease-renewal")
         else:
             self._renewal = asyncio.create_task(self._keep_renewing(), name="lease-renewal")
 

@@ -4,7 +4,17 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, TypeAlias
+
+
+class AsideWork(Protocol):
+    """Work that was started aside."""
+
+    async def stop(self) -> None:
+        """Cancels the work, and waits until it has ended."""
+
+
+StartAside: TypeAlias = Callable[[Callable[[], Coroutine[Any, Any, None]], str], AsideWork]
 
 
 class Aside:

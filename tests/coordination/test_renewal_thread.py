@@ -16,6 +16,7 @@ from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.thread_loop import Aside
 from tests.support.processes.etcd_service import EtcdServer
 from tests.support.tiers import later
 
@@ -62,7 +63,7 @@ def renewals() -> set[threading.Thread]:
 async def test_a_loop_that_stands_still_keeps_its_lease_only_with_the_thread(
     coordination: Coordination, join: Any, lease_s: float, in_thread: bool
 ) -> None:
-    member = await join(renew_in_thread=in_thread)
+    member = await join(aside=Aside if in_thread else None)
     time.sleep(lease_s * 3)
     assert member.valid() == in_thread
     assert await member.renew() == in_thread
@@ -74,7 +75,7 @@ async def test_a_loop_that_hangs_loses_its_lease_and_learns_it(
 ) -> None:
     monkeypatch.setattr(membership, "STALL_LEASES", 0.5)
     told = asyncio.Queue[int]()
-    member = await join(renew_in_thread=True, on_lost=lambda: told.put_nowait(threading.get_ident()))
+    member = await join(aside=Aside, on_lost=lambda: told.put_nowait(threading.get_ident()))
     time.sleep(lease_s * 2.5)
     assert not member.valid()
     async with asyncio.timeout(5):
@@ -87,7 +88,7 @@ async def test_a_revoked_lease_is_told_in_the_loop_of_the_broker(
     coordination: Coordination, join: Any, lease_s: float
 ) -> None:
     told = asyncio.Queue[int]()
-    member = await join(renew_in_thread=True, on_lost=lambda: told.put_nowait(threading.get_ident()))
+    member = await join(aside=Aside, on_lost=lambda: told.put_nowait(threading.get_ident()))
     await coordination.leases.revoke(member.lease)
     async with asyncio.timeout(lease_s * 3 + 1):
         assert await told.get() == threading.get_ident()
@@ -97,7 +98,7 @@ async def test_a_revoked_lease_is_told_in_the_loop_of_the_broker(
 async def test_stopping_ends_the_thread(coordination: Coordination, join: Any) -> None:
     before = renewals()
     told: list[str] = []
-    member = await join(renew_in_thread=True, on_lost=lambda: told.append("lost"))
+    member = await join(aside=Aside, on_lost=lambda: told.append("lost"))
     assert len(renewals() - before) == 1
     await member.stop()
     assert renewals() == before

@@ -13,10 +13,10 @@ from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
 
 
-def journal_setup(settings: Settings, clock: Clock, ids: Ids) -> JournalSetup:
+def journal_setup(settings: Settings, clock: Clock, ids: Ids, disk: Disk | None = None) -> JournalSetup:
     """Returns the home folder of a broker with these settings, and its journals: it writes the kind that the settings
     name, and recovers all kinds."""
-    disk = Disk()
+    disk = disk or Disk()
     home = HomeFolder(settings.home, disk, ids)
     pace = Pace(settings.journal_window, settings.journal_linger_s, settings.journal_linger_max_s)
 

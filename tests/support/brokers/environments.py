@@ -1,15 +1,15 @@
-"""The environment of a broker in a test's own process: system clocks, and peers that a test may replace."""
+"""The environment of a broker in a test's own process, with peers and a machine that a test may replace."""
 
 from collections.abc import Sequence
 
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.services import Environment
 from seaweedq.cli.server.journals import journal_setup
-from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.interface import Coordination
 from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
 from seaweedq.storage.interface import ObjectStore
+from tests.support.brokers.machine import Machine
 
 
 def environment(
@@ -20,18 +20,21 @@ def environment(
     peers: Peers | None = None,
     secret: str = "",
     import_reader: Sequence[str] = (),
+    machine: Machine | None = None,
 ) -> Environment:
     """An environment on these backends, with the journal that the settings choose."""
-    clock, ids = SystemClock(), SystemIds()
+    machine = machine or Machine()
+    clock, ids = machine.clock, machine.ids
     return Environment(
         settings,
         Counted(store),
         coordination,
-        journal_setup(settings, clock, ids),
+        journal_setup(settings, clock, ids, machine.disk),
         clock,
         ids,
         peers or Peers(secret),
         url,
         secret,
         import_reader,
+        machine.aside,
     )

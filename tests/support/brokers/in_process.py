@@ -8,7 +8,7 @@ from typing import Any
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.clock import SystemClock
+from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
@@ -29,8 +29,8 @@ class Held(MemoryCoordination):
     draw.
     """
 
-    def __init__(self) -> None:
-        super().__init__(SystemClock())
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock or SystemClock())
         self.before: Callable[[Sequence[Put | Delete]], Awaitable[None]] = _at_once
         self.after: Callable[[Sequence[Put | Delete]], Awaitable[None]] = _at_once
 

@@ -16,6 +16,7 @@ from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Held
+from tests.support.brokers.machine import Machine
 
 STEPS = 2_000
 LEASE_S = 60.0  # nobody loses it because the machine is busy; who is to lose it has it revoked
@@ -45,9 +46,12 @@ class DirectPeers(Peers):
 class InLoop:
     """The brokers by number; `coordination` and `store` are what they share."""
 
-    def __init__(self, folder: Path, store: MemoryStore, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, folder: Path, store: MemoryStore, settings: dict[str, Any], machine: Machine | None = None
+    ) -> None:
         self.store = store
-        self.coordination = Held()
+        self.machine = machine or Machine()
+        self.coordination = Held(self.machine.clock)
         self.apps: dict[str, Application] = {}
         self.brokers: list[Broker] = []
         self._folder = folder
@@ -67,7 +71,9 @@ class InLoop:
 
     async def _begin(self, settings: Settings, url: str) -> Broker:
         peers = DirectPeers("secret", self.apps)
-        broker = Broker(environment(settings, self.store, self.coordination, url, peers, "secret"))
+        broker = Broker(
+            environment(settings, self.store, self.coordination, url, peers, "secret", machine=self.machine)
+        )
         broker.lock()
         self.apps[url] = Application(broker)
         self.brokers.append(broker)

@@ -2,10 +2,13 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from seaweedq.concurrency.futures import fail, resolve
+
 T = TypeVar("T")
+BEGAN_US = 1_700_000_000_000_000
 
 
 class _Selector(selectors.DefaultSelector):
@@ -30,10 +33,26 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._hands.now_s
 
     def now_us(self) -> int:
-        return int(self.time() * 1e6)
+        return BEGAN_US + int(self.time() * 1e6)
 
     def monotonic_s(self) -> float:
         return self.time()
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """Runs the function at once, in this thread; its future ends in a later turn, as with a thread."""
+        done = self.create_future()
+        try:
+            self.call_soon(_settle, done, func(*args), None)
+        except Exception as error:
+            self.call_soon(_settle, done, None, error)
+        return done
+
+
+def _settle(done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if error:
+        fail(done, error)
+    else:
+        resolve(done, result)
 
 
 def clock() -> SimulatedLoop:

@@ -5,9 +5,8 @@ those of a process that is gone: nobody knows what became of them.
 """
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,15 +16,16 @@ import httpx
 
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import DataFolderInUse, Unavailable
+from seaweedq.failpoints import using
 from seaweedq.journal import file_backend
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.in_process_cluster import InLoop, until
+from tests.support.brokers.machine import Machine
 
 T = TypeVar("T")
-MODULES = "seaweedq."
 
 
 class Life:
@@ -94,8 +94,10 @@ class _App:
 class Lives(InLoop):
     """A cluster whose brokers can be killed at a place, or made zombies."""
 
-    def __init__(self, folder: Path, store: MemoryStore, settings: dict[str, Any]) -> None:
-        super().__init__(folder, store, settings)
+    def __init__(
+        self, folder: Path, store: MemoryStore, settings: dict[str, Any], machine: Machine | None = None
+    ) -> None:
+        super().__init__(folder, store, settings, machine)
         self.lives: dict[Broker, Life] = {}
         self.died: list[str] = []  # where
         self._planted: dict[tuple[str, str], Callable[[], None]] = {}  # by URL and place
@@ -181,7 +183,7 @@ class Lives(InLoop):
         self._planted.clear()
 
     def reach(self, place: str) -> None:
-        """In place of failpoints.reach."""
+        """The fail points of all lives."""
         life = _life.get()
         if life and (act := self._planted.get((life.url, place))) and not life.over:
             act()
@@ -189,12 +191,12 @@ class Lives(InLoop):
 
 @asynccontextmanager
 async def lives(
-    folder: Path, count: int = 3, store: MemoryStore | None = None, **settings: Any
+    folder: Path, count: int = 3, store: MemoryStore | None = None, machine: Machine | None = None, **settings: Any
 ) -> AsyncIterator[Lives]:
     """`count` brokers that see one another; all are stopped at the end, and nobody dies then."""
     asyncio.get_running_loop().set_task_factory(_task)
-    together = Lives(folder, store or MemoryStore(), settings)
-    with _reached_by(together.reach):
+    together = Lives(folder, store or MemoryStore(), settings, machine)
+    with using(together.reach), _locks_of_lives():
         async with AsyncExitStack() as stack:
             stack.push_async_callback(together.coordination.close)
             stack.push_async_callback(_stop, together)
@@ -227,21 +229,11 @@ def _task(loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = 
     return task
 
 
-class _reached_by:
-    """All places call `reach` meanwhile."""
-
-    def __init__(self, reach: Callable[[str], None]) -> None:
-        self._reach = reach
-        self._before: list[tuple[Any, Any]] = []
-
-    def __enter__(self) -> None:
-        file_backend.FolderLock = _Lock  # type: ignore[misc]
-        for name, module in list(sys.modules.items()):
-            if name.startswith(MODULES) and hasattr(module, "reach") and not name.endswith("failpoints"):
-                self._before.append((module, module.reach))
-                module.reach = self._reach  # type: ignore[attr-defined]
-
-    def __exit__(self, *exception: object) -> None:
+@contextmanager
+def _locks_of_lives() -> Iterator[None]:
+    """Locks that go with a life meanwhile."""
+    file_backend.FolderLock = _Lock  # type: ignore[misc]
+    try:
+        yield
+    finally:
         file_backend.FolderLock = FolderLock  # type: ignore[misc]
-        for module, reach in self._before:
-            module.reach = reach

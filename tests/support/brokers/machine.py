@@ -1,0 +1,45 @@
+"""The machine that brokers of a test run on: the real one, or a simulated one on which waiting costs nothing."""
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
+from seaweedq.coordination.thread_loop import Aside, StartAside
+from seaweedq.journal.disk import Disk
+from tests.support.brokers.simulated_loop import SimulatedLoop
+
+
+class SeededIds:
+    """Ids that follow from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def nonce(self) -> str:
+        return f"{self._random.getrandbits(128):032x}"
+
+
+class UnsyncedDisk(Disk):
+    """A disk of a machine that never loses its power: what was written stays, also when a broker dies."""
+
+    def sync(self, fd: int) -> None:
+        """Does nothing."""
+
+    def sync_folder(self, folder: Path) -> None:
+        """Does nothing."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A clock, ids, a way to run what must go on while the loop stands still (None: on the loop), and a disk."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    ids: Ids = field(default_factory=SystemIds)
+    aside: StartAside | None = Aside
+    disk: Disk = field(default_factory=Disk)
+
+
+def simulated_machine(loop: SimulatedLoop, seed: int) -> Machine:
+    """A machine on the time of this loop, without threads, whose ids follow from a seed."""
+    return Machine(loop, SeededIds(seed), None, UnsyncedDisk())
