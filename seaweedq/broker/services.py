@@ -1,9 +1,9 @@
 """The services of a broker, in groups by the phase of its life from which they exist. broker/wiring builds them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from seaweedq.broker.drain import Drain
+from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.imports.service import Imports
 from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.autoscaler import Autoscaler
@@ -59,8 +59,8 @@ from seaweedq.storage.counting import Counted
 class Environment:
     """The backends that a broker's process chose for it, and how it and others reach each other.
 
-    `secret` is what brokers of the cluster show each other; an empty one matches nothing. `import_reader` is the
-    command that starts the reader of an import. `aside` runs what must go on while the event loop stands still; None
+    `secret` is what brokers of the cluster show each other; an empty one matches nothing. `import_reader`
+    starts the reader of an import. `aside` runs what must go on while the event loop stands still; None
     runs it on the loop.
     """
 
@@ -73,7 +73,7 @@ class Environment:
     peers: Peers
     url: str
     secret: str = ""
-    import_reader: Sequence[str] = ()
+    import_reader: StartReader = no_reader
     aside: StartAside | None = Aside
 
 

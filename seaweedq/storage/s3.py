@@ -17,7 +17,7 @@ from seaweedq.storage.interface import Data
 from seaweedq.storage.names import check_prefix
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
 from seaweedq.storage.s3_payloads import S3Payloads
-from seaweedq.storage.s3_requests import Bucket
+from seaweedq.storage.s3_requests import Bucket, ConnectionLimits
 
 PAGE = 1000  # keys, the most that S3 lists at once
 _URL = re.compile(r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?P<prefix>(/[^/?#]+)*)/?")
@@ -43,15 +43,8 @@ class S3Store(S3Payloads):
         if not match:
             raise InvalidRequest(f"store={url!r} is not a URL like s3://bucket/prefix", field="store")
         self.endpoint = endpoint
-        bucket = partial(
-            Bucket,
-            match["bucket"],
-            endpoint,
-            addressing,
-            connect_timeout_s=connect_timeout_s,
-            read_timeout_s=read_timeout_s,
-            connections=connections,
-        )
+        limits = ConnectionLimits(connect_timeout_s, read_timeout_s, connections)
+        bucket = partial(Bucket, match["bucket"], endpoint, addressing, limits=limits)
         root = f"{match['prefix'][1:]}/" if match["prefix"] else ""
         super().__init__(bucket(on_loop=True), bucket(on_loop=False), root)
 

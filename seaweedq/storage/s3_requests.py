@@ -11,6 +11,7 @@ import base64
 import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -53,6 +54,15 @@ class _Body:
             yield self._data[start : start + CHUNK_BYTES]
 
 
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The timeouts of a connection's making and of a read, in seconds, and the maximum number of connections."""
+
+    connect_timeout_s: float
+    read_timeout_s: float
+    connections: int
+
+
 class Bucket:
     """A bucket at an endpoint (None: the one in boto's variables and files). `on_loop`: requests are awaited on the
     caller's loop; otherwise s3fs' own thread runs the loop, and `sync` waits for it."""
@@ -63,22 +73,20 @@ class Bucket:
         endpoint: str | None,
         addressing: str,
         on_loop: bool,
-        connect_timeout_s: float,
-        read_timeout_s: float,
-        connections: int,
+        limits: ConnectionLimits,
     ) -> None:
         self.name = name
         self._where = f"bucket {name}" + (f" at {endpoint}" if endpoint else "")
-        self._timeout_s = connect_timeout_s + read_timeout_s
+        self._timeout_s = limits.connect_timeout_s + limits.read_timeout_s
         self._files = S3FileSystem(
             asynchronous=on_loop,
             skip_instance_cache=True,
             use_listings_cache=False,
             endpoint_url=endpoint,
             config_kwargs={
-                "connect_timeout": connect_timeout_s,
-                "read_timeout": read_timeout_s,
-                "max_pool_connections": connections,
+                "connect_timeout": limits.connect_timeout_s,
+                "read_timeout": limits.read_timeout_s,
+                "max_pool_connections": limits.connections,
                 "retries": {"total_max_attempts": 1, "mode": "standard"},
                 "signature_version": "s3v4",
                 "request_checksum_calculation": "when_required",  # `create` has its own

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from seaweedq.broker.imports.pipe_protocol import Job
-from seaweedq.broker.imports.reader_process import Reader, ReaderDied
+from seaweedq.broker.imports.reader_process import ReaderDied, ReaderProcess
 from seaweedq.broker.imports.rules import BATCH_BYTES
 from seaweedq.import_worker import child as import_child
 from seaweedq.segments.layout import Format, Layout
@@ -28,7 +28,7 @@ class Given:
         self.data, self.format, self.job = data, format, job
         self.command, self.layout = import_child.COMMAND, LAYOUT
 
-    async def __aenter__(self) -> Reader:
+    async def __aenter__(self) -> ReaderProcess:
         with tempfile.TemporaryFile() as file:
             file.write(self.data)
             file.flush()
@@ -46,7 +46,7 @@ class Given:
                 **self.job,
             }
             job = Job(format=self.format, file=file.fileno(), size=len(self.data), **stated)
-            self.reader = await Reader.start(self.command, job, self.layout)
+            self.reader = await ReaderProcess.start(self.command, job, self.layout)
         return self.reader
 
     async def __aexit__(self, *_) -> None:
@@ -135,7 +135,7 @@ async def test_one_that_is_killed_is_dead():
             await _to_the_end(reader)
 
 
-async def _to_the_end(reader: Reader) -> None:
+async def _to_the_end(reader: ReaderProcess) -> None:
     while True:
         await reader.rows()
 

@@ -36,7 +36,7 @@ EXAMPLES = {"fast": 0.1, "default": 0.5, "long": 1.5}  # of what a property asks
 NAMED = {"pyspark": "spark", "create_subprocess_exec": "process", "create_subprocess_shell": "process"}
 STARTED: dict[Any, str] = {subprocess: "process", BrokerProcess: "process", EtcdServer: "service"}
 STARTED[s3_service.running] = "service"
-STARTED |= dict.fromkeys((child, reader_process.Reader, missing_for_spark), "process")
+STARTED |= dict.fromkeys((child, reader_process.ReaderProcess, missing_for_spark), "process")
 # What a parameter of a fixture over several backends stands for.
 PARAMETERS = {"etcd": "service", "spark": "spark"} | {
     name: "service" for kind in s3_service.SERVERS for name in (f"s3-{kind}", f"{kind}_server")

@@ -77,7 +77,7 @@ class Problem(BaseModel):
     type: str = Field(examples=["/problems/topic-not-found"])
     title: str = Field(examples=["Topic not found"])
     status: int = Field(examples=[404])
-    detail: str = Field(examples=["there is no topic 'flights'"])
+    detail: str = Field(examples=["topic 'flights' does not exist"])
 
 
 def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:

@@ -7,10 +7,11 @@ import asyncio
 import fcntl
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from typing import Protocol, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -40,7 +41,31 @@ class ReaderDied(Exception):
     """The child has ended, has hung, or has sent an invalid message."""
 
 
-class Reader:
+class ImportReader(Protocol):
+    """The reader of one import's file."""
+
+    async def told(self) -> ReaderMessage:
+        """Returns the next message without rows. Raises ReaderDied."""
+
+    async def go(self) -> None:
+        """Asks for the rows."""
+
+    async def rows(self) -> Answer:
+        """Returns the next message, and its rows. Raises ReaderDied."""
+
+    async def close(self) -> None:
+        """Ends the reader, and waits until it is gone."""
+
+
+StartReader: TypeAlias = Callable[[Job, Layout], Awaitable[ImportReader]]
+
+
+async def no_reader(job: Job, layout: Layout) -> ImportReader:
+    """Raises ReaderDied: a broker that was given no way to read files imports none."""
+    raise ReaderDied("this broker has no reader of files")
+
+
+class ReaderProcess:
     """One child. Its messages are read in a thread of their own, so that a slow child takes none of the broker's; the
     next batch is read ahead."""
 
@@ -53,13 +78,13 @@ class Reader:
         self._ahead: Future[Answer] | None = None
 
     @staticmethod
-    async def start(command: Sequence[str], job: Job, layout: Layout) -> "Reader":
+    async def start(command: Sequence[str], job: Job, layout: Layout) -> "ReaderProcess":
         """Starts a child on a job, of whose file it gets a descriptor of its own. A start that is cancelled ends the
         child."""
         job = msgspec.structs.replace(job, file=os.dup(job.file))
         starting = asyncio.create_task(asyncio.to_thread(_started, command, job))
         try:
-            return Reader(await asyncio.shield(starting), layout, job)
+            return ReaderProcess(await asyncio.shield(starting), layout, job)
         except asyncio.CancelledError:
             starting.add_done_callback(partial(_forgo, layout, job))
             raise
@@ -142,7 +167,7 @@ class Reader:
 
 def _forgo(layout: Layout, job: Job, started: "asyncio.Task[subprocess.Popen[bytes]]") -> None:
     if not started.cancelled() and not started.exception():
-        Reader(started.result(), layout, job).end()
+        ReaderProcess(started.result(), layout, job).end()
 
 
 def _one_batch(stream: bytes, limit_bytes: int) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ before: the rows below `rows_done` are there, and a repeat takes only those abov
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow as pa
 from seaweedq.broker.imports import rules as plan
 from seaweedq.broker.imports.local_copy import opened
 from seaweedq.broker.imports.pipe_protocol import Job, ReaderMessage
-from seaweedq.broker.imports.reader_process import MEMORY_BYTES, Reader, ReaderDied
+from seaweedq.broker.imports.reader_process import MEMORY_BYTES, ImportReader, ReaderDied, StartReader
 from seaweedq.broker.imports.record_store import ImportId, ImportRecords
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.publish.publisher import Prepared, Producer, Published, Publisher
@@ -89,9 +89,9 @@ class _Batch:
 
 @dataclass(frozen=True)
 class ReaderSetup:
-    """The command that starts a reader's process, and the folder where copies of files may go."""
+    """The function that starts the reader of a file, and the folder where copies of files may go."""
 
-    command: Sequence[str]
+    start: StartReader
     folder: Path
 
 
@@ -167,7 +167,7 @@ class ImportRunner:
                 record.state == "checking",
                 record.rows_done,
             )
-            reader = await Reader.start(self._readers.command, job, topic.layout)
+            reader = await self._readers.start(job, topic.layout)
         finally:
             os.close(file)
         try:
@@ -176,7 +176,7 @@ class ImportRunner:
         finally:
             await reader.close()
 
-    async def _check(self, work: _Import, reader: Reader) -> bool:
+    async def _check(self, work: _Import, reader: ImportReader) -> bool:
         """Does steps 3 and 4. Returns False where the broker is stopping."""
         while (told := _sound(await reader.told())).kind == "seen":
             if work.stopping.is_set():
@@ -189,7 +189,7 @@ class ImportRunner:
         await reader.go()
         return True
 
-    async def _publish_all(self, work: _Import, reader: Reader) -> None:
+    async def _publish_all(self, work: _Import, reader: ImportReader) -> None:
         """Does steps 5 to 7: while a batch is published the next one comes from the reader, which makes one more, and
         is prepared."""
         coming = asyncio.create_task(self._coming(work, reader, work.now.rows_done))
@@ -225,7 +225,7 @@ class ImportRunner:
         if not coming.cancelled() and not coming.exception() and (left := coming.result()):
             self._budget.release(left.held_bytes)
 
-    async def _coming(self, work: _Import, reader: Reader, first: int) -> _Batch | None:
+    async def _coming(self, work: _Import, reader: ImportReader, first: int) -> _Batch | None:
         """Returns the batch that begins at row `first`; None after the last one. Raises as the reader, Refused,
         Interrupted."""
         rows = _batch(await reader.rows())

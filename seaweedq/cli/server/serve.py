@@ -30,6 +30,7 @@ from pydantic.fields import FieldInfo
 from seaweedq.api.app import Application
 from seaweedq.api.asgi.protocol import BoundedProtocol
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.services import Environment
 from seaweedq.cli.server import shell_hints as paste
@@ -197,7 +198,7 @@ async def _life(settings: Settings) -> bool:
         Peers(secret),
         settings.advertise_url.rstrip("/") or url,
         secret,
-        import_child.COMMAND,
+        partial(ReaderProcess.start, import_child.COMMAND),
     )
     broker = Broker(environment)
     told = asyncio.Event()

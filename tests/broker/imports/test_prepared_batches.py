@@ -3,6 +3,7 @@
 import asyncio
 import io
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -14,6 +15,7 @@ import pytest
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports import runner as importing
+from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.imports.record_store import ImportId
 from seaweedq.broker.publish.publisher import Producer, Published
 from seaweedq.broker.topics.catalog import Topic
@@ -40,7 +42,9 @@ async def broker(tmp_path, monkeypatch) -> AsyncIterator[Broker]:
     monkeypatch.setattr(importing, "PAUSE_S", 0.01)
     settings = Settings(data_dir=tmp_path / "data", import_batch_rows=BATCH)
     store, coordination = LocalStore(tmp_path / "store", SystemIds()), Held()
-    made = Broker(environment(settings, store, coordination, import_reader=import_child.COMMAND))
+    made = Broker(
+        environment(settings, store, coordination, import_reader=partial(ReaderProcess.start, import_child.COMMAND))
+    )
     made.lock()
     await made.start()
     next(task for task in made._tasks if task.get_name() == "imports").cancel()  # who goes on is the tests' to say

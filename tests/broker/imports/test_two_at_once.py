@@ -2,11 +2,13 @@
 
 import asyncio
 import io
+from functools import partial
 
 import pyarrow.parquet as pq
 import pytest
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.imports.record_store import ImportId
 from seaweedq.broker.imports.service import Imports
 from seaweedq.clock import SystemClock, SystemIds
@@ -27,7 +29,9 @@ async def broker(tmp_path):
     coordination = MemoryCoordination(SystemClock())
     settings = Settings(data_dir=tmp_path / "data", import_batch_rows=1000)
     store = LocalStore(tmp_path / "store", SystemIds())
-    made = Broker(environment(settings, store, coordination, import_reader=import_child.COMMAND))
+    made = Broker(
+        environment(settings, store, coordination, import_reader=partial(ReaderProcess.start, import_child.COMMAND))
+    )
     made.lock()
     await made.start()
     next(task for task in made._tasks if task.get_name() == "imports").cancel()  # who goes on is the tests' to say

@@ -1,7 +1,6 @@
 """The environment of a broker in a test's own process, with peers and a machine that a test may replace."""
 
-from collections.abc import Sequence
-
+from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.services import Environment
 from seaweedq.cli.server.journals import journal_setup
@@ -19,7 +18,7 @@ def environment(
     url: str = "http://x",
     peers: Peers | None = None,
     secret: str = "",
-    import_reader: Sequence[str] = (),
+    import_reader: StartReader = no_reader,
     machine: Machine | None = None,
 ) -> Environment:
     """An environment on these backends, with the journal that the settings choose."""
