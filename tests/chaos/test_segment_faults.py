@@ -17,6 +17,7 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
+@pytest.mark.usefixtures("long_run")
 def test_each_kind_of_change_comes_about(cluster):
     for kind in ("split", *KINDS):
         changes = Changes(cluster, [kind], random.Random(1))
@@ -31,6 +32,7 @@ def test_each_kind_of_change_comes_about(cluster):
     assert waited(lambda: cluster.locked() == [], 10)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_broker_stops_amid_a_change_and_goes_on(cluster):
     rng = random.Random(3)
     begun = amid_a_change("stop", cluster, rng)

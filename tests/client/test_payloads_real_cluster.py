@@ -42,6 +42,7 @@ def cluster(broker_process):
         yield process, client
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_broker_that_is_killed_amid_uploads_costs_nothing(cluster, tmp_path):
     process, client = cluster
     data = os.urandom(MIB)

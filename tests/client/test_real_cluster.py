@@ -81,6 +81,7 @@ def test_a_kill_under_producers_loses_and_doubles_nothing_and_keeps_order(cluste
     _check(client, ["line", "row"])
 
 
+@pytest.mark.usefixtures("long_run")
 async def test_the_async_producer_survives_it_too(cluster):
     process, known = cluster
     urls = ",".join(f"http://127.0.0.1:{process.port + number}" for number in range(BROKERS))

@@ -173,6 +173,7 @@ def test_nothing_of_a_parcel_is_taken_that_is_not_whole(together: Together, post
     assert taken(forward(header, good)) == 0  # a repeat
 
 
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.usefixtures("survives")
 def test_flipped_bytes_of_arrow_break_no_broker(together: Together, post: Post) -> None:
     number, segment = incarnation(together), own(together)

@@ -91,6 +91,7 @@ def test_killed_while_it_recovers(wreck, broker_process, tmp_path, place, kills)
         assert_sound(broker, history, load, listings)
 
 
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize("place", ["takeover.revoke", "recover.append", "leader.give"])
 def test_a_start_does_not_wait_for_the_leases_of_those_killed_before(broker_process, history, place):
     broker = broker_process("--lease-s", "60")

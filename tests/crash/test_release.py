@@ -1,6 +1,7 @@
 """What the journal lets go of: acks stay until a checkpoint has them, also when the rows beside them are in files."""
 
 import httpx
+import pytest
 
 from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
@@ -10,6 +11,7 @@ FILE_BYTES = 65_536
 PATIENT = {"max_age_s": 86_400, "max_bytes": 64 * 1024 * 1024}
 
 
+@pytest.mark.usefixtures("long_run")
 def test_acks_outlive_the_release_of_the_rows_around_them(broker_process, history):
     broker = broker_process("--checkpoint-s", "600", "--journal-file-bytes", str(FILE_BYTES))
     create(broker.url, flush=PATIENT)

@@ -78,6 +78,7 @@ def test_one_broker_is_killed_amid_a_change(
     assert check(Run(history.events, over_http(broker.url), in_files(broker.store), [listing], segments=shown)) == []
 
 
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize("place", STOPPED_AT)
 def test_owners_of_three_brokers_stop_amid_a_change_and_go_on(
     broker_process: Callable[..., BrokerProcess], history: History, place: str

@@ -53,6 +53,7 @@ def test_a_stop_sends_long_polls_home_and_waits_for_no_slow_body(broker_process,
     assert answer.endswith(b'{"messages":[]}')
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_stop_without_a_store_ends_in_time_and_the_rest_is_recovered(broker_process, history):
     broker = broker_process("--shutdown-s", "5")
     create(broker.url, flush=PATIENT)

@@ -11,6 +11,7 @@ PART = 5 * 1024 * 1024
 LARGE = BYTES * 6
 
 
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize("place", ["upload.begun", "upload.joined"])
 def test_it_is_completed_by_the_next_one(broker_process, moto_server, place):
     env = {**moto_server.env, "SEAWEEDQ_MULTIPART_BYTES": str(PART), "SEAWEEDQ_FAIL_AT": place}

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.support.processes.bounded_client import Publisher, is_problem, wait_for
 from tests.support.processes.broker_process import BrokerProcess
@@ -49,6 +50,7 @@ def test_a_full_disk_and_a_kill(small_disk: Disks, broker_on: BrokerOn, publishe
     publisher.check(broker.store)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_sigterm_while_a_start_waits_for_room(
     small_disk: Disks, broker_on: BrokerOn, publisher_to: PublisherTo
 ) -> None:
@@ -67,6 +69,7 @@ def test_sigterm_while_a_start_waits_for_room(
     publisher.check(broker.store)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_start_on_a_full_disk_says_so(small_disk: Disks, broker_on: BrokerOn, publisher_to: PublisherTo) -> None:
     disk = small_disk(24, 14)
     broker = broker_on(disk.path / "data")
@@ -82,6 +85,7 @@ def test_a_start_on_a_full_disk_says_so(small_disk: Disks, broker_on: BrokerOn, 
     publisher.check(broker.store)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_full_store_alone(small_disk: Disks, broker_on: BrokerOn, publisher_to: PublisherTo, tmp_path: Path) -> None:
     """Publishes go on until the memory budget is used up; then they are refused, and memory stays within it."""
     disk = small_disk(16, 8)

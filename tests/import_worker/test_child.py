@@ -102,6 +102,7 @@ async def test_a_bound_on_memory_holds():
         assert "memory" in told.problem.detail or "malloc" in told.problem.detail
 
 
+@pytest.mark.usefixtures("long_run")
 async def test_what_stands_for_far_more_than_it_has_is_refused():
     column = pa.DictionaryArray.from_arrays(pa.array([0] * 4000, pa.int32()), pa.array(['"' + "x" * 2**19 + '"']))
     async with Given(parquet(pa.table({"value": column})), "parquet", check=True) as reader:

@@ -144,6 +144,7 @@ def test_scrambled_bytes_are_refused_or_read(importer, seed):
     assert answer.status_code in (200, 422), answer.text
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_dictionary_that_expands_too_far_is_refused(importing_broker, importer):
     importer.make()
     answer = importer.take(bomb(20_000))

@@ -51,6 +51,7 @@ def test_one_that_is_killed_is_followed(brokers, importer_of):
     finish(other, upload)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_one_that_stands_still_comes_back_and_does_no_harm(brokers, importer_of):
     upload, runner = begun(brokers, importer_of(brokers.urls[0]))
     other = importer_of(brokers.urls[(runner + 1) % 3])
@@ -64,6 +65,7 @@ def test_one_that_stands_still_comes_back_and_does_no_harm(brokers, importer_of)
     finish(other, upload)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_one_that_drains_lets_go_and_another_goes_on(brokers, importer_of):
     upload, runner = begun(brokers, importer_of(brokers.urls[0]))
     pid = brokers.pid(runner)

@@ -69,6 +69,7 @@ def test_spark_reads_the_same(tmp_path):
     assert not _left_behind(tmp_path)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_without_java_it_says_so_and_ends_with_duckdb(tmp_path):
     process = _demo(tmp_path, "--exit", PATH="/nowhere", JAVA_HOME="")
     out, complaint = process.communicate(timeout=120)
@@ -77,6 +78,7 @@ def test_without_java_it_says_so_and_ends_with_duckdb(tmp_path):
     assert f"duckdb {ROWS}" in out.splitlines()
 
 
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM)])
 @pytest.mark.parametrize("moment", ["broker", "SIGKILL"])
 def test_no_signal_leaves_a_broker_behind(tmp_path, number, moment):

@@ -124,6 +124,7 @@ def test_all_stop_and_start_again_with_everything(together):
     assert sorted(together.stored(2)) == sorted(together.sent)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_when_the_parent_is_killed_all_stop_and_the_next_one_has_everything(together):
     together.publish(2)
     old = [together.pid(member) for member in (1, 2, 3)]

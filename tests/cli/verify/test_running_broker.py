@@ -79,6 +79,7 @@ def test_numbers_that_are_none_agree_with_themselves(broker: BrokerProcess, clie
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.usefixtures("long_run")
 def test_sound_while_a_producer_runs(broker: BrokerProcess, client: Client) -> None:
     client.create_topic("busy", initial_segments=2, flush={"max_bytes": 65_536, "max_age_s": 1})
     stop, failed = threading.Event(), []
