@@ -139,7 +139,7 @@ class Broker:
         try:
             async with asyncio.timeout(self._left_s()):
                 await asyncio.gather(
-                    serving.subscribing.handoff.leave(), serving.drain.hand_over(), serving.imports.part()
+                    serving.subscribing.handoff.leave(), serving.drain.hand_over(), serving.imports.leave()
                 )
         except (TimeoutError, SeaweedqError) as error:
             logger.warning(
@@ -185,7 +185,7 @@ class Broker:
     async def _put_away(self, serving: Serving) -> bool:
         """Brings everything into files and cursors. Returns whether the journal is of no use any more."""
         log, dispatcher = serving.log, serving.subscribing.dispatcher
-        await serving.imports.part()
+        await serving.imports.leave()
         log.commit.close()
         await log.commit.quiet()
         flushes = [log.flusher.flush(segment) for segment in log.dirty]

@@ -1,4 +1,4 @@
-"""The broker's upkeep: ticks that flush what is due, let the journal go, make room, and write cursors down.
+"""A broker's maintenance: ticks that flush what is due, let the journal go, make room, and write cursors down.
 
 It decides nothing about safety: a tick that fails or comes late costs space and freshness, never a message.
 """
@@ -23,8 +23,8 @@ MAX_OBJECTS = 4000  # of an object journal that are needed at a time: some secon
 logger = logging.getLogger(__name__)
 
 
-class Upkeep:
-    """Ticks over a broker's parts."""
+class Maintenance:
+    """Flushes, releases and checkpoints, in ticks."""
 
     def __init__(
         self,

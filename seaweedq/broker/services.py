@@ -15,7 +15,7 @@ from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.reader import GroupCache, Reader
 from seaweedq.broker.log.segment_log import SegmentLog
-from seaweedq.broker.maintenance import Upkeep
+from seaweedq.broker.maintenance import Maintenance
 from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.publish.forwarder import Identities
 from seaweedq.broker.publish.publisher import Publisher
@@ -174,4 +174,4 @@ class Serving:
     deletion: TopicDeletion
     leading: Leading
     drain: Drain
-    maintenance: Upkeep
+    maintenance: Maintenance

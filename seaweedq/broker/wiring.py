@@ -26,7 +26,7 @@ from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.reader import GroupCache, Reader
 from seaweedq.broker.log.segment_log import SegmentLog
-from seaweedq.broker.maintenance import Upkeep
+from seaweedq.broker.maintenance import Maintenance
 from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.publish.forwarder import Forwarder, Identities
 from seaweedq.broker.publish.local_append import LocalAppender
@@ -189,7 +189,9 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         deletion=deletion,
         leading=_leading(environment, joined, loads, planner, deletion),
         drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),
-        maintenance=Upkeep(environment.settings, joined.view, core.budget, core.cache, subscribing.dispatcher, log),
+        maintenance=Maintenance(
+            environment.settings, joined.view, core.budget, core.cache, subscribing.dispatcher, log
+        ),
     )
 
 

@@ -146,7 +146,7 @@ class Imports:
         """Ends the requests that wait; running imports end with their batch."""
         self._stopping.set()
 
-    async def part(self) -> None:
+    async def leave(self) -> None:
         """Stops at the end of a batch, and releases all imports, so that other brokers continue them."""
         self._stopping.set()
         if self._tasks:
