@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from seaweedq.concurrency.futures import mark_retrieved
+
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -12,7 +14,11 @@ async def gather_bounded(limit: int, work: Callable[[A], Awaitable[T]], items: I
     """Returns what `work` gives for each item, in their order; at most `limit` run at once.
 
     The first error ends it all: nothing more begins, what runs is cancelled and awaited, and the error is raised as it
-    is, not in a group. A cancellation does the same. So no task is left running.
+    is, not in a group. A cancellation does the same, whatever the work makes of its own. So no task is left running.
+
+    A task group would do, but that of Python 3.11 counts the error of a child as a cancellation of its caller, which
+    nobody takes back: a timeout around it would then end with CancelledError. Where the caller is cancelled and a child
+    answers that with an error, it loses the cancellation.
     """
     given = list(items)
     results: dict[int, T] = {}
@@ -22,10 +28,16 @@ async def gather_bounded(limit: int, work: Callable[[A], Awaitable[T]], items: I
         for at, item in waiting:
             results[at] = await work(item)
 
+    tasks = [asyncio.create_task(run()) for _ in range(min(limit, len(given)))]
+    for task in tasks:
+        task.add_done_callback(mark_retrieved)
     try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(limit, len(given))):
-                group.create_task(run())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        left = [task for task in tasks if task.cancel()]
+        if left:
+            await asyncio.wait(left)
+    for task in sorted(tasks, key=left.__contains__):  # the errors that ended it, before those of what was cancelled
+        task.result()
     return [results[at] for at in range(len(given))]

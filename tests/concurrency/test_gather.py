@@ -72,3 +72,37 @@ async def test_a_cancellation_reaches_what_runs():
         await gathering
     assert work.running == 0
     assert len(asyncio.all_tasks()) == 1
+
+
+async def test_an_error_leaves_no_cancellation_behind_so_that_a_timeout_around_it_is_one():
+    async def fail_and_hang():
+        async with asyncio.timeout(0.02):
+            with pytest.raises(ValueError, match=r"^0$"):
+                await gather_bounded(3, Work(fails=(0,)), range(3))
+            await asyncio.sleep(60)
+
+    with pytest.raises(TimeoutError):
+        await fail_and_hang()
+
+
+async def test_a_cancellation_is_not_lost_where_the_work_answers_it_with_an_error():
+    async def work(number):
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise ValueError(number) from None
+
+    gathering = asyncio.create_task(gather_bounded(2, work, range(2)))
+    await asyncio.sleep(0.001)
+    gathering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gathering
+
+
+async def test_work_that_is_cancelled_by_itself_cancels_whoever_waits_for_all():
+    async def work(number):
+        if number == 1:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await gather_bounded(2, work, range(4))
