@@ -132,8 +132,8 @@ def _plan(intent: Intent) -> tuple[object, ...]:
 
 def _split_intents(before: Known, after: Known) -> Iterator[str]:
     """Checks that a transaction which changes an intent in one of its segments changes it in all of them, in the same
-    way."""
-    changed = {n for n, now in after.items() if _intent(before[n]) != _intent(now)}
+    way. A record that is deleted goes with its intent: those of a deleted topic go a page at a time."""
+    changed = {n for n, now in after.items() if now and _intent(before[n]) != _intent(now)}
     for number in sorted(changed):
         for intent in filter(None, (_intent(before[number]), _intent(after[number]))):
             if missing := [other for other in intent.segments if other not in changed]:

@@ -196,6 +196,15 @@ async def test_what_breaks_none_is_taken(what: str) -> None:
     assert broken_in_topic(world.catalog.segments(world.catalog.topic("t"))) == []
 
 
+async def test_the_records_of_a_deleted_topic_go_in_pages_also_between_the_segments_of_an_intent() -> None:
+    world = await World(with_intent(PLANNED)).load()
+    key, there = keys.TOPICS.key("t"), replace(TOPIC, state="deleting")
+    await world.catalog.commit([Compare(key, world.revision)], [Put(key, keys.TOPICS.encode(there))])
+    for page in ((0,), (1, 2), (3,)):
+        assert await world.catalog.commit([], [Delete(world.key(n)) for n in page])
+    assert [key for key, _ in await world.there()] == [key]
+
+
 async def test_what_was_broken_before_stops_nothing_that_follows() -> None:
     records = plain() | {0: replace(plain()[0], end_offset=5)}
     world = await World(records).load()
