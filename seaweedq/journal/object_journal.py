@@ -27,6 +27,7 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.futures import fail
 from seaweedq.errors import JournalUnavailable, StoreUnavailable
 from seaweedq.failpoints import reach
+from seaweedq.invariants import require
 from seaweedq.journal.object_format import MAX_WINDOW, SlotHeader, SlotKind, journal_folder
 from seaweedq.journal.object_listing import BATCH, batches, delete_slots, list_slots
 from seaweedq.journal.object_writer import Sleep, SlotWriter
@@ -175,16 +176,20 @@ class ObjectJournal:
             return
         self._error = self._error or put.exception()
         while self._under_way and self._under_way[0].put.done():
-            if error := self._under_way[0].put.exception():
+            try:
+                self._acknowledge(self._under_way[0])
+            except Exception as error:
                 self._refuse(error)
             else:
-                self._acknowledge(self._under_way.popleft())
+                self._under_way.popleft()
         self._room.set()
 
     def _acknowledge(self, slot: _Slot) -> None:
+        """Raises the error of the put, and InvariantViolated; then the slot is not acknowledged."""
         number, size = slot.header.number, slot.put.result()
-        assert number == self._acknowledged, "slots are acknowledged in order, without gaps"
-        assert self._stated <= slot.header.released <= number, "what slots say is released never falls"
+        done, stated, released = self._acknowledged, self._stated, slot.header.released
+        require(number == done, "slot %d is durable, and slot %d is to be acknowledged next", number, done)
+        require(stated <= released <= number, "slot %d releases those below %d, after %d", number, released, stated)
         self._acknowledged = number + 1
         self._stated = slot.header.released
         if slot.is_rest:

@@ -23,7 +23,6 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.failpoints import reach
-from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.frames import Frame
 from seaweedq.segments.producers import Sequences
@@ -199,20 +198,19 @@ class GroupCommit:
         return _Commit(appends, others, self._requests[0][0] - 1 if self._requests else self._added)
 
     async def _commit(self, taken: _Commit, before: asyncio.Task[None] | None) -> None:
-        """Makes it durable, and answers once `before` has been answered."""
+        """Makes it durable, and answers once `before` has been answered. However it ends, all who wait are told."""
         now_us = self._clock.now_us()
         try:
             frames = _assign(taken.appends, now_us)
-        except InvariantViolated as error:  # no offset was given out
+        except Exception as error:  # no offset was given out
             taken.fail(error)
+            await _answered(before)  # the next commit waits for this one
             self._end(taken.added)
             return
         reach("commit.append")
         try:
             number = await self._journal.append([*frames, *(frame for frame, _ in taken.others)])
-            if before is not None:
-                await asyncio.wait([before])
-                before.result()  # one that failed takes all later ones with it
+            await _answered(before)
         except JournalUnavailable as error:
             for append in taken.appends:
                 append.segment.next = append.segment.end
@@ -224,7 +222,11 @@ class GroupCommit:
             raise
         reach("commit.durable")
         self.commits += 1
-        self._buffer(taken.appends, frames, number, now_us)
+        try:
+            self._buffer(taken.appends, frames, number, now_us)
+        except Exception as error:  # ends this life: a recovery brings the rows from the journal into their chains
+            taken.fail(error)
+            raise
         self._answer(taken, frames, number)
         self._end(taken.added, number)
 
@@ -264,12 +266,24 @@ class GroupCommit:
         self._round = asyncio.Event()
 
 
+async def _answered(before: asyncio.Task[None] | None) -> None:
+    """Waits until the commit before has been answered. Raises its error: one that failed takes all later ones with
+    it."""
+    if before is not None:
+        await asyncio.wait([before])
+        before.result()
+
+
 def _assign(appends: Sequence[Append], now_us: int) -> list[Frame]:
-    """Gives out offsets, dense in each segment, and makes the frames. Raises InvariantViolated, before it gives any."""
+    """Gives out offsets, dense in each segment, and makes the frames. Raises InvariantViolated; no error leaves an
+    offset given out."""
+    frames: list[Frame] = []
+    after: dict[OpenSegment, int] = {}
     for append in appends:
         append.check()
-    frames = []
-    for append in appends:
-        frames.append(append.frame(append.segment.next, now_us))
-        append.segment.next += append.count
+        first = after.get(append.segment, append.segment.next)
+        frames.append(append.frame(first, now_us))
+        after[append.segment] = first + append.count
+    for segment, offset in after.items():
+        segment.next = offset
     return frames

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 import pytest
 
 from seaweedq.broker.log.append import Append
+from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import InFlight
+from seaweedq.broker.log.tail import Tail
 from seaweedq.errors import Fenced, JournalUnavailable, NotReady
 from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.producers import Duplicate, New, Sequences
-from tests.support.brokers.commit_parts import append, give, running, segment, single, values
+from tests.support.brokers.commit_parts import StillClock, append, give, running, segment, single, values
 
 
 class Fate:
@@ -218,3 +220,62 @@ async def test_an_append_that_breaks_an_invariant_is_refused_and_the_next_one_is
     assert (values(one), values(two)) == ([b"a", b"d"], [b"e"])
     assert [len(c.frames) for c in journal.commits] == [1, 2]
     assert caplog.text.count("invariant violated: ") == 2
+
+
+async def test_a_refused_commit_lets_no_later_one_pass_an_earlier_one() -> None:
+    """The refused one is at its end at once; the one after it waits for the one before it all the same."""
+    one, gates = segment(), [asyncio.Event(), asyncio.Event()]
+
+    class Wide(MemoryJournal):
+        """Each append has a gate of its own."""
+
+        window = 3
+        begun = 0
+
+        async def append(self, frames: Sequence[Frame]) -> int:
+            number, self.begun = self.begun, self.begun + 1
+            await gates[number].wait()
+            return number
+
+    async with running(journal := Wide()) as commit:
+        first = give(commit, append(one, b"a"))
+        while not journal.begun:
+            await asyncio.sleep(0)
+        whole = append(one, b"b", b"c")
+        with pytest.raises(InvariantViolated):
+            await give(commit, Append(one, whole.encoded, append(one, b"b").waiters))
+        quiet, last = asyncio.create_task(commit.quiet()), give(commit, append(one, b"d"))
+        gates[1].set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert journal.begun == 2
+        assert (quiet.done(), last.done()) == (False, False), "the first one is still on its way"
+        gates[0].set()
+        assert await asyncio.gather(first, last) == [[0], [1]]
+        await quiet
+    assert values(one) == [b"a", b"d"]
+
+
+@pytest.mark.parametrize("window", [1, 3])
+async def test_a_durable_commit_that_does_not_fit_its_segment_ends_it_all_and_everybody_hears(window: int) -> None:
+    fate, one, two = Fate(), segment(1), segment(2)
+    journal = MemoryJournal(fate)
+    journal.window = window
+    commit = GroupCommit(journal, StillClock(), lambda: True)
+    loop = asyncio.create_task(commit.run())
+    fate.gate.clear()
+    request = give(commit, append(one, b"a"), append(two, b"b"))
+    acks = commit.append_frame(Frame(FrameKind.ACKS, "t", 0, 0, 0, 0, 0, (), 0, b""))
+    await fate.entered.wait()
+    later = give(commit, append(one, b"c"))
+    two.tail = Tail(7)
+    fate.gate.set()
+    with pytest.raises(InvariantViolated, match="are added to a tail that ends at 7"):
+        await asyncio.wait_for(request, 1)
+    with pytest.raises(InvariantViolated):
+        await asyncio.wait_for(acks, 1)
+    with pytest.raises(InvariantViolated):
+        await asyncio.wait_for(loop, 1)
+    with pytest.raises((NotReady, InvariantViolated)):
+        await asyncio.wait_for(later, 1)
+    await asyncio.wait_for(commit.quiet(), 1)
