@@ -25,6 +25,8 @@
     └── ClientError               raised by the Python client alone
         └── ServerProblem, ConnectionFailed
 
+InvariantViolated (seaweedq/invariants) is below the root, too: a defect of the program, with the slug of the root.
+
 The `fields` of an error help the reader to correct it; they become members of the problem document.
 """
 
@@ -355,11 +357,11 @@ class ConnectionFailed(ClientError):
 
 
 def by_slug() -> dict[str, type[SeaweedqError]]:
-    """Returns every class of the tree by its slug."""
+    """Returns every class of the tree by its slug; of two with one slug that which is nearer to the root."""
     found: dict[str, type[SeaweedqError]] = {}
     todo = [SeaweedqError]
     while todo:
         kind = todo.pop()
-        found[kind.slug] = kind
+        found.setdefault(kind.slug, kind)
         todo += kind.__subclasses__()
     return found

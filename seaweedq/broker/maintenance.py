@@ -108,10 +108,11 @@ class Maintenance:
 
     def _release(self) -> None:
         """Let the journal forget what is in files and in coordination."""
-        pins = [segment.tail.oldest().commit for segment in self._log.dirty if segment.tail]
+        pins = [self._log.commit.committed + 1]  # later commits may have acks that are not counted yet
+        pins += [segment.tail.oldest().commit for segment in self._log.dirty if segment.tail]
         if self._dispatcher.pin is not None:
             pins.append(self._dispatcher.pin)
-        below = min(pins, default=self._log.commit.committed + 1)
+        below = min(pins)
         if below > self._released:
             self._released = below
             reach("journal.release")

@@ -82,7 +82,7 @@ class Problem(BaseModel):
 
 def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
     """Returns status, headers and body of the answer to an error."""
-    status = STATUS[type(error)]
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     document: dict[str, Any] = {
         **error.fields,
         "type": f"/problems/{error.slug}",

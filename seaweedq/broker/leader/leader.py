@@ -29,6 +29,7 @@ from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
+from seaweedq.invariants import InvariantViolated
 
 PAGE = 40  # segments in a transaction: twice that, their new owners and four more comparisons stay below 128
 ROUND_S = 1.0
@@ -149,7 +150,8 @@ class Leader:
                 continue
             released = await self._released(owner)
             if released is not None:
-                await self._give(segments, released)
+                with suppress(InvariantViolated):  # logged; the segments of other owners, and the tasks, go on
+                    await self._give(segments, released)
 
     async def _released(self, owner: str | None) -> list[Compare] | None:
         """Returns the comparisons under which a dead owner's segments may be given away; None where they may not

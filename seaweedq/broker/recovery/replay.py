@@ -30,8 +30,9 @@ from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import CursorRecord
-from seaweedq.errors import Fenced, JournalDamaged, SeaweedqError, SegmentNotFound
+from seaweedq.errors import Fenced, JournalDamaged, SegmentNotFound
 from seaweedq.failpoints import reach
+from seaweedq.invariants import InvariantViolated
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind, rows_of
@@ -178,7 +179,7 @@ class Replay:
         record = delivery.record(epoch)
         if found := broken_by(cursor if there else None, record):
             logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)
-            raise SeaweedqError(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")
+            raise InvariantViolated(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")
         reach("recover.acks")
         compares = [Compare(subscription.key, subscription.revision), Compare(path, there.revision if there else 0)]
         put = Put(path, keys.CURSORS.encode(record))

@@ -27,8 +27,9 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import SubscriptionRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import NotOwner, SeaweedqError, SubscriptionNotFound
+from seaweedq.errors import NotOwner, SubscriptionNotFound
 from seaweedq.failpoints import reach
+from seaweedq.invariants import InvariantViolated
 
 KNOWN = 100_000  # dispatchers that are remembered
 
@@ -100,10 +101,10 @@ class Assignment:
         self, topic: Topic, name: str, record: SubscriptionRecord, before: Versioned[SubscriptionRecord] | None
     ) -> Versioned[SubscriptionRecord]:
         """Writes a record that names this broker in place of the one before. Raises NotOwner where that one has
-        changed, and SeaweedqError if the epoch would fall."""
+        changed, and InvariantViolated if the epoch would fall."""
         if before and (found := broken_by_subscription(before.record, record)):
             logger.error("a change of %s is refused: %s; from %s to %s", key_of(topic, name), found, before, record)
-            raise SeaweedqError(f"the change of subscription {name!r} was refused: {found[0]}")
+            raise InvariantViolated(f"the change of subscription {name!r} was refused: {found[0]}")
         compares = await self.free(before.record if before else None)
         mine = msgspec.structs.replace(record, dispatcher=self._membership.broker)
         revision = before.revision if before else 0

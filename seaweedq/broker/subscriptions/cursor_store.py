@@ -18,8 +18,8 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.transactions import read_all
-from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import reach
+from seaweedq.invariants import InvariantViolated
 
 PAGE = 60  # cursors a transaction: a write and a comparison each
 EndOf = Callable[[Topic, int], int | None]
@@ -81,7 +81,7 @@ class CursorStore:
                     cursor.revision = entries[segment].revision if segment in entries else 0
 
     def _checked(self, subscription: Subscription, changed: Sequence[_Change], handing_on: bool) -> list[_Change]:
-        """Returns the cursors that may be written, and logs the others. Raises SeaweedqError where all are needed."""
+        """Returns the cursors that may be written, and logs the others. Raises InvariantViolated if all are needed."""
         topic, name, good = subscription.topic, subscription.name, []
         for one in changed:
             found = broken_by(one.cursor.before, one.record, self._end_of(topic, one.segment))
@@ -98,7 +98,7 @@ class CursorStore:
             else:
                 good.append(one)
         if handing_on and len(good) < len(changed):
-            raise SeaweedqError(f"subscription {name!r} of {topic.name!r} has cursors that may not be written")
+            raise InvariantViolated(f"subscription {name!r} of {topic.name!r} has cursors that may not be written")
         return good
 
     async def _entries(self, topic: Topic, name: str) -> dict[int, Entry]:

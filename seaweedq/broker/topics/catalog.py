@@ -202,7 +202,7 @@ class Catalog:
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
         """Commit a transaction, and take what it wrote of topics and segments into this view: the new revision. None: a
-        comparison did not hold. Raises SeaweedqError if the transaction breaks an invariant, and then nothing is
+        comparison did not hold. Raises InvariantViolated if the transaction breaks one, and then nothing is
         written; and CoordinationUnavailable, and then it may stand, and comes by the watch."""
         check_writes(compares, writes, self._topic_of, self._records_of)
         revision = await self._coordination.commit(compares, writes)

@@ -14,7 +14,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.records import SegmentRecord, TopicRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import SeaweedqError
+from seaweedq.invariants import InvariantViolated
 
 TopicOf = Callable[[str], Versioned[TopicRecord] | None]
 RecordsOf = Callable[[str, int], Records]
@@ -25,13 +25,12 @@ def check_writes(
     compares: Sequence[Compare], writes: Sequence[Put | Delete], topic_of: TopicOf, records_of: RecordsOf
 ) -> None:
     """Logs all of a transaction that breaks an invariant of the topics and segments that it writes, and raises
-    SeaweedqError, which a client sees as an internal error.
-    `topic_of` and `records_of` give what is known, by name and incarnation."""
+    InvariantViolated. `topic_of` and `records_of` give what is known, by name and incarnation."""
     revisions = {compare.key: compare.revision for compare in compares}
     found = [*_broken_topics(revisions, writes, topic_of), *_broken_segments(revisions, writes, topic_of, records_of)]
     if found:
         logger.error("a transaction is refused: %s; compares %s; writes %s", "; ".join(found), compares, writes)
-        raise SeaweedqError(f"a change was refused because it would break an invariant: {found[0][:500]}")
+        raise InvariantViolated(f"a change was refused because it would break an invariant: {found[0][:500]}")
 
 
 def _broken_topics(revisions: Mapping[str, int], writes: Sequence[Put | Delete], topic_of: TopicOf) -> Iterator[str]:

@@ -35,6 +35,7 @@ from seaweedq.errors import (
     TopicBeingDeleted,
 )
 from seaweedq.failpoints import reach
+from seaweedq.invariants import InvariantViolated
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import segment_folder
 from seaweedq.segments.keyrange import tile
@@ -110,7 +111,7 @@ class TopicAdmin:
             for at, r in enumerate(ranges)
         ]
         if found := broken_in_topic(dict(enumerate(segments, first))):
-            raise SeaweedqError(f"topic {name!r} was not created: {found[0]}")
+            raise InvariantViolated(f"topic {name!r} was not created: {found[0]}")
         for start in range(0, len(segments), PAGE):
             reach("create.segments")
             await self._put_segments(name, first, start, segments[start : start + PAGE])
