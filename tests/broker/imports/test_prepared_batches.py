@@ -15,7 +15,7 @@ import pytest
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports import runner as importing
-from seaweedq.broker.imports.reader_process import ReaderProcess
+from seaweedq.broker.imports.reader_process import ReaderDied, ReaderProcess
 from seaweedq.broker.imports.record_store import ImportId
 from seaweedq.broker.publish.publisher import Producer, Published
 from seaweedq.broker.topics.catalog import Topic
@@ -293,16 +293,16 @@ async def test_one_whose_topic_goes_leaves_no_bytes(broker, work):
 
 async def test_one_whose_reader_dies_leaves_no_bytes(broker, work, monkeypatch):
     """It is started again where it was, and nothing is taken twice."""
-    rows, deaths = importing.Reader.rows, 0
+    rows, deaths = ReaderProcess.rows, 0
 
-    async def dies(reader: importing.Reader) -> Any:
+    async def dies(reader: ReaderProcess) -> Any:
         nonlocal deaths
         if len(work.held) in (3, 7) and deaths < 2:
             deaths += 1
-            raise importing.ReaderDied("killed")
+            raise ReaderDied("killed")
         return await rows(reader)
 
-    monkeypatch.setattr(importing.Reader, "rows", dies)
+    monkeypatch.setattr(ReaderProcess, "rows", dies)
     where = await begun(broker)
     assert await work.run(where)
     work.check_nothing_left()
