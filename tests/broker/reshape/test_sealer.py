@@ -1,0 +1,58 @@
+"""The producer tables of a segment that is sealed are those of its seal, whichever broker put it."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from seaweedq.broker.log.entry_writer import EntryWriter
+from seaweedq.broker.log.flusher import Flusher
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.reshape.sealer import SLOT_US, Sealer
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.segment_locks import SegmentLocks
+from seaweedq.clock import SystemIds
+from seaweedq.coordination.records import Intent, Successor, TopicConfig, TopicRecord
+from seaweedq.errors import NotOwner
+from seaweedq.journal.memory_journal import MemoryJournal
+from seaweedq.segments.entry import Seal
+from seaweedq.segments.keyrange import KEY_SPACE
+from seaweedq.segments.producers import FORWARD, Duplicate
+from tests.support.brokers.commit_parts import StillClock, segment
+
+CLOCK = StillClock()
+FLUSHER = Flusher(EntryWriter("cluster", "broker.1", CLOCK, SystemIds()), lambda _: None)
+SEAL = Seal((1,), ((0, KEY_SPACE),))
+INTENT = Intent(1, "committed", (0,), (Successor(1, 0, KEY_SPACE),))
+
+
+async def seal(one: OpenSegment) -> None:
+    ownership = cast(Any, SimpleNamespace(locks=SegmentLocks()))
+    commit = GroupCommit(MemoryJournal(), CLOCK, lambda: True)
+    topic = Topic.of("t", TopicRecord(0, "active", TopicConfig(), 0), 1)
+    await Sealer(cast(Any, None), ownership, commit, FLUSHER, CLOCK).seal(topic, INTENT, [one])
+
+
+def forwarded() -> OpenSegment:
+    """A segment that knows a forward which is not tried any more."""
+    one = segment()
+    one.producers.record(0, f"{FORWARD}b.0.0", 0, 6, 0, 7, CLOCK.now_us() - SLOT_US - 1)
+    return one
+
+
+async def test_what_is_not_tried_any_more_is_not_in_the_seal() -> None:
+    one = forwarded()
+    await seal(one)
+    assert one.chain.last is not None
+    assert (one.chain.last.seal, one.chain.last.producers) == (SEAL, one.producers.encode())
+    assert not any(one.producers.parts)
+
+
+async def test_a_seal_that_is_there_has_the_last_word_on_the_tables() -> None:
+    """Its broker died before the successors were written: the next owner writes them, some time later."""
+    one = forwarded()
+    one.hold(NotOwner("it is being replaced"))
+    await FLUSHER.seal(one, SEAL)
+    await seal(one)
+    assert one.chain.last is not None
+    assert one.producers.encode() == one.chain.last.producers
+    assert one.producers.judge(0, f"{FORWARD}b.0.0", 0, 6, 7) == Duplicate(0, 0)
