@@ -146,6 +146,8 @@ class Broker:
                 "could not hand over all segments and subscriptions; other brokers recover them: %s",
                 str(error) or "out of time",
             )
+        except Exception:  # the stop goes on, whatever has happened
+            logger.exception("could not hand over all segments and subscriptions; other brokers recover them")
 
     def _left_s(self) -> float:
         """Returns the time that is left of `shutdown_s`, which the first call starts."""

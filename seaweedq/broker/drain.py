@@ -62,3 +62,5 @@ class Drain:
             await self._mover.move(topic, number, target)
         except SeaweedqError as error:
             logger.warning("segment %d of %s could not be handed over: %s", number, name, error)
+        except Exception:  # a defect must not end the others under way
+            logger.exception("segment %d of %s could not be handed over", number, name)

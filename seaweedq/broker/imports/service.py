@@ -115,6 +115,8 @@ class Imports:
                     self._seen, due_s = brokers, self._clock.monotonic_s() + LOOK_AGAIN_S
                 except SeaweedqError as error:
                     logger.warning("cannot list the imports: %s", error)
+                except Exception:
+                    logger.exception("cannot look after the imports; continuing")
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:

@@ -69,3 +69,5 @@ class Deletions:
             await self._delete(topic)
         except SeaweedqError as error:
             logger.warning("topic %s is not deleted yet: %s", topic.name, error)
+        except Exception:  # a defect must not end the others under way
+            logger.exception("topic %s is not deleted yet", topic.name)

@@ -62,3 +62,5 @@ class Handoff:
             logger.info("subscription %s of %s was handed to another broker", name, topic.name)
         except SeaweedqError as error:
             logger.warning("subscription %s of %s could not be handed to another broker: %s", name, topic.name, error)
+        except Exception:  # a defect must end neither the others under way nor the task
+            logger.exception("subscription %s of %s could not be handed to another broker", name, topic.name)

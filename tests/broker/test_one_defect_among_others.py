@@ -1,0 +1,71 @@
+"""Work on many things at once: a defect that one of them meets ends none of the others, and no task."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from seaweedq.broker.drain import Drain
+from seaweedq.broker.leader.periodic import DELETION_S, Deletions
+from seaweedq.broker.subscriptions.handoff import Handoff
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.clock import Clock, SystemClock
+from seaweedq.coordination.records import BrokerRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
+
+
+def topic(name: str) -> Topic:
+    return Topic.of(name, TopicRecord(0, "deleting", TopicConfig(), 0), 1)
+
+
+class Work:
+    """Fails for what is named `bad`, and takes its time for the rest."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    async def __call__(self, topic: Topic, *more: Any) -> bool:
+        if topic.name == "bad":
+            raise KeyError("a defect")
+        await asyncio.sleep(0.01)
+        self.ended.append(topic.name)
+        return True
+
+
+async def test_a_deletion(caplog: pytest.LogCaptureFixture) -> None:
+    times = iter((0.0, DELETION_S + 1))
+    clock, work, doomed = SimpleNamespace(monotonic_s=lambda: next(times)), Work(), [topic("bad"), topic("good")]
+    deletions = Deletions(cast(Any, SimpleNamespace(doomed=lambda: doomed)), work, cast(Clock, clock))
+    await deletions.end()
+    await deletions.end()
+    assert work.ended == ["good"]
+    assert "topic bad is not deleted yet" in caplog.text
+    assert "a defect" in caplog.text
+
+
+async def test_a_handover_of_a_subscription(caplog: pytest.LogCaptureFixture) -> None:
+    work = Work()
+    names = [(topic("bad"), "s"), (topic("good"), "s")]
+    dispatcher = SimpleNamespace(names=lambda: names, hand_over=work)
+    assignment = SimpleNamespace(leave=lambda: None)
+    handoff = Handoff(cast(Any, dispatcher), cast(Any, assignment), cast(Any, None), SystemClock())
+    await handoff.leave()
+    assert work.ended == ["good"]
+    assert "a defect" in caplog.text
+
+
+async def test_a_segment_of_a_broker_that_leaves(caplog: pytest.LogCaptureFixture) -> None:
+    work, topics = Work(), {name: topic(name) for name in ("bad", "good")}
+    owned = {"me": [("bad", 0, 0), ("good", 0, 0)]}
+    catalog = SimpleNamespace(find=topics.get, owned_by=lambda broker: owned.get(broker, []))
+    brokers = {name: Versioned(BrokerRecord(url="", name=name, started_us=0, zone=""), 1) for name in ("me", "other")}
+
+    async def drain() -> bool:
+        return True
+
+    roster, membership = SimpleNamespace(brokers=brokers), SimpleNamespace(broker="me", drain=drain)
+    loads, mover = SimpleNamespace(costs=dict), SimpleNamespace(move=work)
+    await Drain(*cast(Any, (catalog, roster, membership, loads, mover))).hand_over()
+    assert set(work.ended) == {"good"}
+    assert "segment 0 of bad could not be handed over" in caplog.text
