@@ -61,7 +61,7 @@ def test_sigterm_while_a_start_waits_for_room(
     broker.kill()
     disk.leave(2)  # enough for the probe of the store, not for what the journal holds
     broker.start(wait=False)
-    wait_for(lambda: "is not stored yet" in broker.log)
+    wait_for(lambda: "cannot store topics/events" in broker.log)
     assert not broker.ready()
     broker.terminate()
     disk.make_room(100)
@@ -121,7 +121,7 @@ def test_a_store_that_gets_room_is_written_without_a_request(
     disk.fill()
     for _ in range(30):
         assert publisher.send().status_code == 200, "the journal has room"
-    wait_for(lambda: "is not stored yet" in broker.log)
+    wait_for(lambda: "cannot store topics/events" in broker.log)
     assert not list((store / "_tmp").iterdir()), "a full disk is made fuller"
     disk.make_room()
     wait_for(lambda: len(list((store / "topics/events/segment=0").iterdir())) > 1)
