@@ -34,7 +34,7 @@ class Drain:
         self._mover = mover
 
     async def hand_over(self) -> None:
-        """Give away what can be given. Raises CoordinationUnavailable where nobody can be told."""
+        """Gives away the segments that others can have. Raises CoordinationUnavailable where none can be told."""
         await self._membership.drain()
         held = len(self._own())
         for _ in range(TRIES):

@@ -58,7 +58,7 @@ class Maintenance:
                 logger.exception("a maintenance tick failed; continuing")
 
     async def checkpoint_often(self) -> None:
-        """Write the cursors down for ever."""
+        """Writes the cursors for ever."""
         while True:
             await asyncio.sleep(self._settings.checkpoint_s)
             try:
@@ -69,7 +69,7 @@ class Maintenance:
                 logger.exception("cannot write cursors to coordination, retrying")
 
     def _flush_due(self) -> None:
-        """Begin the flushes that are due."""
+        """Begins the flushes that are due."""
         journal, dirty = self._log.journal, self._log.dirty
         dirty.prune()
         facts = {
@@ -96,7 +96,7 @@ class Maintenance:
             logger.exception("cannot flush segment %d of %s", segment.id, segment.topic)
 
     def _limits(self, segment: OpenSegment) -> FlushLimits:
-        """The flush policy of a segment's topic, defaults filled in."""
+        """Returns the flush policy of a segment's topic, defaults filled in."""
         topic, settings = self._catalog.find(segment.topic), self._settings
         policy = topic.record.config.flush if topic else FlushPolicy()
         return FlushLimits(
@@ -107,7 +107,7 @@ class Maintenance:
         )
 
     def _release(self) -> None:
-        """Let the journal forget what is in files and in coordination."""
+        """Lets the journal forget what is in files and in coordination."""
         pins = [self._log.commit.committed + 1]  # later commits may have acks that are not counted yet
         pins += [segment.tail.oldest().commit for segment in self._log.dirty if segment.tail]
         if self._dispatcher.pin is not None:

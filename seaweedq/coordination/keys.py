@@ -75,7 +75,7 @@ class KeyKind(Generic[T]):
             raise Damaged(f"the value of a key {self.pattern} cannot be read: {error}") from error
 
     def read(self, entry: Entry) -> Versioned[T]:
-        """Return the record of an entry with the entry's revision. Raises Damaged."""
+        """Returns the record of an entry with the entry's revision. Raises Damaged."""
         return Versioned(self.decode(entry.value), entry.revision)
 
     def _fill(self, pattern: str, parts: tuple[Part, ...]) -> str:

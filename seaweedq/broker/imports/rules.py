@@ -48,7 +48,7 @@ class Cutter:
         self._rows = self._bytes = 0
 
     def cut(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take more rows: the batches that are complete with them."""
+        """Takes more rows in. Yields the batches that are complete with them."""
         ends = np.cumsum(sizes(rows))
         at = 0
         while at < rows.num_rows:

@@ -1,4 +1,4 @@
-"""CursorStore in coordination: read at a take-over, written as checkpoints.
+"""Cursors in coordination: read at a take-over, written as checkpoints.
 
 A checkpoint compares the subscription's revision, so that only the present dispatcher writes, and the revision of each
 cursor, so that a write which arrives late, after its answer was lost, does not overwrite a newer one. Acks pin their

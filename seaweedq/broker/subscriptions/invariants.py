@@ -14,7 +14,7 @@ from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 
 
 def broken_by(before: CursorRecord | None, after: CursorRecord, end: int | None = None) -> list[str]:
-    """Return which invariants a cursor breaks that is written in place of `before`, in a segment that ends at `end`.
+    """Returns the invariants that a cursor breaks which replaces `before`, in a segment that ends at `end`.
 
     What was broken before is not the fault of this write.
     """
@@ -24,7 +24,7 @@ def broken_by(before: CursorRecord | None, after: CursorRecord, end: int | None 
 
 
 def broken_by_subscription(before: SubscriptionRecord | None, after: SubscriptionRecord) -> list[str]:
-    """Return which invariants the change of a subscription's record breaks."""
+    """Returns the invariants that the change of a subscription's record breaks."""
     if before and after.epoch < before.epoch:
         return [f"the epoch falls from {before.epoch} to {after.epoch}"]
     return []

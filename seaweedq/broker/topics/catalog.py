@@ -133,7 +133,7 @@ class Catalog:
         return {segment: known[segment].record for segment in sorted(known)}
 
     def records(self, topic: Topic) -> Records:
-        """The topic's segments by id, each with its revision."""
+        """Returns the topic's segments by id, each with its revision."""
         return self._records_of(topic.name, topic.record.incarnation)
 
     def owners(self) -> list[str | None]:
@@ -178,7 +178,7 @@ class Catalog:
         return tiles_key_space(KeyRange(r.low, r.high) for r in self.segments(topic).values() if r.state == "open")
 
     def segment(self, topic: Topic, segment: int) -> Versioned[SegmentRecord]:
-        """A segment's record and its revision. Raises SegmentNotFound."""
+        """Returns a segment's record and its revision. Raises SegmentNotFound."""
         known = self.records(topic)
         if segment not in known:
             raise SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
@@ -201,9 +201,12 @@ class Catalog:
         self._view.take(changes)
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
-        """Commit a transaction, and take what it wrote of topics and segments into this view: the new revision. None: a
-        comparison did not hold. Raises InvariantViolated if the transaction breaks one, and then nothing is
-        written; and CoordinationUnavailable, and then it may stand, and comes by the watch."""
+        """Commits a transaction, and applies its writes of topics and segments to this view. Returns the new revision,
+        None where a comparison did not hold.
+
+        Raises InvariantViolated where it would break an invariant: then nothing is written. Raises
+        CoordinationUnavailable: then it may have been applied, and comes by the watch.
+        """
         check_writes(compares, writes, self._topic_of, self._records_of)
         revision = await self._coordination.commit(compares, writes)
         if revision:
