@@ -119,8 +119,8 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> list[Peer]:
     """Three peers, which all brokers of the test's loop use for their journals."""
     made = [Peer(), Peer(), Peer()]
 
-    def setup(settings: Settings, clock: Clock, ids: Ids) -> JournalSetup:
-        home = HomeFolder(settings.home, Disk(), ids)
+    def setup(settings: Settings, clock: Clock, ids: Ids, disk: Disk | None = None) -> JournalSetup:
+        home = HomeFolder(settings.home, disk or Disk(), ids)
 
         def opened(store: ObjectStore) -> Journals:
             return JournalKinds({"quorum": Quorums(home, made)}, "quorum")
