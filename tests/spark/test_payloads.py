@@ -42,7 +42,7 @@ def fails(**options):
         return str(error)
 def nulls(**options):
     return [r.payload is None for r in with_payloads(frame, wrong="null", **options).orderBy("_offset").collect()]
-found |= {"small": fails(max_bytes is 4), "small_null": nulls(max_bytes=4)}
+found |= {"small": fails(max_bytes=4), "small_null": nulls(max_bytes=4)}
 os.unlink(missing)
 found |= {"missing": fails(), "missing_null": nulls()}
 print(json.dumps(found))

@@ -185,7 +185,7 @@ def test_settings_choose_the_store(tmp_path: Any, ids: Ids, monkeypatch: pytest.
     assert isinstance(several, Endpoints)
     assert [each.endpoint for each in several.endpoints] == ["http://a:1", "http://b:2"]
     assert [each.endpoint for each in s3_stores("s3://bucket", [])] == [None]
-    with pytest.raises(InvalidRequest, match=r"gs://.*file:///path and s3://"):
+    with pytest.raises(InvalidRequest, match=r"gs://.*file:///path or s3://"):
         open_store(Settings(store="gs://bucket"), ids)
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(InvalidRequest, match=r"pip install 'seaweedq\[s3\]'"):

@@ -12,6 +12,7 @@ from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.tail import BufferedRows
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.keyrange import KEY_SPACE
 
@@ -31,7 +32,7 @@ class Sampled:
         catalog = SimpleNamespace(
             find=lambda name: topic,
             owned_by=lambda broker: self.owned,
-            segment=lambda topic, number: (SimpleNamespace(low=0, high=KEY_SPACE), 1),
+            segment=lambda topic, number: Versioned(SimpleNamespace(low=0, high=KEY_SPACE), 1),
         )
         self.loads = Loads(catalog, "me", SimpleNamespace(monotonic_s=lambda: self.now_s))
 

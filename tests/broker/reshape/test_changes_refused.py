@@ -36,7 +36,7 @@ async def together(tmp_path: Path) -> AsyncIterator[InLoop]:
         (0, "split", {"parts": 1}, 422, "invalid-request", ">= 2"),
         (0, "split", {"parts": 33}, 422, "invalid-request", "<= 32"),
         (0, "split", {"parts": "2"}, 422, "invalid-request", "parts"),
-        (0, "split", {"parts": 2, "at": [5]}, 422, "invalid-request", "exclude"),
+        (0, "split", {"parts": 2, "at": [5]}, 422, "invalid-request", "cannot be combined"),
         (0, "split", {"at": []}, 422, "invalid-request", "at"),
         (0, "split", {"at": [0]}, 422, "invalid-request", ">= 1"),
         (0, "split", {"at": [KEY_SPACE]}, 422, "invalid-request", "at"),
@@ -50,7 +50,7 @@ async def together(tmp_path: Path) -> AsyncIterator[InLoop]:
         (0, "merge", {"with": "1"}, 422, "invalid-request", "with"),
         (0, "move", {}, 422, "invalid-request", "to"),
         (0, "move", {"to": ""}, 422, "invalid-request", "to"),
-        (0, "move", {"to": "b7"}, 422, "invalid-request", "there is no broker 'b7', but b0."),
+        (0, "move", {"to": "b7"}, 422, "invalid-request", "there is no broker 'b7'; there are b0."),
     ],
 )
 async def test_what_is_wrong_is_said(
