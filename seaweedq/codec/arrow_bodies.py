@@ -192,14 +192,14 @@ def _sizes(column: pa.Array) -> "np.ndarray[Any, np.dtype[np.int64]]":
 
 def _value_errors(field: pa.Field, column: pa.Array, layout: Layout) -> Errors:
     required = layout.format is not Format.TYPED or not field.nullable
-    nulls = _rows(column.is_null(), f"{field.name}: is null") if required else []
+    nulls = _rows(column.is_null(), f"{field.name} is null") if required else []
     if layout.format is Format.JSON:
         return nulls + _text_errors(column.fill_null("null") if nulls else column)
     kind = field.type
     if is_uuid(field):
-        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name}: is not a UUID")
+        return nulls + _rows(pc.invert(pc.match_substring_regex(column, _UUID)), f"{field.name} is not a UUID")
     if is_time(field):
-        why = f"{field.name}: is not a time of the form HH:MM:SS.ffffff"
+        why = f"{field.name} is not a time of the form HH:MM:SS.ffffff"
         return nulls + _rows(pc.invert(pc.match_substring_regex(column, _TIME)), why)
     if pa.types.is_timestamp(kind):
         return nulls + _outside(field.name, column.cast(pa.int64()), MIN_US, MAX_US)
@@ -215,7 +215,7 @@ def _text_errors(column: pa.Array) -> Errors:
 
 
 def _outside(name: str, column: pa.Array, low: int, high: int) -> Errors:
-    return _rows(pc.or_(pc.less(column, low), pc.greater(column, high)), f"{name}: is out of range")
+    return _rows(pc.or_(pc.less(column, low), pc.greater(column, high)), f"{name} is out of range")
 
 
 def _times(
@@ -226,8 +226,8 @@ def _times(
     expires = columns.get(_EXPIRES.name)
     us = timestamp.cast(pa.int64()).fill_null(intake.now_us)
     ahead = intake.now_us + MAX_AHEAD_US
-    errors += _rows(pc.greater(us, ahead), "_timestamp: is more than one hour ahead of the broker's clock")
-    errors += _rows(pc.less(us, MIN_US), "_timestamp: is before the year 1")
+    errors += _rows(pc.greater(us, ahead), "_timestamp is more than one hour ahead of the broker's clock")
+    errors += _rows(pc.less(us, MIN_US), "_timestamp is before the year 1")
     if expires is not None:
         errors += _outside("_expires", expires.cast(pa.int64()), MIN_US, intake.now_us + MAX_EXPIRES_S * 1_000_000)
     return us.cast(TIMESTAMP_FIELD.type), expires

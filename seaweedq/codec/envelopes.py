@@ -166,9 +166,9 @@ def check_value(value: bytes, key: str | None, intake: Intake) -> str | None:
 def check_time(timestamp_us: int, now_us: int) -> None:
     """Raises Refused for a timestamp that is too far ahead, or before the year 1."""
     if timestamp_us > now_us + MAX_AHEAD_US:
-        raise Refused("timestamp: is more than one hour ahead of the broker's clock")
+        raise Refused("timestamp is more than one hour ahead of the broker's clock")
     if timestamp_us < MIN_US:
-        raise Refused("timestamp: is before the year 1")
+        raise Refused("timestamp is before the year 1")
 
 
 def row_by_row(messages: Iterable[tuple[int, Any]], intake: Intake) -> pa.RecordBatch:

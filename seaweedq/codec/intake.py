@@ -43,9 +43,15 @@ def refuse(errors: Sequence[tuple[int, str]]) -> None:
     """
     if errors:
         named = [{"index": index, "reason": reason} for index, reason in errors[:MAX_ERRORS]]
-        count = f"{'at least ' if len(errors) >= MAX_INVALID else ''}{len(errors)}"
-        detail = f"{count} of the messages are not valid; the first is message {errors[0][0]}: {errors[0][1]}"
-        raise InvalidMessages(detail, errors=named, invalid=len(errors))
+        raise InvalidMessages(invalid_detail(len(errors), *errors[0]), errors=named, invalid=len(errors))
+
+
+def invalid_detail(count: int, first: int, reason: str) -> str:
+    """Returns the detail of an error about `count` invalid messages, of which the one at `first` has this reason."""
+    if count == 1:
+        return f"message {first} is not valid: {reason}"
+    least = "at least " if count >= MAX_INVALID else ""
+    return f"{least}{count} messages are not valid; the first is message {first}: {reason}"
 
 
 def too_large(what: str, size: int, limit_bytes: int, index: int) -> MessageTooLarge:

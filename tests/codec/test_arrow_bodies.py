@@ -1,4 +1,5 @@
 import datetime as dt
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -139,7 +140,13 @@ def test_rows_that_are_not_valid_are_named() -> None:
         decode_arrow(stream(table), intake())
     whys = reasons(caught.value)
     assert list(whys) == [1, 2, 3, 4, 5]
-    assert [why.split(":")[0] for why in whys.values()] == ["value", "_timestamp", "_timestamp", "_expires", "_headers"]
+    assert [re.split("[: ]", why)[0] for why in whys.values()] == [
+        "value",
+        "_timestamp",
+        "_timestamp",
+        "_expires",
+        "_headers",
+    ]
 
 
 def test_rows_that_are_not_valid_for_several_reasons_are_all_named() -> None:
@@ -152,11 +159,11 @@ def test_rows_that_are_not_valid_for_several_reasons_are_all_named() -> None:
     with pytest.raises(InvalidMessages) as caught:
         decode_arrow(stream(table), intake(key_field="k"))
     whys = [
-        "value: is null",
+        "value is null",
         "JSON is malformed",
         "k: the key field",
         "_key differs",
-        "_timestamp: is more",
+        "_timestamp is more",
         "k: the key field",
     ]
     assert list(reasons(caught.value)) == [0, 1, 2, 3, 5, 7]
@@ -168,7 +175,7 @@ def test_typed_rows_that_are_not_valid_for_several_reasons_are_all_named() -> No
     table = {"small": pa.array([None, 2, 3, 4], pa.int32()), "_key": ["1", "2", "9", None]}
     with pytest.raises(InvalidMessages) as caught:
         decode_arrow(stream(table), intake("typed", "small"))
-    assert list(reasons(caught.value).items()) == [(0, "small: is null"), (2, "_key differs from the field 'small'")]
+    assert list(reasons(caught.value).items()) == [(0, "small is null"), (2, "_key differs from the field 'small'")]
 
 
 def test_a_null_value_of_a_bytes_topic_is_named() -> None:
@@ -237,7 +244,7 @@ def test_typed_rows_that_are_not_valid_are_named() -> None:
     }
     with pytest.raises(InvalidMessages) as caught:
         decode_arrow(stream(table), intake("typed"))
-    assert [why.split(":")[0] for why in reasons(caught.value).values()] == ["small", "token", "day", "local"]
+    assert [re.split("[: ]", why)[0] for why in reasons(caught.value).values()] == ["small", "token", "day", "local"]
 
 
 def test_times_and_uuids_have_one_spelling_whatever_they_come_as() -> None:

@@ -214,7 +214,7 @@ async def _target(roster: Roster, to: str) -> str:
         target = _broker_meant(roster, to)
     if target is None:
         brokers = sorted(roster.brokers)[:NAMED]
-        detail = f"there is no broker {to!r}; there are {', '.join(brokers)}"
+        detail = f"there is no broker {to!r}; these are living: {', '.join(brokers)}"
         raise InvalidRequest(detail, field="to", value=to, brokers=brokers)
     return target
 

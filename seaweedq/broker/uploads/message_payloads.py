@@ -18,6 +18,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import prefetch as streaming
 from seaweedq.broker.uploads import rules as upload_plan
 from seaweedq.clock import Clock
+from seaweedq.codec.intake import invalid_detail
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import (
@@ -216,8 +217,7 @@ def _invalid(errors: Sequence[tuple[int, BadRequest]]) -> InvalidMessages:
     named = [
         {"index": row, "reason": error.detail, "type": f"/problems/{error.slug}"} for row, error in errors[:MAX_ERRORS]
     ]
-    first, reason = errors[0][0], errors[0][1].detail
-    detail = f"{len(errors)} messages are not valid; the first is message {first}: {reason}"
+    detail = invalid_detail(len(errors), errors[0][0], errors[0][1].detail)
     return InvalidMessages(detail, errors=named, invalid=len(errors))
 
 
