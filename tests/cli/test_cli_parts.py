@@ -77,6 +77,8 @@ def test_an_error_is_one_line_with_its_first_rows_and_hint():
     assert one_line(error) == (
         "9 messages are not valid; message 0: no value; message 1: no value; message 2: no value; look at them"
     )
+    told = InvalidMessages("message 0 is not valid: no value", errors=[{"index": 0, "reason": "no value"}], invalid=1)
+    assert one_line(told) == "message 0 is not valid: no value"
     assert one_line(TopicNotFound("there is no topic 'x'.")) == "there is no topic 'x'"
 
 

@@ -37,10 +37,16 @@ def one_line(error: BaseException) -> str:
     parts = [detail.rstrip(".")]
     rows = fields.get("errors")
     if isinstance(rows, list) and rows:
-        parts += [f"message {row.get('index')}: {row.get('reason')}" for row in rows[:3] if isinstance(row, dict)]
+        shown = [row for row in rows[:3] if isinstance(row, dict) and not _is_told(row, detail)]
+        parts += [f"message {row.get('index')}: {row.get('reason')}" for row in shown]
     if hint := fields.get("hint"):
         parts.append(str(hint))
     return "; ".join(" ".join(part.split()) for part in parts)
+
+
+def _is_told(row: dict[str, Any], detail: str) -> bool:
+    """Returns whether an error's detail already names this message and its reason."""
+    return f"message {row.get('index')}" in detail and str(row.get("reason")) in detail
 
 
 def complain(text: str) -> None:
