@@ -33,7 +33,12 @@ MARKS = {
     "long": "is deliberately long: `make test-all` runs it",
 }
 EXAMPLES = {"fast": 0.1, "default": 0.5, "long": 1.5}  # of what a property asks for
-NAMED = {"pyspark": "spark", "create_subprocess_exec": "process", "create_subprocess_shell": "process"}
+NAMED = {
+    "pyspark": "spark",
+    "check_helm": "process",
+    "create_subprocess_exec": "process",
+    "create_subprocess_shell": "process",
+}
 STARTED: dict[Any, str] = {subprocess: "process", BrokerProcess: "process", EtcdServer: "service"}
 STARTED[s3_service.running] = "service"
 STARTED |= dict.fromkeys((child, reader_process.ReaderProcess, missing_for_spark), "process")
