@@ -115,6 +115,7 @@ def test_a_closed_pipe_ends_it_quietly(real_broker, client):
     assert 0 < _lag(client, "pipe", "s") < 2000
 
 
+@pytest.mark.usefixtures("long_run")
 def test_bench_measures_what_it_was_told_to(run, client):
     figures = json.loads(run("bench", "--messages", "2000", "--size", "200", "--consumers", "1", "--json"))
     assert [(row["what"], row["messages"]) for row in figures] == [("publish", 2000), ("pull, ack", 2000)]

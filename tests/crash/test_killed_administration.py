@@ -89,6 +89,7 @@ def test_a_topic_whose_creation_was_not_answered_is_there(fragile, history):
     assert_works(broker, history)
 
 
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize("place", DELETION)
 def test_a_deletion_that_was_cut_off_is_finished_and_nothing_comes_back(fragile, history, place):
     broker, ask = fragile(place)
@@ -144,6 +145,7 @@ def test_a_subscription_that_was_made_and_not_yet_opened_is_there(fragile):
     assert ask.pull() == [1]
 
 
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize("place", ["unsubscribe.cursors", "unsubscribe.record:1", "unsubscribe.record:2"])
 def test_cursors_of_a_deleted_subscription_mean_nothing_to_the_next_of_its_name(fragile, place):
     broker, ask = fragile(place)

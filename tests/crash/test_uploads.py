@@ -65,6 +65,7 @@ def nothing(http):
     return None
 
 
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize("place", ["upload.begun", later("upload.recorded")])
 def test_begun(dying, place):
     broker, _ = dying(place, nothing, lambda http, _: http.post(f"{TOPIC}/uploads", json={"size": 1}))
@@ -141,6 +142,7 @@ async def age(broker, state) -> None:
     await coordination.close()
 
 
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize(
     ("place", "state"), [("sweep.removed", "open"), later("sweep.cleared", "open"), later("sweep.again", "removed")]
 )

@@ -17,6 +17,7 @@ MIB = 1024 * 1024
 PATIENCE = ("--publish-timeout-s", "2")
 
 
+@pytest.mark.usefixtures("long_run")
 def test_one_full_disk_for_all(small_disk: Disks, broker_on: BrokerOn, publisher_to: PublisherTo) -> None:
     disk = small_disk(24, 14)
     broker = broker_on(disk.path / "data", *PATIENCE, "--lease-s", "1")

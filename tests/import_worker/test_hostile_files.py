@@ -154,6 +154,7 @@ def test_a_dictionary_that_expands_too_far_is_refused(importing_broker, importer
     assert importer.take(parquet(numbered(3))).status_code == 200
 
 
+@pytest.mark.usefixtures("long_run")
 def test_one_text_many_times_is_taken_in_little_memory(importing_broker, importer):
     importer.make()
     before = resident(importing_broker.process.pid)

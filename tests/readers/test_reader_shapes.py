@@ -32,6 +32,7 @@ def many_files(client: Client) -> str:
     return "many-files"
 
 
+@pytest.mark.usefixtures("long_run")
 def test_many_small_files(reader: Reader, many_files: str, directory: Callable[[str], str]) -> None:
     table = reader.rows(directory(many_files), pa.field("value", pa.string()))
     assert_dense(table)

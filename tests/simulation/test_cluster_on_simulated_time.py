@@ -122,6 +122,7 @@ def test_nothing_is_lost_doubled_or_out_of_order_in_simulated_minutes(seed: int)
         assert set(read) <= set(acknowledged) | world.in_doubt[key], "nobody sent it"
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_seed_decides_all_of_it() -> None:
     """Two processes, whose sets and dicts of strings have different orders, write the same to coordination."""
     program = f"import sys; sys.path.insert(0, '.'); from {__name__} import run; print(run(7)[2])"

@@ -94,6 +94,7 @@ async def test_rates_come_with_the_positions_and_cost_no_further_call(
     assert [path for path in calls if path != "load"] == ["positions", "positions"]
 
 
+@pytest.mark.usefixtures("long_run")
 async def test_a_hot_key_is_shown_by_any_broker_and_logged_once(hand: Hand, caplog: pytest.LogCaptureFixture) -> None:
     one, two = hand.together.brokers
     topic = await made(hand.together, 2, target_messages_per_s=10, cool_down_s=1)

@@ -90,6 +90,7 @@ def test_no_signal_leaves_a_broker_behind(tmp_path, number, moment):
     assert not _left_behind(tmp_path)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_a_folder_with_flights_in_it_is_refused(tmp_path):
     with _demo(tmp_path, "--exit", "--no-spark", "--data-dir", str(tmp_path / "kept")) as first:
         first.communicate(timeout=120)

@@ -109,6 +109,7 @@ def test_sound_while_a_producer_runs(broker: BrokerProcess, client: Client) -> N
     assert not failed
 
 
+@pytest.mark.usefixtures("long_run")
 def test_sound_while_segments_give_way_to_others(broker: BrokerProcess, client: Client) -> None:
     client.create_topic("changing", flush={"max_bytes": 65_536, "max_age_s": 1})
     stop, failed = threading.Event(), []
