@@ -6,11 +6,12 @@ Names of the client are handed on when they are first asked for, so that a broke
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from seaweedq.levels import VERSION as __version__
+
 if TYPE_CHECKING:
     from seaweedq.client import AsyncClient, Client, Message
     from seaweedq.errors import SeaweedqError
 
-__version__ = "0.1.0"
 __all__ = ["AsyncClient", "Client", "Message", "SeaweedqError", "__version__"]
 
 _HOMES = {

@@ -10,7 +10,7 @@
     │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
     │   ├── PayloadTooLarge, TooManyUploads, InvalidImport
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
-    │   │   SequenceOutOfOrder
+    │   │   SequenceOutOfOrder, NeedsLevel
     │   ├── OffsetOutOfRange
     │   └── Forbidden
     ├── Unavailable               the client may retry after `retry_after_s`
@@ -233,6 +233,13 @@ class SequenceOutOfOrder(BadRequest):
     """A producer's sequence is not new, and too old to be compared with; fields: producer, sequence, newest."""
 
     slug, title = "sequence-out-of-order", "The producer's sequence is out of order"
+
+
+class NeedsLevel(BadRequest):
+    """The request needs a higher level than the cluster has; fields: level, needs, too_old (brokers that do not read
+    it)."""
+
+    slug, title = "needs-cluster-level", "The cluster's level is too low"
 
 
 class OffsetOutOfRange(BadRequest):

@@ -88,6 +88,7 @@ class Broker:
         cluster = await cluster_of(
             environment.coordination, environment.store, environment.ids, environment.clock, named
         )
+        await self.core.level.load()
         await roster.load()
         await check_secret(self.environment.peers, {known.record.url for known in roster.brokers.values()})
         return cluster
@@ -100,7 +101,8 @@ class Broker:
         return joined
 
     async def _follow_views(self) -> None:
-        roster, catalog = self.core.roster, self.core.catalog
+        roster, catalog, level = self.core.roster, self.core.catalog, self.core.level
+        self._spawn(level.follow(await level.load()), "cluster level", vital=True)
         self._spawn(roster.follow(await roster.load()), "roster", vital=True)
         self._spawn(catalog.follow(await catalog.load()), "catalog", vital=True)
 

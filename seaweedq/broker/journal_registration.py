@@ -17,6 +17,7 @@ from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import NotReady, SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import Journal
+from seaweedq.levels import HIGHEST, LOWEST
 
 RETIRE_S = 1.0
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class JournalRegistration:
         self._coordination = coordination
         self._membership = membership
         self._key = keys.JOURNALS.key(membership.broker)
-        self._record = record
+        self._record = msgspec.structs.replace(record, lowest=LOWEST, highest=HIGHEST)
 
     async def register(self) -> None:
         """Writes the key, so that if this broker dies while it starts, its folder's next broker ends its lease. Raises

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.imports.service import Imports
@@ -83,6 +84,7 @@ class Core:
 
     catalog: Catalog
     roster: Roster
+    level: ClusterLevel
     budget: Budget
     cache: GroupCache
     reader: Reader

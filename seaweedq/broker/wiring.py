@@ -7,6 +7,7 @@ journal, which must not exist before the journals of earlier lives are recovered
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.record_store import ImportRecords
 from seaweedq.broker.imports.runner import ImportRunner, ReaderSetup
@@ -92,9 +93,11 @@ def build_core(
     settings, coordination = environment.settings, environment.coordination
     budget = Budget(settings.memory_budget_bytes)
     cache = GroupCache(budget, settings.cache_bytes)
+    roster = Roster(coordination, roster_changed)
     return Core(
         catalog=Catalog(coordination, topic_closed),
-        roster=Roster(coordination, roster_changed),
+        roster=roster,
+        level=ClusterLevel(coordination, roster),
         budget=budget,
         cache=cache,
         reader=Reader(cache),

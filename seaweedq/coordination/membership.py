@@ -20,6 +20,7 @@ from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.records import BrokerRecord
 from seaweedq.coordination.thread_loop import AsideWork, StartAside
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
+from seaweedq.levels import HIGHEST, LOWEST, VERSION
 
 logger = logging.getLogger(__name__)
 STALL_LEASES = 6
@@ -66,7 +67,14 @@ class Membership:
         self._coordination = coordination
         self._clock = clock
         self._record = BrokerRecord(
-            url=identity.url, name=identity.name, started_us=clock.now_us(), zone=identity.zone, starting=True
+            url=identity.url,
+            name=identity.name,
+            started_us=clock.now_us(),
+            zone=identity.zone,
+            starting=True,
+            lowest=LOWEST,
+            highest=HIGHEST,
+            version=VERSION,
         )
         self._lease_s = lease_s
         self._on_lost = on_lost

@@ -5,17 +5,26 @@ from typing import Any, Literal
 import msgspec
 
 
-class ClusterRecord(msgspec.Struct, frozen=True):
+class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id of the cluster and, once the store's identity exists, the id of that store; the store's `_cluster.json`
-    must match both."""
+    must match both.
+
+    A broker that joins must read `level`; forms are written at `written`, which follows it.
+    """
 
     cluster: str
     store: str = ""
+    level: int = 1
+    written: int = 1
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
     """A living broker: its URL, its given name, its zone. One that is `starting` (its recovery may take long) or
-    `draining` gets no new segments."""
+    `draining` gets no new segments.
+
+    It reads the levels from `lowest` to `highest`; one without these members is older than levels. `version` is for
+    people.
+    """
 
     url: str
     name: str
@@ -23,6 +32,9 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     zone: str = ""
     draining: bool = False
     starting: bool = False
+    lowest: int = 1
+    highest: int = 1
+    version: str = ""
 
     @property
     def takes_more(self) -> bool:
@@ -41,13 +53,15 @@ class JournalRecord(msgspec.Struct, frozen=True):
     whose lock the broker held.
 
     `path` is that folder, where the backend needs it. `recovered`: the broker is dead, and its journal has been
-    replayed; only the journal's content is still to be removed.
+    replayed; only the journal's content is still to be removed. The broker reads the levels from `lowest` to `highest`.
     """
 
     kind: str
     place: str
     path: str = ""
     recovered: bool = False
+    lowest: int = 1
+    highest: int = 1
 
 
 class CreationRecord(msgspec.Struct, frozen=True):

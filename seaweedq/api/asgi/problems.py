@@ -31,6 +31,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.SegmentConflict: 409,
     errors.TopicBeingDeleted: 409,
     errors.SequenceOutOfOrder: 409,
+    errors.NeedsLevel: 409,
     errors.UploadIncomplete: 409,
     errors.UploadConflict: 409,
     errors.UploadExpired: 410,

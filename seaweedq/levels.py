@@ -1,0 +1,15 @@
+"""The levels that this version reads. A cluster has a level; all that it stores, and all that its brokers say to each
+other, has the form of a level that each of them reads.
+
+| level | brought |
+| --- | --- |
+| 1 | the first: records, journals, slots, frames, files and calls as they were before there were levels |
+| 2 | the cluster's level itself: the cluster's record has it, brokers and journals name the levels that they read |
+
+A form is *written* at the cluster's written level (broker/cluster_level) and *read* from LOWEST on. Each change of a
+form, after a version with the level was released, takes the next level.
+"""
+
+VERSION = "0.1.0"  # of the program, for people
+LOWEST = 1
+HIGHEST = 2
