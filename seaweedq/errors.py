@@ -14,7 +14,7 @@
     │   ├── OffsetOutOfRange
     │   └── Forbidden
     ├── Unavailable               the client may retry after `retry_after_s`
-    │   ├── NotReady, Overloaded
+    │   ├── NotReady, Overloaded, NeedsNewerBroker
     │   ├── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
     │   └── NotOwner, PartlyTaken
     ├── Fenced                    another writer has replaced this one: stop writing, read the state again
@@ -274,6 +274,12 @@ class Overloaded(Unavailable):
     """The memory budget is used up; fields: budget_bytes."""
 
     slug, title = "overloaded", "The broker is overloaded"
+
+
+class NeedsNewerBroker(Unavailable):
+    """A later version of this program wrote what the request needs, in a form that this broker does not read."""
+
+    slug, title = "needs-newer-broker", "A newer broker is needed"
 
 
 class JournalUnavailable(Unavailable):

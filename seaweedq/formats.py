@@ -1,0 +1,45 @@
+"""The versions of stored formats: which one each level of the cluster writes, and which ones this program reads.
+
+Each format has one `Format`, beside its encoder: a table from the level to the version that is written there. A version
+is read from the first on, by a decoder for each. What has a later version was written whole by a later program: it is
+never taken as damaged, and never as missing. It needs a broker that reads it (NeedsNewerBroker).
+
+The rules by which a reader tells a later version from damage are those of the format: docs/coordination.md lists them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from seaweedq.errors import NeedsNewerBroker
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format. `written` has the version of each level that changed it; other levels write that of the level
+    below."""
+
+    name: str
+    written: Mapping[int, int]
+
+    @property
+    def newest(self) -> int:
+        """Returns the highest version that this program reads."""
+        return max(self.written.values())
+
+    def at(self, level: int) -> int:
+        """Returns the version that is written at a level of the cluster."""
+        return self.written[max(changed for changed in self.written if changed <= level)]
+
+    def check(self, version: int, where: str) -> None:
+        """Raises NeedsNewerBroker for a version that is later than all that are read. `where` begins the sentence."""
+        if version > self.newest:
+            raise needs_newer(f"{where} has version {version} of the format of {self.name}; {_read(self.newest)}")
+
+
+def needs_newer(what: str) -> NeedsNewerBroker:
+    """Returns the error for bytes of a later program."""
+    return NeedsNewerBroker(f"{what}; a newer broker is needed")
+
+
+def _read(newest: int) -> str:
+    return "this broker reads version 1" if newest == 1 else f"this broker reads versions up to {newest}"
