@@ -2,7 +2,7 @@
 
     SeaweedqError
     ├── BadRequest                the client must change the request
-    │   ├── UnreadableRequest, UnreadableBody, UnsupportedContentType, UnsupportedEncoding
+    │   ├── UnreadableRequest, UnreadableBody, UnsupportedContentType, UnsupportedEncoding, MissingContentType
     │   ├── InvalidRequest, InvalidName, InvalidMessages
     │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
     │   ├── RouteNotFound, MethodNotAllowed
@@ -12,7 +12,9 @@
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
     │   │   SequenceOutOfOrder, NeedsLevel
     │   ├── OffsetOutOfRange
+    │   ├── WrongHost
     │   └── Forbidden
+    │       └── ForeignOrigin
     ├── Unavailable               the client may retry after `retry_after_s`
     │   ├── NotReady, Overloaded, NeedsNewerBroker
     │   ├── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
@@ -71,6 +73,12 @@ class UnsupportedContentType(BadRequest):
     """The route does not accept this content type; fields: supported."""
 
     slug, title = "unsupported-content-type", "Unsupported content type"
+
+
+class MissingContentType(BadRequest):
+    """The body is not empty and has no content type, as the bodies of web pages may be."""
+
+    slug, title = "missing-content-type", "The body has no content type"
 
 
 class UnsupportedEncoding(BadRequest):
@@ -252,6 +260,18 @@ class Forbidden(BadRequest):
     """The caller may not do this."""
 
     slug, title = "forbidden", "Forbidden"
+
+
+class ForeignOrigin(Forbidden):
+    """A web page of another site sent the request; fields: origin, setting."""
+
+    slug, title = "foreign-origin", "Pages of other sites may not do this"
+
+
+class WrongHost(BadRequest):
+    """The request names a host that is not this broker's; fields: host, setting."""
+
+    slug, title = "wrong-host", "The broker does not answer to this host"
 
 
 class Unavailable(SeaweedqError):

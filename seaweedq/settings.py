@@ -102,6 +102,14 @@ class Settings(BaseSettings):
         description="Address to listen on. Clients are not authenticated yet: on any but a loopback address, everyone "
         "who reaches the broker has full access.",
     )
+    allowed_hosts: str = Field(
+        "",
+        pattern=r"^(\s*(\*|(\*\.)?[A-Za-z0-9._-]+)\s*(,|$))*$",
+        description="Further names by which clients may address this broker, separated by commas: `queue.example.com`, "
+        "`*.example.com`, or `*` for any. Addresses, `localhost` and the host of advertise_url always pass; a request "
+        "for another host gets 421, since a name that somebody else's DNS points here lets web pages reach the broker. "
+        "Pages of these names may send requests, except where it is `*` that allows them.",
+    )
     port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 selects a free one.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="Lowest severity of the log lines that are printed."

@@ -17,9 +17,11 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
+from seaweedq.api.asgi.hosts_and_origins import HostRules
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, send
 from seaweedq.api.asgi.openapi import document_of
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
+from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import provide
 from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, TopicCalls
@@ -56,6 +58,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
 
 Work = Awaitable[Answer]
+Note = Callable[[SeaweedqError], None]
 T = TypeVar("T")
 A = TypeVar("A", Answer, Answer | None)
 
@@ -68,6 +71,8 @@ class Application:
         self._readiness = broker.readiness
         environment = broker.environment
         self._inside = InsideLog(environment.clock)
+        self.refusals = Refusals(environment.clock)
+        self._hosts = HostRules(environment.url, environment.settings.allowed_hosts.split(","))
         self._reader = RequestReader(environment.settings, broker.core.budget, environment.clock)
         self._secret = PeerSecret(environment.secret)
         self._internal = InternalServer(self._secret, self._readiness, self._reader, self._calls)
@@ -90,8 +95,7 @@ class Application:
                 raise
             if not begun:
                 error = NotReady("the broker is stopping; whether the request has taken effect is unknown")
-                status, headers, content = problem(error)
-                await send(Answer(status, content, headers), out)
+                await send(_problem_answer(error), out)
 
     def service(self, group: type[T]) -> T:
         """Returns a group of services, or a route. Raises NotReady where the broker may not answer."""
@@ -101,25 +105,42 @@ class Application:
     def metrics(self) -> bytes:
         """Returns the metrics of Prometheus, which are few before the broker is ready."""
         sources = _metric_sources(self._broker) if self._readiness.ready else ()
-        return metrics.render(self._readiness.can_take_work, sources)
+        return metrics.render(self._readiness.can_take_work, (metrics.RefusalMetrics(self.refusals), *sources))
 
     async def _serve(self, scope: Scope, receive: Receive, out: Send) -> None:
         if self._readiness.draining and scope["type"] == "http":
             out = _last_answer(out)
+        if refused := self._refused(scope):
+            await (send(refused, out) if scope["type"] == "http" else out({"type": "websocket.close", "code": 1008}))
+            return
         work: Work | None = None
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
             work = self._internal.answer(scope, receive)
         elif scope["type"] == "http" and scope["method"] == "POST":
             work = self._hot(scope, receive)
         elif scope["type"] == "http" and (streamed := self._streamed(scope, body := StreamedBody(scope, receive), out)):
-            if answer := await answered(streamed, self._inside):
+            if answer := await answered(streamed, self._note):
                 await send(answer, out if await body.drained() else _last_answer(out))
             return
         if work is None:
             with suppress(Exception):  # answered and logged; starlette raises it once more
                 await self.fastapi(scope, receive, out)
-        elif answer := await answered(work, self._inside):
+        elif answer := await answered(work, self._note):
             await send(answer, out)
+
+    def _refused(self, scope: Scope) -> Answer | None:
+        """Returns the answer to a request that names a foreign host, or comes from a foreign page."""
+        try:
+            self._hosts.check(scope)
+        except SeaweedqError as error:
+            self._note(error)
+            return _problem_answer(error)
+        return None
+
+    def _note(self, error: SeaweedqError) -> None:
+        """Logs and counts an error with which a client is answered."""
+        self._inside.note(error)
+        self.refusals.note_error(error)
 
     def _hot(self, scope: Scope, receive: Receive) -> Work | None:
         match scope["path"].split("/"):
@@ -162,7 +183,7 @@ class Application:
             version=version("seaweedq"),
             redoc_url=None,
             redirect_slashes=False,
-            exception_handlers=_handlers(self._inside),
+            exception_handlers=_handlers(self._note),
         )
         app.state.readiness, app.state.metrics = self._readiness, self.metrics
         provide(app, self.service)
@@ -229,24 +250,29 @@ def _last_answer(out: Send) -> Send:
     return closing
 
 
-async def answered(work: Awaitable[Answer | None], inside: InsideLog) -> Answer | None:
+async def answered(work: Awaitable[Answer | None], note: Note) -> Answer | None:
     """Returns the answer, or the problem in its place; None where nobody is left to answer."""
     try:
         return await work
     except SeaweedqError as error:
-        inside.note(error)
-        status, headers, content = problem(error)
+        note(error)
+        return _problem_answer(error)
     except ClientGone:
         return None
     except Exception as error:
         status, headers, content = unexpected(error)
+        return Answer(status, content, headers)
+
+
+def _problem_answer(error: SeaweedqError) -> Answer:
+    status, headers, content = problem(error)
     return Answer(status, content, headers)
 
 
-def _handlers(inside: InsideLog) -> dict[Any, ExceptionHandler]:
+def _handlers(note: Note) -> dict[Any, ExceptionHandler]:
     async def known(request: Request, error: Exception) -> Response:
         assert isinstance(error, SeaweedqError)
-        inside.note(error)
+        note(error)
         return _response(problem(error))
 
     async def routing(request: Request, error: Exception) -> Response:

@@ -21,6 +21,7 @@ from tests.support.tiers import later
 LIMIT = 1 << 20
 ENV = {"SEAWEEDQ_MAX_REQUEST_BYTES": str(LIMIT), "SEAWEEDQ_REQUEST_TIMEOUT_S": "1"}
 JSON = {"content-type": "application/json"}
+TYPE = "Content-Type: application/json"
 MIB = 1 << 20
 SMALL = gzip.compress(b'{"value":1}', mtime=0)  # the same bytes in all workers: they name the tests
 
@@ -117,7 +118,7 @@ def test_encodings_that_are_damaged(http: httpx.Client, topic: str, encoding: st
 @pytest.mark.parametrize("lines", [["br"], ["gzip, gzip"], ["gzip", "zstd"], ["deflate"], ["x" * 1000], ["gzip;q=1"]])
 def test_encodings_that_are_unknown(topic: str, broker: BrokerProcess, lines: list[str]) -> None:
     headers = [f"Content-Encoding: {line}" for line in lines]
-    answer = ask(broker, "POST", f"{topic}/messages", *headers, body=SMALL)
+    answer = ask(broker, "POST", f"{topic}/messages", TYPE, *headers, body=SMALL)
     found = problem_of(answer, 415, "unsupported-encoding", lines[0][:50])
     assert found["supported"] == ["gzip", "zstd"]
 
@@ -127,7 +128,7 @@ def test_a_slow_body_gets_408(http: httpx.Client, topic: str, broker: BrokerProc
         for method, path in (("POST", f"{topic}/messages"), ("PUT", topic)):
             with connection(broker) as sock:
                 began = time.monotonic()
-                sock.sendall(head(method, path, *lines))
+                sock.sendall(head(method, path, TYPE, *lines))
                 answer = answer_of(sock)
                 assert 0.9 < time.monotonic() - began < 5
                 problem_of(answer, 408, "request-timeout", "request_timeout_s=1")
@@ -138,7 +139,7 @@ def test_a_slow_body_gets_408(http: httpx.Client, topic: str, broker: BrokerProc
 def test_a_body_that_trickles_gets_408_too(topic: str, broker: BrokerProcess) -> None:
     with connection(broker) as sock:
         began = time.monotonic()
-        sock.sendall(head("POST", f"{topic}/messages", "Content-Length: 1000"))
+        sock.sendall(head("POST", f"{topic}/messages", TYPE, "Content-Length: 1000"))
         sock.settimeout(0.2)
         while time.monotonic() - began < 10:
             sock.sendall(b" ")

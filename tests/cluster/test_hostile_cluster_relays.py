@@ -50,7 +50,7 @@ def fetch(together: Together) -> str:
 
 def bare(port: int, target: str, *headers: bytes) -> tuple[bytes, bytes]:
     """Status line and body of a GET for exactly this target."""
-    lines = [f"GET {target} HTTP/1.1".encode(), b"Host: x", b"Connection: close", *headers, b"", b""]
+    lines = [f"GET {target} HTTP/1.1".encode(), b"Host: localhost", b"Connection: close", *headers, b"", b""]
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(b"\r\n".join(lines))
         content = b"".join(iter(lambda: connection.recv(65536), b""))

@@ -74,7 +74,7 @@ def test_a_stop_without_a_store_ends_in_time_and_the_rest_is_recovered(broker_pr
 def asked(broker, path, body, missing=0):
     """A request that the broker has begun to read, and that lacks the last bytes of its body."""
     with socket.create_connection(("127.0.0.1", broker.port)) as connection:
-        head = f"POST {path} HTTP/1.1\r\nHost: b\r\nContent-Type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         connection.sendall(f"{head}Content-Length: {len(body) + missing}\r\n\r\n".encode() + body)
         for _ in range(3):  # answered behind it
             httpx.get(f"{broker.url}/healthz", trust_env=False).raise_for_status()

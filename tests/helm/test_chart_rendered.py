@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from seaweedq.api.asgi.hosts_and_origins import HostRules
 from seaweedq.cli.server.secret import MIN_CHARACTERS, cluster_secret
+from seaweedq.errors import WrongHost
 from seaweedq.settings import Settings
 
 Render = Callable[..., dict[str, Any]]
@@ -94,6 +97,28 @@ def test_a_pod_has_time_to_drain(
     _, sleep_s = broker(manifests)["lifecycle"]["preStop"]["exec"]["command"]
     granted = pod(manifests)["terminationGracePeriodSeconds"]
     assert granted >= int(sleep_s) + settings_of(manifests).shutdown_s + 10
+
+
+def test_every_url_that_the_chart_prints_or_asks_passes(
+    chart: Path, render: Render, settings_of: Callable[..., Settings]
+) -> None:
+    manifests = render("full")
+    settings = settings_of(manifests)
+    rules = HostRules(settings.advertise_url, settings.allowed_hosts.split(","))
+    name = manifests["Service"]["metadata"]["name"]
+    notes = (chart / "templates" / "NOTES.txt").read_text()
+    filled = {'include "seaweedq.fullname" .': name, ".Release.Namespace": "default", ".Values.service.port": "80"}
+    for template, value in filled.items():
+        notes = notes.replace(f"{{{{ {template} }}}}", value)
+    printed = re.findall(r"http://([^/\s]+)", notes)
+    assert set(printed) == {f"{name}.default:80", "127.0.0.1:8080"}
+    (container,) = manifests["Pod"]["spec"]["containers"]
+    asked = next(one["value"] for one in container["env"] if one["name"] == "SERVICE")
+    longer = [f"{name}.default.svc", f"{name}.default.svc.cluster.local:80", "queue.example.com", "10.1.2.3:8080"]
+    for host in (*printed, asked, *longer, "b.internal.example.com"):
+        rules.check({"type": "http", "method": "GET", "path": "/v1/cluster", "headers": [(b"host", host.encode())]})
+    with pytest.raises(WrongHost):
+        rules.check({"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"evil.example")]})
 
 
 def test_no_service_of_kubernetes_becomes_a_setting(render: Render) -> None:

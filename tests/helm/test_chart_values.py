@@ -18,7 +18,7 @@ CHART_SETS = {
     *("advertise_url", "cluster_secret", "coordination", "data_dir", "host", "journal", "name", "port", "zone"),
     *("etcd_ca_file", "etcd_cert_file", "etcd_key_file", "etcd_password", "etcd_prefix", "etcd_user"),
     *("s3_addressing", "s3_endpoints", "store"),
-    *("brokers", "member"),
+    *("allowed_hosts", "brokers", "member"),
 }
 
 

@@ -56,6 +56,7 @@ def test_a_broker_gets_settings_of_a_cluster(
         monkeypatch.setenv(key, value)
     settings = Settings()
     assert (settings.name, settings.advertise_url) == (name, f"http://{name}:8080")
+    assert settings.allowed_hosts.split(",")[:3] == list(BROKERS)
     assert settings.coordination.removeprefix("etcd://").split(":")[0] in services
     assert re.sub(r"https?://([^:]+):.*", r"\1", settings.s3_endpoints) in services
     assert (settings.journal_kind, settings.store.split("/")[2]) == ("object", "seaweedq")

@@ -36,6 +36,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (include "seaweedq.fullname" .) .Values.secret.existingSecret -}}
 {{- end -}}
 
+{{/* The names by which clients may address the brokers: the service's, as pods write them, and what the values add. */}}
+{{- define "seaweedq.allowedHosts" -}}
+{{- $name := include "seaweedq.fullname" . -}}
+{{- $inside := printf "%s.%s" $name .Release.Namespace -}}
+{{- $own := list $name $inside (printf "%s.svc" $inside) (printf "%s.svc.%s" $inside .Values.service.clusterDomain) -}}
+{{- join "," (concat $own .Values.service.hosts) -}}
+{{- end -}}
+
 {{- define "seaweedq.image" -}}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}

@@ -23,7 +23,8 @@ def decode_request(content: bytes, scope: Scope, decoder: msgspec.json.Decoder[T
 
     Raises UnsupportedContentType, UnreadableBody (no JSON), InvalidRequest (unknown field, wrong type).
     """
-    media = (header(scope, b"content-type") or "application/json").partition(";")[0].strip().lower()
+    stated = header(scope, b"content-type")
+    media = ("application/json" if stated is None else stated).partition(";")[0].strip().lower()
     if media != "application/json":
         raise UnsupportedContentType(
             f"the content type {media[:SHOWN]!r} is not application/json", supported=["application/json"]

@@ -15,7 +15,7 @@ from seaweedq.api.asgi.json_requests import check_free_form, decode_request
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec.content_encoding import decode_body
-from seaweedq.errors import BadRequest, RequestTimeout, RequestTooLarge
+from seaweedq.errors import BadRequest, MissingContentType, RequestTimeout, RequestTooLarge
 from seaweedq.settings import Settings
 
 T = TypeVar("T")
@@ -30,9 +30,14 @@ class RequestReader:
     budget: Budget
     clock: Clock
 
-    def body(self, scope: Scope, receive: Receive, limit_bytes: int | None = None) -> "Body":
+    def body(self, scope: Scope, receive: Receive) -> "Body":
         """Returns the body as a block that holds its memory: `async with reader.body(...) as content`."""
-        return Body(scope, receive, self.budget, limit_bytes or self.settings.max_request_bytes, self.timeout_s)
+        typed = header(scope, b"content-type") is not None
+        return Body(scope, receive, self.budget, self.settings.max_request_bytes, self.timeout_s, typed)
+
+    def body_of_peer(self, scope: Scope, receive: Receive, limit_bytes: int) -> "Body":
+        """Returns the body of a call of another broker, which has no content type."""
+        return Body(scope, receive, self.budget, limit_bytes, self.timeout_s, True)
 
     async def json(self, request: Request, decoder: msgspec.json.Decoder[T], free_form: bool = False) -> T:
         """Returns the request's JSON body, decoded strictly; `free_form` says that a field may hold any JSON.
@@ -54,14 +59,18 @@ class RequestReader:
 class Body:
     """The decoded body of a request, held in the memory budget for as long as the block runs.
 
-    Raises RequestTooLarge, RequestTimeout, UnsupportedEncoding, UnreadableBody, Overloaded, ClientGone.
+    Raises MissingContentType unless it is `typed` or empty, RequestTooLarge, RequestTimeout, UnsupportedEncoding,
+    UnreadableBody, Overloaded, ClientGone.
     """
 
-    __slots__ = ("_budget", "_held", "_limit", "_receive", "_scope", "_timeout_s")
+    __slots__ = ("_budget", "_held", "_limit", "_receive", "_scope", "_timeout_s", "_typed")
 
-    def __init__(self, scope: Scope, receive: Receive, budget: Budget, limit_bytes: int, timeout_s: float) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, budget: Budget, limit_bytes: int, timeout_s: float, typed: bool
+    ) -> None:
         self._scope, self._receive, self._budget = scope, receive, budget
         self._limit, self._timeout_s = limit_bytes, timeout_s
+        self._typed = typed
         self._held = 0
 
     async def __aenter__(self) -> bytes:
@@ -78,6 +87,7 @@ class Body:
         stated = content_length(self._scope) or 0
         if stated > self._limit:
             raise _too_large(self._limit)
+        self._check_typed(stated)
         self._hold(stated)
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -101,12 +111,17 @@ class Body:
             chunks.append(message.get("body", b""))
             more = message.get("more_body", False)
             size += len(chunks[-1])
+            self._check_typed(size)
             if size > self._limit:
                 raise _too_large(self._limit)
             while size > reserved:
                 self._hold(_STEP_BYTES)
                 reserved += _STEP_BYTES
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _check_typed(self, size: int) -> None:
+        if size and not self._typed:
+            raise MissingContentType("a body that is not empty needs a content type")
 
     def _hold(self, size: int) -> None:
         self._budget.hold(size)

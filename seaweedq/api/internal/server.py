@@ -41,7 +41,7 @@ class InternalServer:
             self._readiness.check_joined()
             call = self._calls().get(scope["path"].removeprefix(PREFIX))
             if call is not None:
-                async with self._reader.body(scope, receive, FORWARD_BYTES) as content:
+                async with self._reader.body_of_peer(scope, receive, FORWARD_BYTES) as content:
                     return Answer(200, _encode(await call(content)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Answer(422, _encode(ErrorMessage.of(UnreadableBody(str(error)))))

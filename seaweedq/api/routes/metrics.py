@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.load.meters import Loads
@@ -47,6 +48,21 @@ def render(can_take_work: bool, sources: Sequence[Source]) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Exposition(can_take_work, sources))
     return generate_latest(registry)
+
+
+@dataclass(frozen=True)
+class RefusalMetrics:
+    """Metrics of what was refused to strangers."""
+
+    refusals: Refusals
+
+    def metrics(self) -> Iterator[Metric]:
+        """As Source."""
+        help = "Requests and connections that were refused, by reason"
+        refused = CounterMetricFamily("seaweedq_refusals", help, labels=["reason"])
+        for reason, count in self.refusals.counts.items():
+            refused.add_metric([reason], count)
+        yield refused
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.support.http.asking import problem_of, send, values
+from tests.support.http.raw import head
 from tests.support.processes.broker_process import BrokerProcess
 
 DEADLINE_S = 1
@@ -229,8 +230,9 @@ def test_a_consumer_that_went_away_is_given_nothing(http: httpx.Client, topic: s
     http.put(sub, json={"start": "earliest", "ack_deadline_s": 600})
     body = b'{"wait_s":30,"consumer":"gone"}'
     with socket.create_connection(("127.0.0.1", broker.port)) as gone:
-        head = f"POST {sub}/pull HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-        gone.sendall(head.encode() + body)
+        gone.sendall(
+            head("POST", f"{sub}/pull", "Content-Type: application/json", f"Content-Length: {len(body)}") + body
+        )
         gone.settimeout(0.3)
         with pytest.raises(TimeoutError):
             gone.recv(1)

@@ -18,7 +18,7 @@ def connection(broker: BrokerProcess) -> Iterator[socket.socket]:
 
 def head(method: str, path: str, *lines: str) -> bytes:
     """The head of a request, its header lines as given."""
-    text = "".join(f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", "Host: x", *lines, ""))
+    text = "".join(f"{line}\r\n" for line in (f"{method} {path} HTTP/1.1", "Host: localhost", *lines, ""))
     return text.encode("latin-1")
 
 

@@ -1,0 +1,42 @@
+"""Counts what was refused to strangers, by reason, and logs it: else nobody sees an attack, or a bound that is too low.
+
+The first refusal for a reason is logged, then one line each EVERY_S with the number of those between.
+"""
+
+import logging
+
+from seaweedq.clock import Clock
+from seaweedq.errors import ForeignOrigin, MissingContentType, SeaweedqError, WrongHost
+
+REASON_OF: dict[type[SeaweedqError], str] = {
+    WrongHost: "host",
+    ForeignOrigin: "origin",
+    MissingContentType: "content_type",
+}
+REASONS = (*dict.fromkeys(REASON_OF.values()),)
+EVERY_S = 10.0
+logger = logging.getLogger(__name__)
+
+
+class Refusals:
+    """The counts of one broker, by reason."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.counts = dict.fromkeys(REASONS, 0)
+        self._clock = clock
+        self._logged: dict[str, tuple[float, int]] = {}  # when, and the count then
+
+    def note_error(self, error: SeaweedqError) -> None:
+        """Counts an error with which a client is answered, if it is one of REASON_OF."""
+        if reason := REASON_OF.get(type(error)):
+            self.note(reason, error.detail)
+
+    def note(self, reason: str, detail: str) -> None:
+        """Counts a refusal, and logs it where none was logged for a while."""
+        self.counts[reason] += 1
+        now_s = self._clock.monotonic_s()
+        at_s, count = self._logged.get(reason, (-EVERY_S, 0))
+        if now_s - at_s >= EVERY_S:
+            self._logged[reason] = now_s, self.counts[reason]
+            between = self.counts[reason] - count - 1
+            logger.warning("refused for %s: %s (%d more since the last such line)", reason, detail, between)
