@@ -243,3 +243,23 @@ async def test_the_async_producer_waits_at_the_bound(cluster):
                     await producer.send("x" * 100 + str(n))
                     assert n + 1 - len(cluster.messages) <= 10
         assert len(cluster.messages) == 500
+
+
+async def test_an_async_close_that_is_cancelled_still_sends_what_waits(cluster):
+    gate = asyncio.Event()
+
+    async def answer(request):
+        if request.url.path.endswith("/messages"):
+            await gate.wait()
+        return cluster(request)
+
+    async with AsyncClient("http://test", transport=httpx.MockTransport(answer)) as client:
+        producer = client.producer("t")
+        receipts = [await producer.send(value) for value in ("a", "b")]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await producer.close()
+        gate.set()
+        await producer.close()
+        assert [await receipt.result() for receipt in receipts] == ["0-0", "0-1"]
+    assert cluster.published() == ["a", "b"]

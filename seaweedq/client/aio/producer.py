@@ -153,7 +153,7 @@ class AsyncProducer:
         self._partition.close_open()
         self._wake.set()
         if self._task:
-            await self._task
+            await asyncio.shield(self._task)  # a cancelled close leaves it running, and closing again waits for it
         self._on_close(self)
         self._raise_error()
 

@@ -3,6 +3,7 @@
 A call is one request, which `broker_choice` may offer to several brokers; only `Patience` repeats requests.
 """
 
+import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 from urllib.parse import quote
@@ -69,13 +70,24 @@ def publish(topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]
     """Publishes a message, or several, in one request."""
     if isinstance(messages, Mapping):
         request = publish_request(topic, JSON, _line(messages))
+    elif isinstance(messages, str | bytes | bytearray | memoryview) or not isinstance(messages, Iterable):
+        raise _no_message(messages)
     else:
         request = publish_request(topic, NDJSON, b"\n".join(map(_line, messages)))
     reply = check((yield request))
     return decode_published(reply.body)
 
 
+def _no_message(given: object) -> TypeError:
+    return TypeError(
+        f"a message is a mapping such as {{'value': ..., 'key': ...}}, or several of them in a list; "
+        f"{reprlib.repr(given)} ({type(given).__name__}) is none"
+    )
+
+
 def _line(message: Mapping[str, Any]) -> bytes:
+    if not isinstance(message, Mapping):
+        raise _no_message(message)
     what = "reference" if "reference" in message else "value"
     unknown = message.keys() - {what, "key", "headers", "timestamp", "expires_in_s"}
     if unknown or what not in message:

@@ -66,7 +66,8 @@ class Route:
         appended twice.
 
         If the broker names all invalid messages, it appended none, and the others are sent again without them. If it
-        names one that is too large, all that are too large are sent again by reference.
+        names one that is too large, all values that are too large are sent again by reference, and messages that no
+        reference makes smaller (key and headers, values of typed topics) are left out.
         """
         if batch.error:
             raise batch.error
@@ -77,21 +78,46 @@ class Route:
                 if batch.content_type != NDJSON or self.offload is None:
                     raise
                 lines = yield from self.offload.again(batch.lines, error)
-            return (yield from self._publish_valid(stream, batch, lines))
+                known = error if lines == batch.lines else None
+            return (yield from self._publish_valid(stream, batch, lines, known, (InvalidMessages, MessageTooLarge)))
         except SeaweedqError:
             if batch.upload_id:  # a broker keeps it if the message is there after all
                 yield from abort(self.topic, batch.upload_id)
             raise
 
-    def _publish_valid(self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes]) -> Steps[Outcome]:
-        try:
-            return (yield from self._publish(stream, batch, lines))
-        except InvalidMessages as error:
-            rejected = _rejected(error)
-            if batch.content_type != NDJSON or len(rejected) in (0, batch.count):
-                raise
-            valid = [line for index, line in enumerate(lines) if index not in rejected]
-            return replace((yield from self._publish(stream, batch, valid)), error=error, rejected=rejected)
+    def _publish_valid(
+        self,
+        stream: Stream[Any],
+        batch: Batch[Any],
+        lines: list[bytes],
+        known: SeaweedqError | None = None,
+        refusals: tuple[type[SeaweedqError], ...] = (InvalidMessages,),
+    ) -> Steps[Outcome]:
+        """Publishes the lines without those that brokers refuse by one of `refusals`; `known` is such a refusal of all
+        these lines."""
+        kept, first, error = list(range(len(lines))), known, known
+        while True:
+            if error is not None:
+                refused = self._refused(error, [lines[index] for index in kept])
+                if batch.content_type != NDJSON or len(refused) in (0, len(kept)):
+                    raise error
+                kept = [index for at, index in enumerate(kept) if at not in refused]
+            try:
+                outcome = yield from self._publish(stream, batch, [lines[index] for index in kept])
+                break
+            except refusals as again:
+                error, first = again, first or again
+        rejected = tuple(sorted(set(range(len(lines))) - set(kept)))
+        return replace(outcome, error=first, rejected=rejected) if first else outcome
+
+    def _refused(self, error: SeaweedqError, lines: list[bytes]) -> set[int]:
+        """Returns the indexes of all messages that the error concerns; none if that is not known."""
+        if isinstance(error, InvalidMessages):
+            return _rejected(error)
+        limit, index = error.fields.get("limit_bytes"), error.fields.get("index")
+        if self.offload is None or not isinstance(limit, int) or not isinstance(index, int):
+            return set()
+        return {index, *(at for at, line in enumerate(lines) if self.offload.exceeds(line, limit))}
 
     def _publish(self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes]) -> Steps[Outcome]:
         identity = {"Producer-Id": stream.producer_id, "Producer-Sequence": str(batch.sequence)}
@@ -108,7 +134,7 @@ def _misrouted(stream: Stream[Any], published: Published) -> bool:
     return known is not None and any(rows.segment not in known for rows in published.segments)
 
 
-def _rejected(error: InvalidMessages) -> tuple[int, ...]:
+def _rejected(error: InvalidMessages) -> set[int]:
     """Returns the indexes of all invalid messages; none if the broker could not name them all."""
     rows = error.fields.get("errors", [])
-    return tuple(sorted(row["index"] for row in rows)) if len(rows) == error.fields.get("invalid") else ()
+    return {row["index"] for row in rows} if len(rows) == error.fields.get("invalid") else set()

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from mimetypes import MimeTypes
 from pathlib import Path
 from typing import Any
@@ -135,18 +136,23 @@ class Offload:
         return Sent(reference_envelope(upload_id, key, found.headers, found.timestamp, found.expires_in_s), upload_id)
 
     def again(self, lines: list[bytes], error: MessageTooLarge) -> Steps[list[bytes]]:
-        """Returns the same messages, with those over the broker's limit uploaded; raises `error` if there are none."""
+        """Returns the same messages, with the values over the broker's limit uploaded."""
         limit = error.fields.get("limit_bytes")
         if isinstance(limit, int):
             self.limit_bytes = min(self.limit_bytes, limit)
-        found, changed = [], False
+        found = []
         for line in lines:
             sent = (yield from self.line(line, make=True)) if self.is_large(line) else Sent(line, None)
-            changed = changed or sent.upload_id is not None
             found.append(sent.line)
-        if not changed:
-            raise error
         return found
+
+    def exceeds(self, line: bytes, limit_bytes: int) -> bool:
+        """Tells whether a message's value, or its key and headers together, have more bytes than a broker takes."""
+        if len(line) <= limit_bytes:
+            return False
+        found = _decode(line)
+        texts = [found.key or "", *chain.from_iterable((found.headers or {}).items())]
+        return max(len(found.content), sum(len(text.encode()) for text in texts)) > limit_bytes
 
     def _upload(self, source: Source, content_type: str, progress: Progress | None) -> Steps[str]:
         try:

@@ -1,7 +1,9 @@
 """The steps of a subscriber: create the subscription, pull, ack, and end when idle. No I/O."""
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from seaweedq.client.core.calls import MAX_WAIT_S, subscription_path
@@ -13,6 +15,24 @@ from seaweedq.errors import SubscriptionConflict
 # Acks wait for company, but no longer than this, and no more of them than that.
 ACK_LINGER_S = 0.1
 ACK_BATCH = 500
+REPORT_S = 10.0
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LateAcks:
+    """Counts acks that came too late, and says when to report them: at once, then at most every REPORT_S."""
+
+    count: int = 0
+    _reported_s: float = -inf
+
+    def note(self, late: int, now_s: float) -> int:
+        """Adds acks. Returns how many are to be reported now."""
+        self.count += late
+        if not self.count or now_s - self._reported_s < REPORT_S:
+            return 0
+        due, self.count, self._reported_s = self.count, 0, now_s
+        return due
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +45,7 @@ class Pulling:
     max_messages: int
     idle_timeout_s: float | None
     patience: Patience
+    late: LateAcks = field(default_factory=LateAcks)
 
     def ensure(self, start: str | Mapping[str, Any], ack_deadline_s: float) -> Steps[None]:
         """Creates the subscription; an existing one is used as it is. A repeated request finds the subscription that it
@@ -54,9 +75,20 @@ class Pulling:
                     return None
 
     def ack(self, ids: list[str]) -> Steps[Acked]:
-        """Acks; once a broker answers 200, the acks are durable."""
+        """Acks; once a broker answers 200, the acks are durable, but for those of ended leases, which it logs."""
         reply = yield from self.patience.send(self._post("ack", {"ids": ids, "consumer": self.consumer}))
-        return decode_acked(reply.body)
+        acked = decode_acked(reply.body)
+        if late := self.late.note(len(acked.unknown), self.patience.monotonic_s()):
+            logger.warning(
+                "%d acks of subscription %s of topic %s came after their leases had ended, so these messages come "
+                "again, for example %s; ack sooner, pull fewer (max_messages=%d), or give ack_deadline_s more time",
+                late,
+                self.subscription,
+                self.topic,
+                acked.unknown[0] if acked.unknown else "",
+                self.max_messages,
+            )
+        return acked
 
     def _post(self, verb: str, body: dict[str, Any], wait_s: float = 0) -> Request:
         path = f"{subscription_path(self.topic, self.subscription)}/{verb}"

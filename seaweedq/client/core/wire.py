@@ -1,5 +1,6 @@
 """The typed messages of the HTTP API: decoding directly into these is the client's fast path."""
 
+import reprlib
 from datetime import datetime
 from typing import Any
 
@@ -130,9 +131,10 @@ def envelope(
     """Encodes a message as one line of JSON.
 
     `value` is any JSON value (NaN becomes null), a msgspec.Raw with JSON text, or bytes for a `bytes` topic. Raises
-    TypeError for a value that JSON cannot express, ValueError for a `timestamp` without time zone.
+    TypeError for a value that JSON cannot express and for a field of another type, ValueError for a `timestamp` without
+    time zone.
     """
-    _check(timestamp)
+    _check(key, headers, timestamp, expires_in_s)
     if isinstance(value, bytes | bytearray | memoryview):
         return encode(BytesEnvelope(bytes(value), key, headers, timestamp, expires_in_s))
     line = encode(Envelope(value, key, headers, timestamp, expires_in_s))
@@ -148,10 +150,28 @@ def reference_envelope(
     expires_in_s: float | None = None,
 ) -> bytes:
     """Encodes a message that names an upload, as one line of JSON. Raises as `envelope` does."""
-    _check(timestamp)
+    _check(key, headers, timestamp, expires_in_s)
     return encode(ReferenceEnvelope(UploadId(upload_id), key, headers, timestamp, expires_in_s))
 
 
-def _check(timestamp: datetime | str | None) -> None:
-    if isinstance(timestamp, datetime) and timestamp.tzinfo is None:
-        raise ValueError(f"timestamp {timestamp.isoformat()} has no time zone")
+def _check(key: object, headers: object, timestamp: object, expires_in_s: object) -> None:
+    """Refuses here what a broker would refuse much later, when the message's batch has been sent."""
+    if key is not None and not isinstance(key, str):
+        raise _wrong("key", key, "a str")
+    if headers is not None:
+        if not isinstance(headers, dict):
+            raise _wrong("headers", headers, "a dict of str to str")
+        for name, text in headers.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise _wrong("headers", {name: text}, "a dict of str to str")
+    if timestamp is not None:
+        if not isinstance(timestamp, datetime | str):
+            raise _wrong("timestamp", timestamp, "a datetime or a str")
+        if isinstance(timestamp, datetime) and timestamp.tzinfo is None:
+            raise ValueError(f"timestamp {timestamp.isoformat()} has no time zone")
+    if expires_in_s is not None and (isinstance(expires_in_s, bool) or not isinstance(expires_in_s, int | float)):
+        raise _wrong("expires_in_s", expires_in_s, "a number of seconds")
+
+
+def _wrong(field: str, given: object, wanted: str) -> TypeError:
+    return TypeError(f"{field} is {reprlib.repr(given)} ({type(given).__name__}); it must be {wanted}")

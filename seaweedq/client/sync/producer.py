@@ -33,6 +33,9 @@ class Producer:
     Receipts report failed messages, and the error is also raised once: by the next `send`, `flush` or `close`. The
     producer can be used after it. Leaving a `with` flushes, except for an interrupt (KeyboardInterrupt, SystemExit):
     that leaves at once, and messages that are not acknowledged by then may be lost.
+
+    It belongs to the process that made it: in a forked one `send`, `send_file`, `send_table` and `flush` raise
+    ClientError, and `close` does nothing, since what waits is sent by the parent.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Producer:
         self._error: Exception | None = None
         self._closing = False
         self._acknowledged = 0
+        self._process = os.getpid()
         self._threads: list[threading.Thread] = []
         self._uploads = Uploads(run, self._uploaded)
         self._start_threads()
@@ -69,6 +73,7 @@ class Producer:
         `value` is any JSON value, a msgspec.Raw of JSON text, or bytes for a `bytes` topic. Raises TypeError and
         ValueError for an invalid message, and the error of an earlier batch: then this message is not accepted.
         """
+        self._check_process()
         line = envelope(value, key, headers, timestamp, expires_in_s)
         offload = self._route.offload
         if offload and offload.is_large(line):
@@ -98,6 +103,7 @@ class Producer:
         Raises OSError at once if the file cannot be read, else as `send` does. The receipt raises UploadMismatch,
         UploadExpired, PayloadTooLarge and others; then nothing is left of the upload.
         """
+        self._check_process()
         job = file_job(path, key, headers, content_type, progress, timestamp, expires_in_s)
         assert self._route.offload is not None
         return self._hold(key, b"", self._route.offload.file(job))
@@ -122,6 +128,7 @@ class Producer:
         """
         from seaweedq.client.core.arrow_batches import slices
 
+        self._check_process()
         limit_bytes = self._limits.max_request_bytes // 2
         return [one for rows in slices(table, limit_bytes) for one in self._send_rows(rows, limit_bytes)]
 
@@ -142,6 +149,7 @@ class Producer:
 
     def flush(self) -> None:
         """Returns once all messages sent before are acknowledged or failed; raises the error of a batch that failed."""
+        self._check_process()
         with self._changed:
             settled = self._partition.close_open()
             self._work.notify()
@@ -150,6 +158,8 @@ class Producer:
 
     def close(self) -> None:
         """Flushes and ends. Raises as `flush` does; closing again is no error."""
+        if self._is_forked():
+            return
         with self._changed:
             self._closing = True
             self._partition.close_open()
@@ -167,7 +177,7 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and not isinstance(error, Exception):
+        if error is not None and not isinstance(error, Exception) and not self._is_forked():
             return self._abandon()
         try:
             self.close()
@@ -185,6 +195,18 @@ class Producer:
             self._changed.notify_all()
         self._uploads.leave()
         self._on_close(self)
+
+    def _is_forked(self) -> bool:
+        return self._process != os.getpid()
+
+    def _check_process(self) -> None:
+        """Refuses what only the parent's threads could do. It comes before any lock: a thread that held one at the fork
+        does not exist here."""
+        if self._is_forked():
+            raise ClientError(
+                f"the producer of topic {self._route.topic} belongs to process {self._process}, of which this one, "
+                f"{os.getpid()}, is a fork; make a producer in this process"
+            )
 
     def _wait_for_room(self, size: int) -> None:
         self._changed.wait_for(lambda: self._error or self._closing or self._partition.has_room(size))

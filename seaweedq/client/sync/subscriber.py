@@ -1,5 +1,6 @@
 """The sync subscriber: an iterator that pulls, and a thread that sends the acks."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,10 @@ class Acker:
 
     def __init__(self, send: Callable[[list[str]], object]) -> None:
         self._send = send
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
         self._changed = threading.Condition()
         self._pending: list[str] = []
         self._added = self._settled = 0
@@ -26,6 +31,7 @@ class Acker:
 
     def ack(self, id: str) -> None:
         """Adds an ack."""
+        self._check_process()
         with self._changed:
             self._pending.append(id)
             self._added += 1
@@ -37,6 +43,7 @@ class Acker:
 
     def hurry(self) -> None:
         """Sends the waiting acks at once; raises the error of an earlier ack."""
+        self._check_process()
         with self._changed:
             if self._pending:
                 self._hurried = True
@@ -45,12 +52,18 @@ class Acker:
 
     def flush(self) -> None:
         """Returns once all acks so far are durable; raises the error of one that failed."""
+        self._check_process()
         with self._changed:
             self._hurried = bool(self._pending)
             self._changed.notify_all()
             added = self._added
             self._changed.wait_for(lambda: self._settled >= added)
             self._raise_error()
+
+    def _check_process(self) -> None:
+        """Begins anew in a forked process: the thread, and the acks that it is to send, are the parent's."""
+        if self._process != os.getpid():
+            self._begin()
 
     def _raise_error(self) -> None:
         error, self._error = self._error, None

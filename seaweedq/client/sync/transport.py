@@ -1,5 +1,6 @@
 """The sync shell's I/O: httpx carries the core's requests, over HTTP/1.1 with kept connections."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -59,7 +60,14 @@ class SyncTransport:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._brokers, self._timeout_s, self._mock = brokers, timeout_s, transport
-        self._http = httpx.Client(headers=headers, limits=LIMITS, verify=is_secure(brokers), transport=transport)
+        self._headers = headers
+        self._connect()
+
+    def _connect(self) -> None:
+        self._process = os.getpid()
+        self._http = httpx.Client(
+            headers=self._headers, limits=LIMITS, verify=is_secure(self._brokers), transport=self._mock
+        )
         self._store_http: httpx.Client | None = None
         self._lock = threading.Lock()
 
@@ -144,7 +152,12 @@ class SyncTransport:
         return reply_of(effect.url, response)
 
     def _http_for(self, effect: Attempt | Signed) -> httpx.Client:
-        """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not."""
+        """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not.
+
+        A forked process gets connections of its own: on shared ones it would read its parent's answers.
+        """
+        if self._process != os.getpid():
+            self._connect()
         if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
             return self._http
         with self._lock:
@@ -184,7 +197,9 @@ class SyncTransport:
             stop.check()
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections; in a forked process, those of its parent stay open."""
+        if self._process != os.getpid():
+            return
         self._http.close()
         if self._store_http is not None:
             self._store_http.close()

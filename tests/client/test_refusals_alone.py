@@ -1,0 +1,71 @@
+"""Messages that are refused alone, and those that are refused before they are sent, over a real broker."""
+
+import pytest
+
+from seaweedq.client.core.calls import publish
+from seaweedq.client.core.pulling import REPORT_S, LateAcks
+from seaweedq.errors import InvalidMessages, MessageTooLarge
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize("large", [{"headers": {"h": "x" * (MIB + 1)}}, {"key": "ü" * MIB}])
+def test_one_message_with_too_large_a_header_or_key_fails_alone(real_client, large):
+    topic = real_client.create_topic(f"alone-{next(iter(large))}")["name"]
+    producer = real_client.producer(topic, linger_ms=10_000)
+    before = [producer.send(n) for n in range(50)]
+    bad = [producer.send("large", **large), producer.send("x" * (MIB + 1)), producer.send("large too", **large)]
+    after = [producer.send(n) for n in range(50)]
+    with pytest.raises(MessageTooLarge, match="key and headers of message"):
+        producer.close()
+    assert len({receipt.result() for receipt in (*before, bad[1], *after)}) == 101
+    assert [type(receipt.exception()) for receipt in bad] == [MessageTooLarge, type(None), MessageTooLarge]
+    assert real_client.topic(topic)["messages"] == 101
+
+
+def test_a_value_that_is_too_large_for_a_typed_topic_fails_alone(real_client):
+    schema = {
+        "type": "struct",
+        "fields": [{"id": 1, "name": "text", "required": True, "type": "string"}],
+    }
+    real_client.create_topic("alone-typed", format="typed", schema=schema)
+    producer = real_client.producer("alone-typed", linger_ms=10_000)
+    receipts = [producer.send({"text": text}) for text in ("a", "x" * (MIB + 1), "b")]
+    receipts.append(producer.send({"none": 1}))
+    with pytest.raises((MessageTooLarge, InvalidMessages)):
+        producer.close()
+    assert [receipt.exception() is None for receipt in receipts] == [True, False, True, False]
+    assert real_client.topic("alone-typed")["messages"] == 2
+
+
+@pytest.mark.parametrize("given", ["hello", b"hello", 5, ["hello"], [{"value": 1}, 2]])
+def test_what_is_no_message_is_refused_by_name(given):
+    with pytest.raises(TypeError, match="a message is a mapping such as"):
+        next(publish("t", given))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"key": 5}, r"key is 5 \(int\); it must be a str"),
+        ({"key": b"k"}, r"key is b'k' \(bytes\)"),
+        ({"headers": "h"}, "headers is 'h'"),
+        ({"headers": {"h": 1}}, r"headers is \{'h': 1\}"),
+        ({"headers": {1: "h"}}, r"headers is \{1: 'h'\}"),
+        ({"timestamp": 5}, "timestamp is 5"),
+        ({"expires_in_s": "5"}, "expires_in_s is '5'"),
+        ({"expires_in_s": True}, "expires_in_s is True"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_refused_as_it_is_sent(real_client, fields, said):
+    with real_client.producer("never-made") as producer, pytest.raises(TypeError, match=said):
+        producer.send("a", **fields)
+
+
+def test_late_acks_are_reported_at_once_and_then_now_and_then():
+    late = LateAcks()
+    assert late.note(0, 0.0) == 0
+    assert late.note(3, 1.0) == 3
+    assert late.note(2, 2.0) == 0
+    assert late.note(0, 1.0 + REPORT_S) == 2
+    assert late.note(0, 2.0 + 2 * REPORT_S) == 0
