@@ -11,7 +11,7 @@ PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --d
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all soak chaos minio weed check bench format clean help
+.PHONY: demo test test-fast test-all soak chaos minio weed kube check bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -51,6 +51,9 @@ minio: $(BIN)/minio ## MinIO in .venv/bin, built with Go 1.24 or newer, which ta
 
 $(BIN)/minio: | $(STAMP)
 	GOBIN=$(abspath $(BIN)) go install github.com/minio/minio@$(MINIO_VERSION)
+
+kube: $(STAMP)  ## Kubernetes' API server, controllers and scheduler in .venv/bin, built with Go 1.25 or newer in ten minutes of CPU: with them `make test-all` runs the chart
+	$(BIN)/python scripts/build_kube.py
 
 check: $(STAMP) ## lint, format, types, import contracts, documentation links, the Helm chart
 	$(BIN)/ruff check .

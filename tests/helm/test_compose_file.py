@@ -1,6 +1,11 @@
 """docker-compose.yml: what its services are given, wait for and keep."""
 
+import json
 import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +15,7 @@ from seaweedq.cli.server.secret import cluster_secret
 from seaweedq.settings import Settings
 from tests.support.paths import ROOT
 
+BIN = Path(sys.executable).parent
 BROKERS = ("broker-1", "broker-2", "broker-3")
 
 
@@ -114,3 +120,31 @@ def test_the_example_has_every_secret_and_no_other() -> None:
 
 def test_the_example_holds_no_secret_that_somebody_might_leave_in() -> None:
     assert {name for name, value in example().items() if value} == {"AWS_ACCESS_KEY_ID"}
+
+
+@pytest.fixture
+def compose_load() -> Callable[[dict[str, str]], subprocess.CompletedProcess[str]]:
+    """Load the file as compose does, with these variables."""
+    program = BIN / "compose-load"
+    if not program.exists():
+        pytest.skip(
+            "compose-load: not built here, so compose's own loader did not read the file; `make kube` builds it"
+        )
+    command = [str(program), str(ROOT / "docker-compose.yml")]
+    return lambda given: subprocess.run(command, env=given, capture_output=True, text=True)
+
+
+def test_compose_itself_loads_it(
+    compose_load: Callable[[dict[str, str]], subprocess.CompletedProcess[str]], services: dict[str, Any]
+) -> None:
+    loaded = compose_load(filled())
+    assert (loaded.returncode, loaded.stderr) == (0, "")
+    assert json.loads(loaded.stdout)["services"].keys() == services.keys()
+
+
+def test_compose_itself_asks_for_the_secrets(
+    compose_load: Callable[[dict[str, str]], subprocess.CompletedProcess[str]],
+) -> None:
+    refused = compose_load({})
+    assert refused.returncode == 1
+    assert all(f"required variable {name} is missing a value: see .env.example" in refused.stderr for name in example())
