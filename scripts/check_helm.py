@@ -23,6 +23,8 @@ MODULE = "helm.sh/helm/v3/cmd/helm@v3.18.6"
 BUILD_S = 900
 # The oldest that Chart.yaml admits, the first where pods have the zone's label, the newest with schemas.
 KUBERNETES = ("1.27", "1.35", kubernetes_validate.latest_version())
+# Groups of kinds that operators bring, of which Kubernetes has no schema.
+OPERATORS = ("monitoring.coreos.com/",)
 
 
 def find() -> str | None:
@@ -75,6 +77,8 @@ def complaints(helm: str) -> Iterator[str]:
 
 def invalid(manifest: dict[str, Any], kubernetes: str) -> Iterator[str]:
     """What that version of Kubernetes would refuse; fields that it does not know too."""
+    if manifest["apiVersion"].startswith(OPERATORS):
+        return
     try:
         kubernetes_validate.validate(manifest, kubernetes, strict=True)
     except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:

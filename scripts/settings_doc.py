@@ -1,12 +1,14 @@
-"""Write docs/settings.md from seaweedq.settings.Settings; with --check, say whether it is up to date.
+"""Write docs/settings.md and the chart's schema of `config` from seaweedq.settings.Settings; with --check, say whether
+they are up to date.
 
-The page is generated and never edited: what a setting is, trades and allows stands in one place, its field.
+Both are generated and never edited: what a setting is, trades and allows stands in one place, its field.
 """
 
 import sys
 from pathlib import Path
 from typing import get_args
 
+import chart_schema
 from pydantic.fields import FieldInfo
 
 from seaweedq.settings import Settings
@@ -76,14 +78,15 @@ def in_units(size: int) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the page, or check it."""
-    if "--check" not in arguments:
-        PAGE.write_text(page())
-        return 0
-    if PAGE.is_file() and PAGE.read_text() == page():
-        return 0
-    print(f"{PAGE.name} is out of date: run python scripts/settings_doc.py", file=sys.stderr)
-    return 1
+    """Write both files, or check them."""
+    late = 0
+    for file, text in ((PAGE, page()), (chart_schema.SCHEMA, chart_schema.text())):
+        if "--check" not in arguments:
+            file.write_text(text)
+        elif not file.is_file() or file.read_text() != text:
+            print(f"{file.name} is out of date: run python scripts/settings_doc.py", file=sys.stderr)
+            late = 1
+    return late
 
 
 if __name__ == "__main__":

@@ -62,10 +62,15 @@ def test_what_is_not_there_is_one_complaint(project, text):
 
 def test_the_settings_page_is_compared(monkeypatch, tmp_path, capsys):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import chart_schema
     import settings_doc
 
     monkeypatch.setattr(settings_doc, "PAGE", tmp_path / "settings.md")
+    monkeypatch.setattr(chart_schema, "SCHEMA", tmp_path / "values.schema.json")
+    chart_schema.SCHEMA.write_text('{"properties": {"config": {}}}')
     assert settings_doc.main(["--check"]) == 1
-    assert "out of date" in capsys.readouterr().err
+    late = capsys.readouterr().err
+    assert "settings.md is out of date" in late
+    assert "values.schema.json is out of date" in late
     assert settings_doc.main([]) == 0
     assert settings_doc.main(["--check"]) == 0

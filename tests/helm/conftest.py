@@ -30,6 +30,15 @@ def check_helm(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
+def chart_schema(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """scripts/chart_schema.py as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import chart_schema
+
+    return chart_schema
+
+
+@pytest.fixture
 def helm(check_helm: Any) -> str:
     found = check_helm.find()
     if found is None:
@@ -39,12 +48,14 @@ def helm(check_helm: Any) -> str:
 
 @pytest.fixture
 def render(helm: str, check_helm: Any, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Render the chart with one of its sets of values and what is given on top: the manifests by kind."""
+    """Render the chart with one of its sets of values and what is given on top, and with options of helm: the manifests
+    by kind."""
 
-    def rendered(case: str = "minimal", **values: Any) -> dict[str, Any]:
+    def rendered(case: str = "minimal", *options: str, **values: Any) -> dict[str, Any]:
         on_top = tmp_path / "values.yaml"
         on_top.write_text(yaml.safe_dump(values))
-        manifests = check_helm.template(helm, CHART / "ci" / f"{case}-values.yaml", "1.35", "--values", str(on_top))
+        given = ("--values", str(on_top), *options)
+        manifests = check_helm.template(helm, CHART / "ci" / f"{case}-values.yaml", "1.35", *given)
         return {manifest["kind"]: manifest for manifest in manifests}
 
     return rendered
@@ -52,7 +63,7 @@ def render(helm: str, check_helm: Any, tmp_path: Path) -> Callable[..., dict[str
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[Callable[[str], tuple[int, bytes]]], int]]:
-    """Serve what a function answers to a GET of a path, on a free loopback port."""
+    """Serve what a function answers to a request for a path, on a free loopback port."""
     with ExitStack() as stack:
 
         def served(answer: Callable[[str], tuple[int, bytes]]) -> int:
@@ -62,6 +73,8 @@ def serve() -> Iterator[Callable[[Callable[[str], tuple[int, bytes]]], int]]:
                     self.send_response(status)
                     self.end_headers()
                     self.wfile.write(body)
+
+                do_PUT = do_POST = do_DELETE = do_GET
 
                 def log_message(self, *args: Any) -> None:
                     """Nothing."""

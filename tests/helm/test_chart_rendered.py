@@ -1,10 +1,6 @@
 """What the chart makes of its values, as helm renders it."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,18 +99,18 @@ def test_every_url_that_the_chart_prints_or_asks_passes(
     chart: Path, render: Render, settings_of: Callable[..., Settings]
 ) -> None:
     manifests = render("full")
-    settings = settings_of(manifests)
+    settings = settings_of(manifests, **{"status.podIP": "fd00::3"})
     rules = HostRules(settings.advertise_url, settings.allowed_hosts.split(","))
     name = manifests["Service"]["metadata"]["name"]
     notes = (chart / "templates" / "NOTES.txt").read_text()
-    filled = {'include "seaweedq.fullname" .': name, ".Release.Namespace": "default", ".Values.service.port": "80"}
+    filled = {'include "seaweedq.fullname" .': name, ".Release.Namespace": "queues", ".Values.service.port": "80"}
     for template, value in filled.items():
         notes = notes.replace(f"{{{{ {template} }}}}", value)
     printed = re.findall(r"http://([^/\s]+)", notes)
-    assert set(printed) == {f"{name}.default:80", "127.0.0.1:8080"}
+    assert set(printed) == {f"{name}.queues:80", "127.0.0.1:8080"}
     (container,) = manifests["Pod"]["spec"]["containers"]
     asked = next(one["value"] for one in container["env"] if one["name"] == "SERVICE")
-    longer = [f"{name}.default.svc", f"{name}.default.svc.cluster.local:80", "queue.example.com", "10.1.2.3:8080"]
+    longer = [f"{name}.queues.svc", f"{name}.queues.svc.cluster.local:80", "queue.example.com", "10.1.2.3:8080"]
     for host in (*printed, asked, *longer, "b.internal.example.com"):
         rules.check({"type": "http", "method": "GET", "path": "/v1/cluster", "headers": [(b"host", host.encode())]})
     with pytest.raises(WrongHost):
@@ -159,14 +155,73 @@ def test_a_change_of_settings_or_secrets_rolls_the_pods(render: Render) -> None:
 
     assert stamp() == stamp(service={"port": 80})
     assert stamp() != stamp(config={"flush_max_age_s": 60})
-    assert stamp() != stamp(secret={"clusterSecret": "another-one-of-length"})
+    assert stamp() != stamp(secret={"etcdPassword": "another"})
+    assert stamp() != stamp(secret={"existingSecret": "another"})
 
 
-def test_autoscaling_takes_the_count_over(render: Render) -> None:
+def test_a_change_of_the_cluster_secret_rolls_no_pod(render: Render) -> None:
+    one, other = (render(secret={"clusterSecret": f"{which}-one-of-length"}) for which in ("the", "another"))
+    assert one["Secret"] != other["Secret"]
+    assert one["Deployment"] == other["Deployment"]
+
+
+def test_annotations_and_labels_of_ones_own_come_on_top(render: Render) -> None:
+    evict = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
+    labels = {"app.kubernetes.io/name": "mine", "team": "queues"}
+    template = render(podAnnotations={evict: "data", "a": "b"}, podLabels=labels)["Deployment"]["spec"]["template"]
+    local = {volume["name"] for volume in template["spec"]["volumes"] if "emptyDir" in volume}
+    usual = render()["Deployment"]["spec"]["template"]["metadata"]
+    assert set(usual["annotations"][evict].split(",")) == local
+    assert template["metadata"]["annotations"].items() >= {evict: "data", "a": "b"}.items()
+    assert template["metadata"]["labels"] == usual["labels"] | {"team": "queues"}
+
+
+def test_the_count_of_brokers_is_always_said(render: Render) -> None:
     assert render()["Deployment"]["spec"]["replicas"] == 3
-    scaled = render(autoscaling={"enabled": True})
-    assert "replicas" not in scaled["Deployment"]["spec"]
+    scaled = render(autoscaling={"enabled": True, "minReplicas": 2})
+    assert scaled["Deployment"]["spec"]["replicas"] == 2
     assert scaled["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == "queue-seaweedq"
+
+
+def test_pods_may_run_under_ids_that_the_platform_draws(render: Render) -> None:
+    manifests = render("openshift")
+    for spec in (pod(manifests), manifests["Pod"]["spec"]):
+        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_a_ca_of_ones_own_reaches_the_broker(render: Render) -> None:
+    manifests = render("openshift")
+    variables = {variable["name"]: variable.get("value", "") for variable in broker(manifests)["env"]}
+    (mounted,) = (mount for mount in broker(manifests)["volumeMounts"] if mount["name"] == "own-ca")
+    assert variables["AWS_CA_BUNDLE"].startswith(mounted["mountPath"])
+    assert {"name": "own-ca", "configMap": {"name": "own-ca"}} in pod(manifests)["volumes"]
+
+
+def test_an_image_by_digest_has_no_tag(render: Render) -> None:
+    images = {
+        container["image"]
+        for spec in (pod, lambda made: made["Pod"]["spec"])
+        for container in spec(render("openshift"))["containers"]
+    }
+    assert images == {f"registry.example:5000/queue/seaweedq@sha256:{'0' * 64}"}
+    assert broker(render())["image"] == "registry.example/seaweedq:0.1.0"
+
+
+def test_brokers_listen_on_both_families_where_the_service_has_both(render: Render) -> None:
+    manifests = render("openshift")
+    assert manifests["Service"]["spec"]["ipFamilyPolicy"] == "PreferDualStack"
+    assert manifests["Service"]["spec"]["ipFamilies"] == ["IPv4", "IPv6"]
+    assert manifests["ConfigMap"]["data"]["SEAWEEDQ_HOST"] == "::"
+    assert "ipFamilyPolicy" not in render()["Service"]["spec"]
+
+
+def test_metrics_are_monitored_only_when_asked_for(render: Render) -> None:
+    monitor = render("monitored")["PodMonitor"]
+    labels = render("monitored")["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "30s"}]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert "PodMonitor" not in render()
 
 
 def test_what_is_there_already_is_not_made(render: Render) -> None:
@@ -189,27 +244,22 @@ def test_what_is_there_already_is_not_made(render: Render) -> None:
         ({"store": {"url": ""}}, "store.url"),
         ({"store": {"url": "file:///data"}}, "store"),
         ({"secret": {"accessKeyId": "key"}}, "secret.secretAccessKey"),
+        ({"config": {"shutdown_s": "20s"}}, "shutdown_s"),
+        ({"config": {"lease_s": -1}}, "lease_s"),
+        ({"image": {"repository": ""}}, "image.repository"),
+        ({"image": {"repository": "registry.example/seaweedq:0.1.0"}}, "image"),
+        ({"image": {"digest": "0.1.0"}}, "digest"),
+        ({"dataSizeLimit": "1 GB"}, "dataSizeLimit"),
+        ({"resources": {"requests": {"memory": "1536m"}}}, "memory"),
+        ({"resources": {"limits": {"cpu": "two"}}}, "cpu"),
+        ({"podDisruptionBudget": {"maxUnavailable": 0}}, "maxUnavailable"),
+        ({"podDisruptionBudget": {"maxUnavailable": "0%"}}, "maxUnavailable"),
+        ({"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 4}}, "minReplicas"),
     ],
 )
 def test_values_that_cannot_work_are_refused(render: Render, values: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         render(**values)
-
-
-def test_the_test_of_the_chart_waits_for_all_brokers(render: Render, serve: Callable[..., int]) -> None:
-    asked: list[str] = []
-
-    def answer(path: str) -> tuple[int, bytes]:
-        asked.append(path)
-        return 200, json.dumps({"brokers": [{}] * asked.count("/v1/cluster")}).encode()
-
-    (container,) = render(replicaCount=2)["Pod"]["spec"]["containers"]
-    variables = {variable["name"]: variable["value"] for variable in container["env"]}
-    assert variables == {"BROKERS": "2", "SERVICE": "queue-seaweedq:8080"}
-    _, *arguments = container["command"]
-    service = {"SERVICE": f"127.0.0.1:{serve(answer)}"}
-    subprocess.run([sys.executable, *arguments], env={**os.environ, **variables, **service}, check=True, timeout=60)
-    assert asked == ["/readyz", "/v1/cluster"] * 2
 
 
 def test_the_schemas_of_kubernetes_are_asked(check_helm: Any, render: Render) -> None:

@@ -13,14 +13,6 @@ import yaml
 from seaweedq.settings import Settings
 from tests.support.paths import ROOT
 
-# What the chart sets from values of its own, and what is for one machine alone.
-CHART_SETS = {
-    *("advertise_url", "cluster_secret", "coordination", "data_dir", "host", "journal", "name", "port", "zone"),
-    *("etcd_ca_file", "etcd_cert_file", "etcd_key_file", "etcd_password", "etcd_prefix", "etcd_user"),
-    *("s3_addressing", "s3_endpoints", "store"),
-    *("allowed_hosts", "brokers", "member"),
-}
-
 
 @pytest.fixture
 def values(chart: Path) -> dict[str, Any]:
@@ -46,9 +38,9 @@ def leaves(values: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def schema_leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
-    """The same of the schema, where an object without properties is a leaf."""
+    """The same of the schema, where an object without properties is a leaf, and so is `config`: it has no defaults."""
     for key, value in schema["properties"].items():
-        if "properties" in value:
+        if "properties" in value and key != "config":
             yield from schema_leaves(value, f"{path}{key}.")
         else:
             yield f"{path}{key}"
@@ -77,15 +69,26 @@ def test_every_value_is_explained(chart: Path) -> None:
     assert [lines[number] for number in given if not lines[number - 1].strip().startswith("# ")] == []
 
 
-def test_config_takes_every_setting_that_the_chart_does_not_set_itself(schema: dict[str, Any]) -> None:
-    names = schema["properties"]["config"]["propertyNames"]["enum"]
-    assert set(names) == Settings.model_fields.keys() - CHART_SETS
-    assert len(names) == len(set(names))
+def test_config_takes_every_setting_that_the_chart_does_not_set_itself(
+    schema: dict[str, Any], chart_schema: Any
+) -> None:
+    config = schema["properties"]["config"]
+    assert config["properties"].keys() == Settings.model_fields.keys() - chart_schema.CHART_SETS
+    assert config["additionalProperties"] is False
 
 
-def test_the_templates_name_settings_alone(chart: Path) -> None:
+def test_config_has_the_types_and_bounds_of_the_settings(chart_schema: Any, chart: Path) -> None:
+    assert chart_schema.text() == (chart / "values.schema.json").read_text()
+    config = chart_schema.config()["properties"]
+    assert config["lease_s"] == {"type": "number", "minimum": 1, "maximum": 60}
+    assert config["request_timeout_s"] == {"type": "number", "exclusiveMinimum": 0, "maximum": 3600}
+    assert config["journal_window"] == {"type": "integer", "minimum": 1, "maximum": 64}
+    assert config["auto_create_topics"] == {"type": "boolean"}
+
+
+def test_the_templates_name_settings_alone(chart: Path, chart_schema: Any) -> None:
     named = {name.lower() for name in re.findall(r"SEAWEEDQ_([A-Z0-9_]+)\b(?!=)", templates(chart))}
-    assert named - {"url"} == CHART_SETS - {"brokers", "member"}
+    assert named - {"url"} == chart_schema.CHART_SETS - {"brokers", "member"}
 
 
 def test_the_chart_is_of_this_version(chart: Path) -> None:

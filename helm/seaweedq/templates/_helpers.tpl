@@ -45,7 +45,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "seaweedq.image" -}}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- $repository := required "image.repository is needed: build the image with the project's Dockerfile and push it" .Values.image.repository -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" $repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* A number as people write it: Helm reads large ones as floats and would print 5.36870912e+08. */}}
@@ -53,18 +58,53 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
-{{- define "seaweedq.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{/* Annotations of the pods. A change of the settings or of a secret starts a rollout, but for the cluster secret. The
+autoscaler of nodes may move brokers: it would not touch a pod with an emptyDir. */}}
+{{- define "seaweedq.podAnnotations" -}}
+checksum/config: {{ include (print $.Template.BasePath "/configmap.yaml") . | sha256sum }}
+checksum/secret: {{ omit .Values.secret "clusterSecret" | toJson | sha256sum }}
+cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes: data,tmp
 {{- end -}}
 
-{{- define "seaweedq.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-seccompProfile:
-  type: RuntimeDefault
+{{/* How many brokers. It is always said: a Deployment without it has one. With autoscaling what runs stays, and is never
+fewer than minReplicas. */}}
+{{- define "seaweedq.replicas" -}}
+{{- if .Values.autoscaling.enabled -}}
+{{- $running := lookup "apps/v1" "Deployment" .Release.Namespace (include "seaweedq.fullname" .) -}}
+{{- max .Values.autoscaling.minReplicas (dig "spec" "replicas" 0 $running) -}}
+{{- else -}}
+{{- .Values.replicaCount -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether pods have addresses of IPv6. */}}
+{{- define "seaweedq.ipv6" -}}
+{{- if or (eq .Values.ipFamily "IPv6") (hasSuffix "DualStack" .Values.service.ipFamilyPolicy) }}yes{{ end -}}
+{{- end -}}
+
+{{/* The cluster secret in a Secret of the cluster, empty where there is none. */}}
+{{- define "seaweedq.secretInUse" -}}
+{{- $secret := lookup "v1" "Secret" .namespace .name -}}
+{{- dig "data" "SEAWEEDQ_CLUSTER_SECRET" "" $secret | b64dec -}}
+{{- end -}}
+
+{{/* Brokers with different cluster secrets refuse each other: a rollout from one secret to the other never ends, and a
+broker that starts again meanwhile does not come back. So nothing is changed while brokers run. */}}
+{{- define "seaweedq.sameClusterSecret" -}}
+{{- $running := lookup "apps/v1" "Deployment" .Release.Namespace (include "seaweedq.fullname" .) -}}
+{{- if dig "spec" "replicas" 0 $running -}}
+{{- range (first $running.spec.template.spec.containers).envFrom -}}
+{{- $name := dig "secretRef" "name" "" . -}}
+{{- if $name -}}
+{{- $old := include "seaweedq.secretInUse" (dict "namespace" $.Release.Namespace "name" $name) -}}
+{{- $new := $.Values.secret.clusterSecret -}}
+{{- if $.Values.secret.existingSecret -}}
+{{- $new = include "seaweedq.secretInUse" (dict "namespace" $.Release.Namespace "name" $.Values.secret.existingSecret) -}}
+{{- end -}}
+{{- if and $old (ne $old $new) -}}
+{{- fail (printf "the cluster secret cannot change while brokers run, since those with the old one refuse those with the new one: first kubectl -n %s scale deployment/%s --replicas 0, wait until its pods are gone, then upgrade" $.Release.Namespace $running.metadata.name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
