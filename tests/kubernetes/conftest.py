@@ -58,6 +58,7 @@ def release(
 ) -> Release:
     """The chart, installed with as few values as it takes."""
     values = {
+        "image": {"repository": "seaweedq"},
         "etcd": {"endpoints": [etcd_server.endpoint], "prefix": "kubernetes/"},
         "store": {"url": f"s3://{moto_server.bucket()}/m", "endpoints": [moto_server.endpoint], "addressing": "path"},
         "secret": {"clusterSecret": "only-for-these-tests", "accessKeyId": KEY, "secretAccessKey": SECRET},

@@ -1,5 +1,6 @@
 """An API server takes all that the chart renders, in a namespace that enforces `restricted` pod security."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,28 @@ def check_helm(monkeypatch: pytest.MonkeyPatch) -> Any:
     return check_helm
 
 
+@pytest.fixture(scope="module")
+def monitors(plane: ControlPlane) -> None:
+    """The kind PodMonitor, which the Prometheus operator brings. Its fields are not checked here."""
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    names = {"plural": "podmonitors", "singular": "podmonitor", "kind": "PodMonitor"}
+    group = "monitoring.coreos.com"
+    plane.api.create(
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"podmonitors.{group}"},
+            "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version]},
+        }
+    )
+    until = time.monotonic() + 30
+    while plane.api.ask("GET", f"/apis/{group}/v1/podmonitors").status_code != 200:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.usefixtures("monitors")
 @pytest.mark.parametrize("values", CASES, ids=lambda path: path.name.removesuffix("-values.yaml"))
 def test_every_manifest_is_taken_without_a_warning(
     values: Path, plane: ControlPlane, helm_program: str, check_helm: Any
