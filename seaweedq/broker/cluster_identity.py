@@ -25,7 +25,7 @@ ASK_S = 2.0
 async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, clock: Clock, named: str) -> str:
     """The cluster's id; both learn it where they are new. `named`: the store and coordination, for people. Raises
     UnfitStore where they are not of each other."""
-    known = await _record(coordination, ClusterRecord(ids.nonce()), 0)
+    known = await _record(coordination, Versioned.new(ClusterRecord(ids.nonce())))
     record = known.record
     if record.store and await known_identity(store) is None:
         raise UnfitStore(
@@ -39,18 +39,18 @@ async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, c
             "start with what the store was made with, or with a fresh store"
         )
     if not record.store:
-        record = (await _record(coordination, ClusterRecord(record.cluster, identity.store), known.revision)).record
+        record = (await _record(coordination, known.replace(store=identity.store))).record
     if record.store != identity.store:
         raise UnfitStore(f"{named}: coordination knows another store of cluster {record.cluster}, made at another time")
     return record.cluster
 
 
-async def _record(coordination: Coordination, wanted: ClusterRecord, revision: int) -> Versioned[ClusterRecord]:
-    """The cluster's record, and its revision, after trying to write it in place of that revision; 0 is none."""
+async def _record(coordination: Coordination, wanted: Versioned[ClusterRecord]) -> Versioned[ClusterRecord]:
+    """Returns the cluster's record, after trying to write it in place of the one of its revision."""
     key = keys.CLUSTER.key()
     there = await coordination.get(key)
-    if (there.revision if there else 0) == revision:
-        await coordination.commit([Compare(key, revision)], [Put(key, keys.CLUSTER.encode(wanted))])
+    if (there.revision if there else 0) == wanted.revision:
+        await coordination.commit([Compare(key, wanted.revision)], [Put(key, keys.CLUSTER.encode(wanted))])
         there = await coordination.get(key)
     assert there is not None
     return keys.CLUSTER.read(there)

@@ -8,12 +8,11 @@ next recovery goes on (broker/recovery/journal_recovery).
 import asyncio
 import logging
 
-import msgspec
-
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, SeaweedqError
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import Journal
@@ -30,24 +29,22 @@ class JournalRegistration:
         self._coordination = coordination
         self._membership = membership
         self._key = keys.JOURNALS.key(membership.broker)
-        self._record = msgspec.structs.replace(record, lowest=LOWEST, highest=HIGHEST)
+        self._held = Versioned.new(record).replace(lowest=LOWEST, highest=HIGHEST)
 
     async def register(self) -> None:
         """Writes the key, so that if this broker dies while it starts, its folder's next broker ends its lease. Raises
         NotReady."""
-        put = Put(self._key, keys.JOURNALS.encode(self._record))
+        put = Put(self._key, keys.JOURNALS.encode(self._held))
         if not await self._coordination.commit([Compare(self._key, 0), self._membership.compare()], [put]):
             raise NotReady("this broker's lease expired while it was starting")
 
     async def retire(self, journal: Journal) -> None:
         """Removes a closed journal of which nothing is needed, and its key, as far as RETIRE_S allows."""
         reach("stop.retire")
-        record = msgspec.structs.replace(self._record, recovered=True)
+        value = keys.JOURNALS.encode(self._held.replace(recovered=True))
         try:
             async with asyncio.timeout(RETIRE_S):
-                await self._coordination.commit(
-                    [self._membership.compare()], [Put(self._key, keys.JOURNALS.encode(record))]
-                )
+                await self._coordination.commit([self._membership.compare()], [Put(self._key, value)])
                 reach("stop.remove")
                 await journal.remove()
                 reach("stop.removed")

@@ -11,6 +11,7 @@ from seaweedq.coordination.interface import Compare, Coordination, Put, WatchLos
 from seaweedq.coordination.keys import LEADER
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import LeaderRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, Fenced
 
 KEY = LEADER.key()
@@ -76,7 +77,8 @@ class Election:
         return page.revision
 
     async def _take(self) -> int | None:
-        put = Put(KEY, LEADER.encode(LeaderRecord(self._membership.broker)), self._membership.lease)
+        record = Versioned.new(LeaderRecord(self._membership.broker))
+        put = Put(KEY, LEADER.encode(record), self._membership.lease)
         return await self._coordination.commit([Compare(KEY, 0)], [put])  # or its lease has ended
 
     async def _run(self) -> None:

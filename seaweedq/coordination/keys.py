@@ -27,7 +27,7 @@ from seaweedq.coordination.records import (
     TopicRecord,
     UploadRecord,
 )
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.coordination.versioned import NOTHING, Unknown, Versioned, unknown_in
 from seaweedq.errors import Damaged
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -63,9 +63,10 @@ class KeyKind(Generic[T]):
             raise ValueError(f"{key!r} does not match the key pattern {self.pattern}")
         return tuple(int(part) if number else part for part, number in zip(found.groups(), self._numbers, strict=True))
 
-    def encode(self, record: T) -> bytes:
-        """Encodes the record as JSON."""
-        return msgspec.json.encode(record)
+    def encode(self, held: Versioned[T]) -> bytes:
+        """Encodes the record as JSON, with the members that this version does not know."""
+        known = msgspec.json.encode(held.record)
+        return msgspec.json.encode(held.unknown.merged(msgspec.json.decode(known))) if held.unknown else known
 
     def decode(self, value: bytes) -> T:
         """Decodes the record of a value. Raises Damaged."""
@@ -75,8 +76,16 @@ class KeyKind(Generic[T]):
             raise Damaged(f"the value of a key {self.pattern} cannot be read: {error}") from error
 
     def read(self, entry: Entry) -> Versioned[T]:
-        """Returns the record of an entry with the entry's revision. Raises Damaged."""
-        return Versioned(self.decode(entry.value), entry.revision)
+        """Returns the record of an entry, with the entry's revision and the members that are not known. Raises
+        Damaged."""
+        record = self.decode(entry.value)
+        return Versioned(record, entry.revision, self._unknown(record, entry.value))
+
+    def _unknown(self, record: T, value: bytes) -> Unknown:
+        known = msgspec.json.encode(record)
+        if known == value:  # as nearly always: nobody compares members then
+            return NOTHING
+        return unknown_in(msgspec.json.decode(value), msgspec.json.decode(known))
 
     def _fill(self, pattern: str, parts: tuple[Part, ...]) -> str:
         for part, number in zip(parts, self._numbers, strict=False):

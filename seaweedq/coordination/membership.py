@@ -12,13 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.records import BrokerRecord
 from seaweedq.coordination.thread_loop import AsideWork, StartAside
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 from seaweedq.levels import HIGHEST, LOWEST, VERSION
 
@@ -66,19 +65,20 @@ class Membership:
         self.lease = 0
         self._coordination = coordination
         self._clock = clock
-        self._record = BrokerRecord(
-            url=identity.url,
-            name=identity.name,
-            started_us=clock.now_us(),
-            zone=identity.zone,
-            starting=True,
-            lowest=LOWEST,
-            highest=HIGHEST,
-            version=VERSION,
+        self._held = Versioned.new(
+            BrokerRecord(
+                url=identity.url,
+                name=identity.name,
+                started_us=clock.now_us(),
+                zone=identity.zone,
+                starting=True,
+                lowest=LOWEST,
+                highest=HIGHEST,
+                version=VERSION,
+            )
         )
         self._lease_s = lease_s
         self._on_lost = on_lost
-        self._revision = 0
         self._valid_until_s = 0.0
         self._renewal: asyncio.Task[None] | None = None
         self._start_aside = aside
@@ -91,11 +91,11 @@ class Membership:
         sent_s = self._clock.monotonic_s()
         self.lease = await self._coordination.leases.grant(self._lease_s)
         key = BROKERS.key(self.broker)
-        put = Put(key, BROKERS.encode(self._record), self.lease)
+        put = Put(key, BROKERS.encode(self._held), self.lease)
         revision = await self._coordination.commit([Compare(key, 0)], [put])
         if revision is None:
             raise CoordinationUnavailable(f"the lease of {self.broker} expired before its membership key was written")
-        self._revision = revision
+        self._held = self._held.stored(revision)
         self._valid_until_s = sent_s + self._lease_s
         if self._start_aside is not None:
             self._home, self._home_seen_s = asyncio.get_running_loop(), sent_s
@@ -119,17 +119,17 @@ class Membership:
 
     async def drain(self) -> bool:
         """Announces that this broker is about to leave, so that it gets no new segments. False: the lease has ended."""
-        return await self._say(replace(self._record, draining=True))
+        return await self._say(self._held.replace(draining=True))
 
     async def open(self) -> bool:
         """Announces that this broker serves, so that it may get segments. False: the lease has ended."""
-        return await self._say(replace(self._record, starting=False))
+        return await self._say(self._held.replace(starting=False))
 
-    async def _say(self, record: BrokerRecord) -> bool:
-        put = Put(BROKERS.key(self.broker), BROKERS.encode(record), self.lease)
+    async def _say(self, held: Versioned[BrokerRecord]) -> bool:
+        put = Put(BROKERS.key(self.broker), BROKERS.encode(held), self.lease)
         revision = await self._coordination.commit([self.compare()], [put])
         if revision is not None:
-            self._record, self._revision = record, revision
+            self._held = held.stored(revision)
         return revision is not None
 
     def valid(self) -> bool:
@@ -140,7 +140,7 @@ class Membership:
     def compare(self) -> Compare:
         """Returns a comparison that holds as long as this broker lives, for every transaction that names it as an
         owner."""
-        return Compare(BROKERS.key(self.broker), self._revision)
+        return Compare(BROKERS.key(self.broker), self._held.revision)
 
     async def renew(self) -> bool:
         """Renews once. False: the lease has ended, for good. Raises CoordinationUnavailable, which decides nothing."""

@@ -7,7 +7,7 @@ ids are new at every start.
 from collections.abc import Callable
 
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Compare, Coordination
+from seaweedq.coordination.interface import Change, Compare, Coordination, Entry
 from seaweedq.coordination.records import BrokerRecord, JournalRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
@@ -62,11 +62,11 @@ class Roster:
             if change.value is None:
                 self.brokers.pop(broker, None)
             else:
-                self.brokers[broker] = Versioned(keys.BROKERS.decode(change.value), change.revision)
+                self.brokers[broker] = keys.BROKERS.read(Entry(change.key, change.value, change.revision))
         else:
             (broker,) = keys.JOURNALS.parse(change.key)
             if change.value is None:
                 self.journals.pop(broker, None)
             else:
-                self.journals[broker] = Versioned(keys.JOURNALS.decode(change.value), change.revision)
+                self.journals[broker] = keys.JOURNALS.read(Entry(change.key, change.value, change.revision))
         self._changed()

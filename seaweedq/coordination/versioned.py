@@ -1,14 +1,108 @@
-"""A record as it was read: what a writer that replaces it compares, and what it builds upon."""
+"""A record as it is stored: its revision, and the members of the stored JSON that this version does not know.
 
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+Brokers of several versions write the same records. A member that a later version has added would be erased by each
+write of an earlier one, so it is kept beside the record, and `KeyKind.encode` merges it back: also one of a nested
+object, and one of an item of a list, which is found again by its identity (IDENTITIES). It goes only with the object
+that it was in: with an intent that ends, a segment that an import no longer names, a policy that is set to null.
 
-T = TypeVar("T", covariant=True)
+So a version may *add* a member only if that member stays true when a writer that does not know it changes all others.
+Any other change of a form changes it with the cluster's level: the record says `needs_level`, and brokers of lower
+levels treat it as unreadable. The members of cursors, intents and journals never stay true by themselves: they change
+with the level, always.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T", bound=msgspec.Struct)
+IDENTITIES = ("id", "segment")  # the members by which a nested object is known, the first of them that it has
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The unknown `members` of one stored object, and those `inside` its members and items.
+
+    The key of an item is its identity, that of a member its name. `identity` is that of the object itself.
+    """
+
+    members: Mapping[str, Any] = field(default_factory=dict)
+    inside: Mapping[str | int, "Unknown"] = field(default_factory=dict)
+    identity: str | int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.members or self.inside)
+
+    def merged(self, known: Any) -> Any:
+        """Returns the JSON value `known` with these members, where the objects that they were in still exist."""
+        if isinstance(known, dict) and _identity(known) == self.identity:
+            return {**self.members, **{name: self._merged(name, value) for name, value in known.items()}}
+        if isinstance(known, list):
+            return [self._merged(_identity(item), item) for item in known]
+        return known
+
+    def within(self, known: Any) -> "Unknown":
+        """Returns those of these members whose objects are in the JSON value `known`."""
+        return unknown_in(self.merged(known), known)
+
+    def _merged(self, key: str | int | None, value: Any) -> Any:
+        found = None if key is None else self.inside.get(key)
+        return found.merged(value) if found else value
+
+
+NOTHING = Unknown()
+
+
+def unknown_in(stored: Any, known: Any) -> Unknown:
+    """Returns what the JSON value `stored` has, and `known`, which is as much of it as this version understands, has
+    not."""
+    if isinstance(stored, dict) and isinstance(known, dict):
+        more = {name: value for name, value in stored.items() if name not in known}
+        return _unknown(more, {n: unknown_in(stored[n], v) for n, v in known.items() if n in stored}, _identity(known))
+    if isinstance(stored, list) and isinstance(known, list):
+        by_identity = {key: item for item in stored if (key := _identity(item)) is not None}
+        pairs = ((key, item) for item in known if (key := _identity(item)) in by_identity)
+        return _unknown({}, {key: unknown_in(by_identity[key], item) for key, item in pairs if key is not None}, None)
+    return NOTHING
+
+
+def _unknown(members: dict[str, Any], inside: dict[Any, Unknown], identity: str | int | None) -> Unknown:
+    inside = {key: one for key, one in inside.items() if one}
+    return Unknown(members, inside, identity) if members or inside else NOTHING
+
+
+def _identity(value: Any) -> str | int | None:
+    if not isinstance(value, dict):
+        return None
+    found = next((value[name] for name in IDENTITIES if name in value), None)
+    return found if isinstance(found, str | int) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned(Generic[T]):
-    """A record of coordination, and the revision of its last change. Functions that replace a record take it whole."""
+    """A record, the revision of its last change, and its unknown members. Functions that replace a record take it
+    whole, and pass it on with another record."""
 
     record: T
     revision: int
+    unknown: Unknown = NOTHING
+
+    @staticmethod
+    def new(record: T) -> "Versioned[T]":
+        """Returns a record that is not stored yet: its key must not exist."""
+        return Versioned(record, 0)
+
+    def replace(self, **changes: Any) -> "Versioned[T]":
+        """Returns what a writer puts in its place that changes these members."""
+        return self.with_record(msgspec.structs.replace(self.record, **changes))
+
+    def with_record(self, record: T) -> "Versioned[T]":
+        """Returns what a writer puts in its place that writes this record."""
+        unknown = self.unknown.within(msgspec.json.decode(msgspec.json.encode(record))) if self.unknown else NOTHING
+        return Versioned(record, self.revision, unknown)
+
+    def stored(self, revision: int) -> "Versioned[T]":
+        """Returns it as it is once it was written, in that revision."""
+        return replace(self, revision=revision)

@@ -16,7 +16,7 @@ from seaweedq.coordination.versioned import Versioned
 
 
 def topic(name: str) -> Topic:
-    return Topic.of(name, TopicRecord(0, "deleting", TopicConfig(), 0), 1)
+    return Topic.of(name, Versioned(TopicRecord(0, "deleting", TopicConfig(), 0), 1))
 
 
 class Work:

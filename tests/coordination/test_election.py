@@ -11,6 +11,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination, Delete, Put, WatchLost
 from seaweedq.coordination.keys import LEADER
 from seaweedq.coordination.membership import BrokerIdentity, Membership
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, Fenced
 
 LEASE_S = 3600
@@ -120,7 +121,7 @@ async def test_a_broker_whose_lease_ended_is_not_elected(pair: list[Candidate]) 
 async def test_a_deposed_leader_that_lives_stands_again(pair: list[Candidate]) -> None:
     first, second = pair
     await second.stop()
-    await first.coordination.commit([], [Put(LEADER.key(), LEADER.encode(LEADER.record("nobody")))])
+    await first.coordination.commit([], [Put(LEADER.key(), LEADER.encode(Versioned.new(LEADER.record("nobody"))))])
     await first.election.campaign()
     assert not first.election.is_leader
     await first.coordination.commit([], [Delete(LEADER.key())])

@@ -12,6 +12,7 @@ from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.coordination.versioned import Versioned
 from tests.support.http.uploading import BYTES, SHA256, begin, problem_of, put, uploaded
 from tests.support.tiers import later
 
@@ -138,7 +139,7 @@ async def age(broker, state) -> None:
             expires_us=record.expires_us - 3 * DAY_US,
             state=state if record.state == "open" else record.state,
         )
-        await coordination.commit([], [Put(entry.key, keys.UPLOADS.encode(changed))])
+        await coordination.commit([], [Put(entry.key, keys.UPLOADS.encode(Versioned.new(changed)))])
     await coordination.close()
 
 

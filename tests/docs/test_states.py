@@ -19,6 +19,7 @@ from seaweedq.coordination.records import (
     SubscriptionRecord,
     UploadRecord,
 )
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers.drawn_states import DRAWN, END, Step, check_steps, steps
 
 
@@ -63,8 +64,8 @@ def test_an_imports_steps_are_those_of_its_table() -> None:
 def test_a_step_that_is_not_drawn_is_found() -> None:
     key = keys.UPLOADS.key("t", 0, "20260131-0-" + "0" * 32)
     record = UploadRecord("n", 1, "text/plain", None, 0, 0)
-    removed = keys.UPLOADS.encode(msgspec.structs.replace(record, state="removed"))
-    history = [(Change(key, removed, 1),), (Change(key, keys.UPLOADS.encode(record), 2),)]
+    removed = keys.UPLOADS.encode(Versioned.new(msgspec.structs.replace(record, state="removed")))
+    history = [(Change(key, removed, 1),), (Change(key, keys.UPLOADS.encode(Versioned.new(record)), 2),)]
     assert steps(history)["Upload"] == {(END, "removed"), ("removed", "open")}
     with pytest.raises(AssertionError, match=r"does not draw .*\('removed', 'open'\)"):
         check_steps(history)
@@ -72,8 +73,8 @@ def test_a_step_that_is_not_drawn_is_found() -> None:
 
 def test_a_record_that_stays_in_its_state_makes_no_step() -> None:
     key, record = keys.JOURNALS.key("b"), JournalRecord("file", "p")
-    kept = keys.JOURNALS.encode(record)
-    done = keys.JOURNALS.encode(msgspec.structs.replace(record, recovered=True))
+    kept = keys.JOURNALS.encode(Versioned.new(record))
+    done = keys.JOURNALS.encode(Versioned.new(msgspec.structs.replace(record, recovered=True)))
     history: Sequence[Any] = [(Change(key, value, n),) for n, value in enumerate((kept, kept, done, None), 1)]
     made: set[Step] = {(END, "kept"), ("kept", "recovered"), ("recovered", END)}
     assert steps(history)["Journal"] == made == DRAWN["Journal"]

@@ -51,13 +51,14 @@ class ImportRecords:
         """Creates the record, or returns the one of a faster broker. Raises NotReady, TopicBeingDeleted,
         TopicNotFound."""
         while True:
-            there = Compare(keys.TOPICS.key(topic.name), topic.revision)
-            compares = [Compare(where.key, 0), there, self._membership.compare()]
-            revision = await self._coordination.commit(compares, [Put(where.key, keys.IMPORTS.encode(record))])
+            topic_there = Compare(keys.TOPICS.key(topic.name), topic.revision)
+            compares = [Compare(where.key, 0), topic_there, self._membership.compare()]
+            held = Versioned.new(record)
+            revision = await self._coordination.commit(compares, [Put(where.key, keys.IMPORTS.encode(held))])
             if revision:
-                return Versioned(record, revision)
-            if held := await self.read(where):
-                return held
+                return held.stored(revision)
+            if there := await self.read(where):
+                return there
             if not self._membership.valid():
                 raise NotReady("this broker's lease has expired")
             await self._catalog.load()
@@ -70,13 +71,14 @@ class ImportRecords:
     ) -> Versioned[ImportRecord] | None:
         """Replaces a record. Returns None where another broker was faster, or the record is gone. A write whose answer
         was lost is found done when it is repeated."""
-        value = keys.IMPORTS.encode(record)
+        wanted = held.with_record(record)
+        value = keys.IMPORTS.encode(wanted)
         revision = await self._coordination.commit([Compare(where.key, held.revision)], [Put(where.key, value)])
         if revision:
-            return Versioned(record, revision)
+            return wanted.stored(revision)
         there = await self._coordination.get(where.key)
         mine = there is not None and there.value == value and record.broker in (None, self._membership.broker)
-        return Versioned(record, there.revision) if there and mine else None
+        return wanted.stored(there.revision) if there and mine else None
 
     async def drop(self, where: ImportId, held: Versioned[ImportRecord]) -> None:
         """Removes the record, unless it has changed."""

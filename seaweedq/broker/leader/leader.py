@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.broker.leader.periodic import PeriodicTask
 from seaweedq.broker.leader.rebalancer import Rebalancer
@@ -194,5 +192,4 @@ class Leader:
 
 
 def _owned_by(one: _Unassigned, owner: str) -> Put:
-    record = msgspec.structs.replace(one.known.record, owner=owner)
-    return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(record))
+    return Put(keys.SEGMENTS.key(*one.segment), keys.SEGMENTS.encode(one.known.replace(owner=owner)))

@@ -18,6 +18,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.coordination.transactions import entries, read_all
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Damaged
 from seaweedq.failpoints import reach
 from seaweedq.storage.interface import PayloadStore
@@ -74,17 +75,18 @@ class UploadSweep:
 
     async def _one(self, entry: Entry) -> None:
         topic, _, upload = keys.UPLOADS.parse(entry.key)
-        record = keys.UPLOADS.decode(entry.value)
+        held = keys.UPLOADS.read(entry)
+        record = held.record
         if plan.incarnation_of(upload) is None or record.name != plan.object_name(topic, upload):
             raise Damaged(f"the record of upload {upload!r} names the object {record.name!r}")
         match plan.step(record, self._clock.now_us(), self._grace_s):
             case Step.REMOVE:
-                await self._remove(entry, plan.removed(record))
+                await self._remove(entry.key, held.with_record(plan.removed(record)))
             case Step.REMOVE_IMPORTED:
                 if over := await self._over(entry.key):
-                    await self._remove(entry, plan.dead(record), over)
+                    await self._remove(entry.key, held.with_record(plan.dead(record)), over)
             case Step.CLEAR:
-                await self._clear(entry.key, record, entry.revision)
+                await self._clear(entry.key, held)
             case Step.FORGET:
                 await self._forget(entry)
             case Step.CLEAR_AND_FORGET:
@@ -100,19 +102,19 @@ class UploadSweep:
             return Compare(imported, 0)
         return Compare(imported, there.revision) if is_over(keys.IMPORTS.decode(there.value)) else None
 
-    async def _remove(self, entry: Entry, record: UploadRecord, *compares: Compare) -> None:
-        if revision := await self._put(entry.key, record, entry.revision, *compares):
+    async def _remove(self, key: str, removed: Versioned[UploadRecord], *compares: Compare) -> None:
+        if revision := await self._put(key, removed, *compares):
             reach("sweep.removed")
-            await self._clear(entry.key, record, revision)
+            await self._clear(key, removed.stored(revision))
 
-    async def _clear(self, key: str, record: UploadRecord, revision: int) -> None:
-        await clear(self._store, record)
+    async def _clear(self, key: str, held: Versioned[UploadRecord]) -> None:
+        await clear(self._store, held.record)
         reach("sweep.cleared")
-        await self._put(key, cleared(record), revision)
+        await self._put(key, held.with_record(cleared(held.record)))
 
-    async def _put(self, key: str, record: UploadRecord, revision: int, *compares: Compare) -> int | None:
-        all_compares = [self._leading(), Compare(key, revision), *compares]
-        return await self._coordination.commit(all_compares, [Put(key, keys.UPLOADS.encode(record))])
+    async def _put(self, key: str, held: Versioned[UploadRecord], *compares: Compare) -> int | None:
+        all_compares = [self._leading(), Compare(key, held.revision), *compares]
+        return await self._coordination.commit(all_compares, [Put(key, keys.UPLOADS.encode(held))])
 
     async def _forget(self, entry: Entry) -> None:
         await self._coordination.commit([self._leading(), Compare(entry.key, entry.revision)], [Delete(entry.key)])

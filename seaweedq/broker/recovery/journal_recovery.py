@@ -13,8 +13,6 @@ import logging
 from collections.abc import Container
 from contextlib import aclosing
 
-import msgspec
-
 from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination import keys
@@ -116,7 +114,7 @@ class JournalRecovery:
 
     async def _mark(self, broker: str, journal: Versioned[JournalRecord]) -> None:
         key = keys.JOURNALS.key(broker)
-        put = Put(key, keys.JOURNALS.encode(msgspec.structs.replace(journal.record, recovered=True)))
+        put = Put(key, keys.JOURNALS.encode(journal.replace(recovered=True)))
         await self._coordination.commit(
             [Compare(key, journal.revision)], [put]
         )  # if it fails, another broker marked it first

@@ -30,6 +30,7 @@ from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, JournalDamaged, SegmentNotFound
 from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
@@ -172,7 +173,8 @@ class Replay:
             return True
         path = keys.CURSORS.key(topic.name, incarnation, name, segment)
         there = await self._coordination.get(path)
-        cursor = keys.CURSORS.decode(there.value) if there else CursorRecord(epoch=epoch, acked_to=0)
+        held = keys.CURSORS.read(there) if there else Versioned.new(CursorRecord(epoch=epoch, acked_to=0))
+        cursor = held.record
         delivery = Delivery.of(cursor)
         for low, high in acked[epoch]:
             delivery.pass_over(low, high)
@@ -181,8 +183,8 @@ class Replay:
             logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)
             raise InvariantViolated(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")
         reach("recover.acks")
-        compares = [Compare(subscription.key, subscription.revision), Compare(path, there.revision if there else 0)]
-        put = Put(path, keys.CURSORS.encode(record))
+        compares = [Compare(subscription.key, subscription.revision), Compare(path, held.revision)]
+        put = Put(path, keys.CURSORS.encode(held.with_record(record)))
         return await self._coordination.commit(compares, [put]) is not None
 
 

@@ -7,6 +7,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import Counter, Intent
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SegmentConflict
 from seaweedq.failpoints import reach
 
@@ -55,15 +56,16 @@ class Planner:
         records = self._catalog.records(topic)
         path = keys.COUNTERS.key(topic.name)
         there = await self._coordination.get(path)
-        first = keys.COUNTERS.decode(there.value).next if there else 0
+        counter = keys.COUNTERS.read(there) if there else Versioned.new(Counter(0))
+        first = counter.record.next
         intent = intents.intent_of(records, segments, points, first, owners)
         if len({records[number].record.owner for number in segments}) > 1:
             raise NotOwner(f"segments {list(segments)} of {topic.name!r} have different owners")
         transaction = intents.plan(topic, records, intent)
-        counter = Put(path, keys.COUNTERS.encode(Counter(first + len(intent.successors))))
-        unchanged = Compare(path, there.revision if there else 0)
+        raised = Put(path, keys.COUNTERS.encode(counter.replace(next=first + len(intent.successors))))
+        unchanged = Compare(path, counter.revision)
         reach("plan.write")
         revision = await self._catalog.commit(
-            [*transaction.compares, *compares, unchanged], [*transaction.writes, counter]
+            [*transaction.compares, *compares, unchanged], [*transaction.writes, raised]
         )
         return intent if revision else None

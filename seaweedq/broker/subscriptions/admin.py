@@ -11,7 +11,6 @@ cursor that is left of a segment that the next creator does not know would be on
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.read.remote_reader import ReadableSegments
@@ -92,11 +91,10 @@ class SubscriptionAdmin:
             if there and there.record.state == "active":
                 return False
             if there:
-                doomed = msgspec.structs.replace(there.record, state="deleting")
+                doomed = there.replace(state="deleting")
                 await self._finish(topic, name, await self._assignment.claim(topic, name, doomed, there))
-                there = None
-            creating = msgspec.structs.replace(record, state="creating")
-            held = await self._assignment.claim(topic, name, creating, there)
+            creating = Versioned.new(record).replace(state="creating")
+            held = await self._assignment.claim(topic, name, creating)
             await self._make(topic, name, held, starts)
         return True
 
@@ -105,7 +103,7 @@ class SubscriptionAdmin:
         cursors = [
             Put(
                 keys.CURSORS.key(topic.name, topic.record.incarnation, name, segment),
-                keys.CURSORS.encode(CursorRecord(held.record.epoch, start, delivered_to=start)),
+                keys.CURSORS.encode(Versioned.new(CursorRecord(held.record.epoch, start, delivered_to=start))),
             )
             for segment, start in starts.items()
         ]
@@ -114,8 +112,7 @@ class SubscriptionAdmin:
             if not await self._coordination.commit(unchanged, cursors[start : start + PAGE]):
                 raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
         reach("subscribe.record")
-        active = msgspec.structs.replace(held.record, state="active")
-        await self._assignment.write(topic, name, active, unchanged)
+        await self._assignment.write(topic, name, held.replace(state="active"), unchanged)
         self._dispatcher.forget(
             topic, name
         )  # perhaps an earlier one of this name, whose deletion had an unknown outcome
@@ -128,8 +125,7 @@ class SubscriptionAdmin:
                 raise SubscriptionNotFound(
                     f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
                 )
-            doomed = msgspec.structs.replace(there.record, state="deleting")
-            held = await self._assignment.claim(topic, name, doomed, there)
+            held = await self._assignment.claim(topic, name, there.replace(state="deleting"), there)
             reach("unsubscribe.cursors")
             self._dispatcher.forget(topic, name)
             await self._finish(topic, name, held)

@@ -16,8 +16,6 @@ living dispatcher releases a subscription by itself: all its acks are in the cur
 
 import logging
 
-import msgspec
-
 from seaweedq.balancer.placement import Host, successor_of
 from seaweedq.broker.subscriptions.invariants import broken_by_subscription
 from seaweedq.broker.topics.catalog import Topic
@@ -95,39 +93,41 @@ class Assignment:
             raise SubscriptionNotFound(
                 f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
             )
-        return await self.claim(topic, name, msgspec.structs.replace(there.record, epoch=there.record.epoch + 1), there)
+        return await self.claim(topic, name, there.replace(epoch=there.record.epoch + 1), there)
 
     async def claim(
-        self, topic: Topic, name: str, record: SubscriptionRecord, before: Versioned[SubscriptionRecord] | None
+        self,
+        topic: Topic,
+        name: str,
+        wanted: Versioned[SubscriptionRecord],
+        before: Versioned[SubscriptionRecord] | None = None,
     ) -> Versioned[SubscriptionRecord]:
         """Writes a record that names this broker in place of the one before. Raises NotOwner where that one has
         changed, and InvariantViolated if the epoch would fall."""
-        if before and (found := broken_by_subscription(before.record, record)):
-            logger.error("a change of %s is refused: %s; from %s to %s", key_of(topic, name), found, before, record)
+        if before and (found := broken_by_subscription(before.record, wanted.record)):
+            logger.error("a change of %s is refused: %s; from %s to %s", key_of(topic, name), found, before, wanted)
             raise InvariantViolated(f"the change of subscription {name!r} was refused: {found[0]}")
         compares = await self.free(before.record if before else None)
-        mine = msgspec.structs.replace(record, dispatcher=self._membership.broker)
-        revision = before.revision if before else 0
-        return await self.write(topic, name, mine, [Compare(key_of(topic, name), revision), *compares])
+        mine = wanted.replace(dispatcher=self._membership.broker)
+        return await self.write(topic, name, mine, [Compare(key_of(topic, name), wanted.revision), *compares])
 
     async def release(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> None:
         """Removes the dispatcher from the record, after all acks are in the cursors. Raises CoordinationUnavailable:
         the outcome is unknown."""
-        record = msgspec.structs.replace(held.record, dispatcher=None)
+        put = Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(held.replace(dispatcher=None)))
         reach("dispatch.release")
-        key = key_of(topic, name)
-        await self._coordination.commit([Compare(key, held.revision)], [Put(key, keys.SUBSCRIPTIONS.encode(record))])
+        await self._coordination.commit([Compare(put.key, held.revision)], [put])
         self.invalidate(topic, name)
 
     async def write(
-        self, topic: Topic, name: str, record: SubscriptionRecord, compares: list[Compare]
+        self, topic: Topic, name: str, wanted: Versioned[SubscriptionRecord], compares: list[Compare]
     ) -> Versioned[SubscriptionRecord]:
         """Writes the record if all comparisons hold. Raises NotOwner."""
-        put = Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(record))
+        put = Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(wanted))
         revision = await self._coordination.commit(compares, [put])
         if revision is None:
             raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
-        return Versioned(record, revision)
+        return wanted.stored(revision)
 
     async def free(self, record: SubscriptionRecord | None) -> list[Compare]:
         """Returns the comparisons under which this broker may dispatch after the one that `record` names. Raises

@@ -18,6 +18,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
 
@@ -38,6 +39,10 @@ class _Change(NamedTuple):
     record: CursorRecord
     newest: int
 
+    @property
+    def wanted(self) -> Versioned[CursorRecord]:
+        return self.cursor.held.with_record(self.record)
+
 
 class CursorStore:
     """Reads and writes the cursors of subscriptions. `end_of` gives the end of a segment that is known to be sealed."""
@@ -49,9 +54,7 @@ class CursorStore:
     async def read(self, topic: Topic, name: str, epoch: int, now_s: float) -> dict[int, SegmentCursor]:
         """Returns all cursors of a subscription that was taken over in `epoch`, by segment."""
         found = await self._entries(topic, name)
-        return {
-            n: SegmentCursor.taken(keys.CURSORS.decode(e.value), e.revision, epoch, now_s) for n, e in found.items()
-        }
+        return {n: SegmentCursor.taken(keys.CURSORS.read(e), epoch, now_s) for n, e in found.items()}
 
     async def save(self, subscription: Subscription, handover_s: float | None = None) -> bool:
         """Writes the cursors that have changed, and releases the commits that held their acks. Returns False where
@@ -74,17 +77,15 @@ class CursorStore:
                     subscription.forget_done()
                     return True
                 there = await self._coordination.get(key_of(subscription.topic, subscription.name))
-                if there is None or there.revision != subscription.revision:
+                if there is None or there.revision != subscription.held.revision:
                     return False
-                entries = await self._entries(subscription.topic, subscription.name)
-                for segment, cursor in subscription.cursors.items():
-                    cursor.revision = entries[segment].revision if segment in entries else 0
+                await self._look(subscription)
 
     def _checked(self, subscription: Subscription, changed: Sequence[_Change], handing_on: bool) -> list[_Change]:
         """Returns the cursors that may be written, and logs the others. Raises InvariantViolated if all are needed."""
         topic, name, good = subscription.topic, subscription.name, []
         for one in changed:
-            found = broken_by(one.cursor.before, one.record, self._end_of(topic, one.segment))
+            found = broken_by(one.cursor.held.record, one.record, self._end_of(topic, one.segment))
             if found:
                 logger.error(
                     "the cursor of %s on segment %s of %s is not written: %s; from %s to %s",
@@ -92,7 +93,7 @@ class CursorStore:
                     one.segment,
                     topic.name,
                     "; ".join(found),
-                    one.cursor.before,
+                    one.cursor.held.record,
                     one.record,
                 )
             else:
@@ -100,6 +101,14 @@ class CursorStore:
         if handing_on and len(good) < len(changed):
             raise InvariantViolated(f"subscription {name!r} of {topic.name!r} has cursors that may not be written")
         return good
+
+    async def _look(self, subscription: Subscription) -> None:
+        """Reads again what the cursors' next checkpoints replace. What their last ones held stays as it is known: those
+        may be newer than the answers that were lost."""
+        entries = await self._entries(subscription.topic, subscription.name)
+        for segment, cursor in subscription.cursors.items():
+            there = keys.CURSORS.read(entries[segment]) if segment in entries else Versioned.new(cursor.held.record)
+            cursor.held = there.with_record(cursor.held.record)
 
     async def _entries(self, topic: Topic, name: str) -> dict[int, Entry]:
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
@@ -110,18 +119,18 @@ class CursorStore:
         writes = [
             Put(
                 keys.CURSORS.key(topic.name, topic.record.incarnation, name, one.segment),
-                keys.CURSORS.encode(one.record),
+                keys.CURSORS.encode(one.wanted),
             )
             for one in changed
         ]
-        compares = [Compare(put.key, one.cursor.revision) for put, one in zip(writes, changed, strict=True)]
+        compares = [Compare(put.key, one.wanted.revision) for put, one in zip(writes, changed, strict=True)]
         reach("checkpoint.write")
         revision = await self._coordination.commit(
-            [Compare(key_of(topic, name), subscription.revision), *compares], writes
+            [Compare(key_of(topic, name), subscription.held.revision), *compares], writes
         )
         if revision is None:
             return False
         reach("checkpoint.written")
         for one in changed:
-            one.cursor.saved(one.record, one.newest, revision)
+            one.cursor.saved(one.wanted.stored(revision), one.newest)
         return True

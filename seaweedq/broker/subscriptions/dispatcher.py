@@ -308,6 +308,6 @@ class Dispatcher:
         await self._catalog.reread(topic)
         self._catalog.check(topic)
         records = self._catalog.records(topic)
-        subscription = Subscription(topic, name, held.record, held.revision, cursors, records)
+        subscription = Subscription(topic, name, held, cursors, records)
         self._subscriptions[topic, name] = subscription
         return subscription

@@ -34,19 +34,18 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
 class SegmentCursor:
     """One segment of a subscription: its delivery, and the commit with its oldest ack since the last checkpoint."""
 
-    def __init__(self, record: CursorRecord, revision: int = 0, leases: Iterable[Lease] = ()) -> None:
-        self.delivery = Delivery.of(record, leases)
+    def __init__(self, held: Versioned[CursorRecord], leases: Iterable[Lease] = ()) -> None:
+        self.delivery = Delivery.of(held.record, leases)
         self.pin: int | None = None
-        self.revision = revision  # of the record in coordination, 0 for none
+        self.held = held  # the last checkpoint, as far as it is known to be written
         self._newest = -1
-        self._saved = record
 
     @staticmethod
-    def taken(record: CursorRecord, revision: int, epoch: int, now_s: float) -> "SegmentCursor":
+    def taken(held: Versioned[CursorRecord], epoch: int, now_s: float) -> "SegmentCursor":
         """Returns the cursor as a dispatcher takes it over in `epoch`, with the leases that the one before handed
         over."""
-        handed_over = record.leases if record.epoch == epoch - 1 else ()
-        return SegmentCursor(record, revision, [Lease(low, high, now_s + left_s) for low, high, left_s in handed_over])
+        handed_over = held.record.leases if held.record.epoch == epoch - 1 else ()
+        return SegmentCursor(held, [Lease(low, high, now_s + left_s) for low, high, left_s in handed_over])
 
     def handed_over(self, epoch: int, now_s: float) -> CursorRecord:
         """Returns a checkpoint of the cursor, with its leases."""
@@ -57,12 +56,7 @@ class SegmentCursor:
     def changed(self, epoch: int, handover_s: float | None = None) -> CursorRecord | None:
         """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one."""
         record = self.delivery.record(epoch) if handover_s is None else self.handed_over(epoch, handover_s)
-        return record if record != self._saved or self.pin is not None else None
-
-    @property
-    def before(self) -> CursorRecord:
-        """The last checkpoint, as far as it is known to be written."""
-        return self._saved
+        return record if record != self.held.record or self.pin is not None else None
 
     def pin_at(self, commit: int) -> None:
         """Notes that this commit holds an ack."""
@@ -70,9 +64,9 @@ class SegmentCursor:
             self.pin = commit
         self._newest = commit
 
-    def saved(self, record: CursorRecord, newest: int, revision: int) -> None:
+    def saved(self, held: Versioned[CursorRecord], newest: int) -> None:
         """Notes that a checkpoint is durable with the acks of all commits up to `newest`."""
-        self._saved, self.revision = record, revision
+        self.held = held
         if self.pin is not None:
             self.pin = newest + 1 if self._newest > newest else None
 
@@ -101,15 +95,13 @@ class Subscription:
         self,
         topic: Topic,
         name: str,
-        record: SubscriptionRecord,
-        revision: int,
+        held: Versioned[SubscriptionRecord],
         cursors: dict[int, SegmentCursor],
         records: Records = MappingProxyType({}),
     ) -> None:
         self.topic = topic
         self.name = name
-        self.record = record
-        self.revision = revision
+        self.held = held
         self.cursors = cursors
         self.frontier = Frontier(records, self.acked_to)
         for number in self.frontier.done & cursors.keys():
@@ -125,9 +117,9 @@ class Subscription:
         return min((c.pin for c in self.cursors.values() if c.pin is not None), default=None)
 
     @property
-    def held(self) -> Versioned[SubscriptionRecord]:
+    def record(self) -> SubscriptionRecord:
         """Its record as this broker took it."""
-        return Versioned(self.record, self.revision)
+        return self.held.record
 
     def check(self) -> None:
         """Raises the error that closed the subscription."""
@@ -138,7 +130,7 @@ class Subscription:
         """Returns the cursor of a segment; a new one begins at the segment's start."""
         found = self.cursors.get(segment)
         if found is None:
-            found = self.cursors[segment] = SegmentCursor(CursorRecord(self.record.epoch, 0))
+            found = self.cursors[segment] = SegmentCursor(Versioned.new(CursorRecord(self.record.epoch, 0)))
         return found
 
     def acked_to(self, segment: int) -> int:

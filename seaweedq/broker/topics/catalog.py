@@ -16,7 +16,7 @@ from seaweedq.broker.topics.checked_writes import check_writes
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
+from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
 from seaweedq.coordination.records import SegmentRecord, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
@@ -53,17 +53,27 @@ class Routing(Bounds):
 
 @dataclass(eq=False)
 class Topic:
-    """A topic as of some revision, and what this broker has open of it. `routing` is made when first needed."""
+    """A topic's record as it was `held` last, and what this broker has open of the topic. `routing` is made when first
+    needed."""
 
     name: str
-    record: TopicRecord
-    revision: int
+    held: Versioned[TopicRecord]
     layout: Layout
     signal: Signal = field(default_factory=Signal)
     opened: dict[int, OpenSegment] = field(default_factory=dict)
     deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
     routing: Routing | None = None
     moved: Signal = field(default_factory=Signal)  # a segment's record has changed
+
+    @property
+    def record(self) -> TopicRecord:
+        """Returns the topic's record."""
+        return self.held.record
+
+    @property
+    def revision(self) -> int:
+        """Returns the revision of the topic's record."""
+        return self.held.revision
 
     def regroup(self, segment: int, now: Versioned[SegmentRecord] | None) -> None:
         """Reacts to a changed segment record: discards the routing, and closes a segment that another broker owns
@@ -78,9 +88,9 @@ class Topic:
         self.signal.wake()
 
     @staticmethod
-    def of(name: str, record: TopicRecord, revision: int) -> "Topic":
+    def of(name: str, held: Versioned[TopicRecord]) -> "Topic":
         """Returns a topic without open segments."""
-        return Topic(name, record, revision, layout_of(record))
+        return Topic(name, held, layout_of(held.record))
 
 
 def layout_of(record: TopicRecord) -> Layout:
@@ -216,7 +226,7 @@ class Catalog:
 
     def _topic_of(self, name: str) -> Versioned[TopicRecord] | None:
         topic = self._topics.get(name)
-        return Versioned(topic.record, topic.revision) if topic else None
+        return topic.held if topic else None
 
     def _records_of(self, name: str, incarnation: int) -> Records:
         return self._segments.get(f"{name}/{incarnation}", {})
@@ -250,15 +260,16 @@ class Catalog:
             if before:
                 self._closed(before)
             return
-        record = keys.TOPICS.decode(change.value)
+        held = keys.TOPICS.read(Entry(change.key, change.value, change.revision))
+        record = held.record
         if record.state == "deleting":
             self._doomed.add(name)
         if before is None or before.record.incarnation != record.incarnation:
             if before:
                 self._closed(before)
-            self._topics[name] = Topic.of(name, record, change.revision)
+            self._topics[name] = Topic.of(name, held)
             return
-        before.record, before.revision = record, change.revision
+        before.held = held
         if record.state == "deleting":
             self._closed(before)
 
@@ -274,8 +285,8 @@ class Catalog:
             if not known:
                 del self._segments[f"{name}/{incarnation}"]
         else:
-            record = keys.SEGMENTS.decode(change.value)
-            known[segment] = Versioned(record, change.revision)
+            known[segment] = keys.SEGMENTS.read(Entry(change.key, change.value, change.revision))
+            record = known[segment].record
             if record.state == "open":
                 self._owners.setdefault(record.owner, set()).add(key)
             if record.intent:

@@ -16,6 +16,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor
 from seaweedq.coordination.transactions import MAX_OPERATIONS
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KeyRange
 
@@ -100,8 +101,7 @@ def finish(
     """Seals the segments, and opens the successors."""
     ids = tuple(successor.id for successor in intent.successors)
     writes = {
-        number: replace(
-            records[number].record,
+        number: records[number].replace(
             state="sealed",
             owner=None,
             successors=_within(records[number].record, intent),
@@ -115,12 +115,13 @@ def finish(
     for one in intent.successors:
         before = tuple(n for n in intent.segments if _overlaps(records[n].record, one))
         owner, cuts = successors[one.id]
-        writes[one.id] = SegmentRecord(one.low, one.high, state, before, (), owner, None, ended.at_us, cuts=cuts)
+        begun = SegmentRecord(one.low, one.high, state, before, (), owner, None, ended.at_us, cuts=cuts)
+        writes[one.id] = Versioned.new(begun)
     absent = tuple(Compare(_key(topic, number), 0) for number in ids)
     topic_there = Compare(keys.TOPICS.key(topic.name), topic.revision)
     return Transaction(
         (*_unchanged(topic, records, intent), *absent, topic_there),
-        tuple(Put(_key(topic, number), keys.SEGMENTS.encode(record)) for number, record in writes.items()),
+        tuple(Put(_key(topic, number), keys.SEGMENTS.encode(held)) for number, held in writes.items()),
     )
 
 
@@ -175,7 +176,7 @@ def _overlaps(record: SegmentRecord, successor: Successor) -> bool:
 
 def _written(topic: Topic, records: Records, intent: Intent, now: Intent | None) -> Transaction:
     writes = [
-        Put(_key(topic, number), keys.SEGMENTS.encode(replace(records[number].record, intent=now)))
+        Put(_key(topic, number), keys.SEGMENTS.encode(records[number].replace(intent=now)))
         for number in intent.segments
     ]
     return Transaction(_unchanged(topic, records, intent), tuple(writes))

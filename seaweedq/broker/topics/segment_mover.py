@@ -14,8 +14,6 @@ once more, so that the comparison of the lost transaction cannot hold any more.
 import asyncio
 import logging
 
-import msgspec
-
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import OpenSegment
@@ -111,23 +109,22 @@ class SegmentMover:
     async def _hand_over(self, topic: Topic, segment: int, target: str) -> bool:
         """Writes the new owner. Tells whether it is the owner now."""
         known = self._catalog.segment(topic, segment)
-        record = known.record
         key = keys.SEGMENTS.key(topic.name, topic.record.incarnation, segment)
         unchanged = Compare(key, known.revision)
         compares = [unchanged, self._ownership.compare(), self._roster.compare(target)]
-        records, intent = self._catalog.records(topic), record.intent
+        records, intent = self._catalog.records(topic), known.record.intent
         undone = Transaction((), ())
         if intent and intent.state == "planned":
             if not locks(records, intent):
                 await self._catalog.reread(topic)
                 return False
             undone, intent = undo(topic, records, intent), None
-        given = Put(key, keys.SEGMENTS.encode(msgspec.structs.replace(record, owner=target, intent=intent)))
+        given = Put(key, keys.SEGMENTS.encode(known.replace(owner=target, intent=intent)))
         others = [put for put in undone.writes if put.key != key]
         try:
             done = await self._catalog.commit([*compares, *undone.compares], [given, *others]) is not None
         except CoordinationUnavailable:
-            await self._be_sure(topic, segment, Put(key, keys.SEGMENTS.encode(record)), unchanged)
+            await self._be_sure(topic, segment, Put(key, keys.SEGMENTS.encode(known)), unchanged)
             done = self._catalog.segment(topic, segment).record.owner == target
         if not done:
             await self._catalog.look(topic.name, segment)

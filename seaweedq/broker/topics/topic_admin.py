@@ -17,8 +17,6 @@ from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from seaweedq.broker.log.entry_writer import EntryWriter, Source
 from seaweedq.broker.topics.catalog import Topic, layout_of
 from seaweedq.broker.topics.cluster_view import ClusterView
@@ -27,6 +25,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import Counter, CreationRecord, SegmentRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     CoordinationUnavailable,
     NotReady,
@@ -116,7 +115,7 @@ class TopicAdmin:
             reach("create.segments")
             await self._put_segments(name, first, start, segments[start : start + PAGE])
         reach("create.record")
-        key, value = keys.TOPICS.key(name), keys.TOPICS.encode(record)
+        key, value = keys.TOPICS.key(name), keys.TOPICS.encode(Versioned.new(record))
         revision = await self._catalog.commit([Compare(key, 0), creation], [Put(key, value), Delete(creation.key)])
         if revision:
             reach("create.made")
@@ -136,12 +135,12 @@ class TopicAdmin:
 
     async def change(self, topic: Topic, config: TopicConfig) -> bool:
         """Writes a new configuration. False: the topic was changed concurrently."""
-        return await self._replace(topic, msgspec.structs.replace(topic.record, config=config))
+        return await self._replace(topic, topic.held.replace(config=config))
 
     async def begin_delete(self, topic: Topic) -> None:
         """Does step 1 of deletion."""
         while topic.record.state != "deleting" and self._catalog.find(topic.name) is topic:
-            await self._replace(topic, msgspec.structs.replace(topic.record, state="deleting"))
+            await self._replace(topic, topic.held.replace(state="deleting"))
 
     async def finish_delete(self, topic: Topic) -> None:
         """Does steps 3 to 5; nothing of the topic may be open any more. Repeatable."""
@@ -205,12 +204,13 @@ class TopicAdmin:
         key = keys.COUNTERS.key(name)
         while True:
             there = await self._coordination.get(key)
-            first = keys.COUNTERS.decode(there.value).next if there else 0
-            compares = [Compare(key, there.revision if there else 0), self._membership.compare()]
+            counter = keys.COUNTERS.read(there) if there else Versioned.new(Counter(0))
+            first = counter.record.next
+            compares = [Compare(key, counter.revision), self._membership.compare()]
             creation = keys.CREATIONS.key(name, first)
-            value = keys.CREATIONS.encode(CreationRecord(self._membership.broker, count))
+            value = keys.CREATIONS.encode(Versioned.new(CreationRecord(self._membership.broker, count)))
             writes = [
-                Put(key, keys.COUNTERS.encode(Counter(first + count))),
+                Put(key, keys.COUNTERS.encode(counter.replace(next=first + count))),
                 Put(creation, value, self._membership.lease),
             ]
             if revision := await self._coordination.commit(compares, writes):
@@ -221,7 +221,7 @@ class TopicAdmin:
     async def _put_segments(self, name: str, first: int, start: int, records: Sequence[SegmentRecord]) -> None:
         """Writes the records of new segments, which name living brokers as their owners."""
         writes = [
-            Put(keys.SEGMENTS.key(name, first, first + start + at), keys.SEGMENTS.encode(record))
+            Put(keys.SEGMENTS.key(name, first, first + start + at), keys.SEGMENTS.encode(Versioned.new(record)))
             for at, record in enumerate(records)
         ]
         owners = {record.owner for record in records if record.owner and record.owner != self._membership.broker}
@@ -231,9 +231,9 @@ class TopicAdmin:
             await self._roster.load()
             raise CoordinationUnavailable(f"the set of brokers changed while topic {name!r} was created; try again")
 
-    async def _replace(self, topic: Topic, record: TopicRecord) -> bool:
-        key, value = keys.TOPICS.key(topic.name), keys.TOPICS.encode(record)
-        revision = await self._catalog.commit([Compare(key, topic.revision)], [Put(key, value)])
+    async def _replace(self, topic: Topic, held: Versioned[TopicRecord]) -> bool:
+        key, value = keys.TOPICS.key(topic.name), keys.TOPICS.encode(held)
+        revision = await self._catalog.commit([Compare(key, held.revision)], [Put(key, value)])
         if revision is None and not await self._look(topic.name):
             raise TopicBeingDeleted(f"topic {topic.name!r} was deleted in the meantime", topic=topic.name)
         return revision is not None

@@ -9,6 +9,7 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import SecretRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Forbidden
 from seaweedq.storage.interface import SignedRequest
 
@@ -49,7 +50,7 @@ class BrokerUrls:
             key = keys.URL_SECRET.key()
             there = await self._coordination.get(key)
             if there is None:
-                drawn = keys.URL_SECRET.encode(SecretRecord(self._ids.nonce() + self._ids.nonce()))
+                drawn = keys.URL_SECRET.encode(Versioned.new(SecretRecord(self._ids.nonce() + self._ids.nonce())))
                 await self._coordination.commit([Compare(key, 0)], [Put(key, drawn)])  # or another broker was faster
                 there = await self._coordination.get(key)
                 assert there is not None

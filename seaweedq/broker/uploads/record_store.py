@@ -24,7 +24,7 @@ class UploadRecords:
     async def write(self, topic: Topic, upload: str, record: UploadRecord) -> None:
         """Writes a new record, unless the topic is being deleted: none is created after the deletion has listed them.
         Raises TopicBeingDeleted."""
-        put = Put(key_of(topic, upload), keys.UPLOADS.encode(record))
+        put = Put(key_of(topic, upload), keys.UPLOADS.encode(Versioned.new(record)))
         there = keys.TOPICS.key(topic.name)
         self._catalog.check(topic)
         while not await self._coordination.commit([Compare(put.key, 0), Compare(there, topic.revision)], [put]):
@@ -60,10 +60,10 @@ class UploadRecords:
             wanted = decide(found.record)
             if wanted == found.record:
                 return found
-            put = Put(key_of(topic, upload), keys.UPLOADS.encode(wanted))
-            changed = await self._coordination.commit([Compare(put.key, found.revision)], [put])
-            if changed:
-                return Versioned(wanted, changed)
+            changed = found.with_record(wanted)
+            put = Put(key_of(topic, upload), keys.UPLOADS.encode(changed))
+            if revision := await self._coordination.commit([Compare(put.key, found.revision)], [put]):
+                return changed.stored(revision)
             found = None
 
     def of(self, topic: Topic) -> AsyncIterator[Entry]:

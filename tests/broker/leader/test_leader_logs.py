@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import StoreUnavailable
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.folder_lock import FolderLock
@@ -58,7 +59,7 @@ async def test_a_journal_out_of_reach_is_told_when_that_begins_and_when_it_ends(
             assert await leader.joined.recovery.recover(broker, journal)
         else:
             key = keys.JOURNALS.key(broker)
-            done = keys.JOURNALS.encode(replace(journal.record, recovered=True))
+            done = keys.JOURNALS.encode(Versioned.new(replace(journal.record, recovered=True)))
             await together.coordination.commit([], [Put(key, done)])
             await together.coordination.commit([], [Delete(key)])
         await until(lambda: said(end))

@@ -27,7 +27,7 @@ class Sampled:
         self.now_s = 0.0
         self.opened = {}
         record = TopicRecord(1, "active", TopicConfig(scaling={"target_messages_per_s": 100}), 0)
-        topic = Topic("t", record, 1, None, opened=self.opened)
+        topic = Topic("t", Versioned(record, 1), None, opened=self.opened)
         self.owned = {ONE}
         catalog = SimpleNamespace(
             find=lambda name: topic,

@@ -15,6 +15,7 @@ from seaweedq.broker.topics.catalog import Routing, Topic
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalUnavailable, NotReady, SequenceOutOfOrder
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.chain import Chain
@@ -38,7 +39,7 @@ class Parts:
         self.fault = False
         self.leased = True
         self.commit = GroupCommit(MemoryJournal(self._hook), SystemClock(), lambda: self.leased)
-        self.topic = Topic.of("t", TopicRecord(0, "active", TopicConfig(), 0), 1)
+        self.topic = Topic.of("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
         self.publisher = Publisher(None, LocalAppender(self.commit, 10), None, SystemIds())  # all segments are its own
         self.segments: list[OpenSegment] = []
 

@@ -109,7 +109,7 @@ async def test_segments_with_too_many_parts_are_not_merged(together: InLoop) -> 
     async with at(together, one) as http:
         cut = msgspec.structs.replace(records(one)[0], cuts=tuple(range(1, 64)))
         key = keys.SEGMENTS.key("t", one.core.catalog.topic("t").record.incarnation, 0)
-        await together.coordination.commit([], [Put(key, keys.SEGMENTS.encode(cut))])
+        await together.coordination.commit([], [Put(key, keys.SEGMENTS.encode(Versioned.new(cut)))])
         told = refused(
             await ask(http, 1, "merge", {"with": 0}), 409, "segment-conflict", "65 producer tables", "at most 64"
         )

@@ -15,6 +15,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import Intent, SegmentRecord, Successor, TopicConfig
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
 from tests.support.brokers.in_process import Gate, publish
 from tests.support.brokers.in_process_cluster import until
@@ -206,7 +207,7 @@ async def test_the_answer_is_lost_when_a_committed_merge_comes_together(cluster:
         [
             Put(
                 keys.SEGMENTS.key("t", topic.record.incarnation, n),
-                keys.SEGMENTS.encode(replace(known.record, intent=intent_in_state)),
+                keys.SEGMENTS.encode(Versioned.new(replace(known.record, intent=intent_in_state))),
             )
             for n, known in records.items()
         ]

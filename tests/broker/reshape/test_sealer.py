@@ -12,6 +12,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_locks import SegmentLocks
 from seaweedq.clock import SystemIds
 from seaweedq.coordination.records import Intent, Successor, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.entry import Seal
@@ -28,7 +29,7 @@ INTENT = Intent(1, "committed", (0,), (Successor(1, 0, KEY_SPACE),))
 async def seal(one: OpenSegment) -> None:
     ownership = cast(Any, SimpleNamespace(locks=SegmentLocks()))
     commit = GroupCommit(MemoryJournal(), CLOCK, lambda: True)
-    topic = Topic.of("t", TopicRecord(0, "active", TopicConfig(), 0), 1)
+    topic = Topic.of("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
     await Sealer(cast(Any, None), ownership, commit, FLUSHER, CLOCK).seal(topic, INTENT, [one])
 
 

@@ -43,7 +43,7 @@ class World:
 
     def __init__(self) -> None:
         self.coordination = Lossy(SystemClock())
-        self.topic = Topic.of("t", TopicRecord(1, "active", TopicConfig(), 1), 1)
+        self.topic = Topic.of("t", Versioned(TopicRecord(1, "active", TopicConfig(), 1), 1))
         self.roster = Roster(self.coordination)
         self.members: dict[str, Membership] = {}
 
@@ -61,7 +61,7 @@ class World:
     async def journal(self, name: str, recovered: bool) -> None:
         """What is said of a broker's journal."""
         record = JournalRecord("file", "place", recovered=recovered)
-        put = Put(keys.JOURNALS.key(self.members[name].broker), keys.JOURNALS.encode(record))
+        put = Put(keys.JOURNALS.key(self.members[name].broker), keys.JOURNALS.encode(Versioned.new(record)))
         await self.coordination.commit([], [put])
 
     async def die(self, name: str) -> None:
@@ -72,7 +72,7 @@ class World:
     async def subscription(self, held: Versioned[SubscriptionRecord]) -> Subscription:
         """The subscription as its dispatcher opens it."""
         cursors = await CursorStore(self.coordination).read(self.topic, "s", held.record.epoch, 0.0)
-        return Subscription(self.topic, "s", held.record, held.revision, cursors)
+        return Subscription(self.topic, "s", held, cursors)
 
     async def acked_to(self) -> int:
         """What coordination says of segment 0."""
@@ -94,7 +94,7 @@ async def world():
 
 async def test_nobody_takes_over_from_one_that_lives_or_whose_journal_is_not_worked_in(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
-    held = await a.claim(world.topic, "s", RECORD, None)
+    held = await a.claim(world.topic, "s", Versioned.new(RECORD))
     with pytest.raises(NotOwner):
         await b.take(world.topic, "s")
     await world.die("a")
@@ -107,7 +107,7 @@ async def test_nobody_takes_over_from_one_that_lives_or_whose_journal_is_not_wor
 
 async def test_of_many_that_take_over_at_once_one_does(world: World) -> None:
     brokers = [await world.join(name) for name in "abcd"]
-    await brokers[0].release(world.topic, "s", await brokers[0].claim(world.topic, "s", RECORD, None))
+    await brokers[0].release(world.topic, "s", await brokers[0].claim(world.topic, "s", Versioned.new(RECORD)))
     outcomes = await asyncio.gather(*(each.take(world.topic, "s") for each in brokers), return_exceptions=True)
     taken = [outcome for outcome in outcomes if isinstance(outcome, Versioned)]
     assert len(taken) == 1
@@ -117,7 +117,7 @@ async def test_of_many_that_take_over_at_once_one_does(world: World) -> None:
 
 async def test_one_that_was_declared_dead_takes_nothing_over(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
-    await a.release(world.topic, "s", await a.claim(world.topic, "s", RECORD, None))
+    await a.release(world.topic, "s", await a.claim(world.topic, "s", Versioned.new(RECORD)))
     await world.die("b")
     with pytest.raises(NotOwner):
         await b.take(world.topic, "s")
@@ -125,7 +125,7 @@ async def test_one_that_was_declared_dead_takes_nothing_over(world: World) -> No
 
 async def test_a_checkpoint_of_a_dispatcher_that_was_succeeded_changes_nothing(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
-    old = await world.subscription(await a.claim(world.topic, "s", RECORD, None))
+    old = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
     old.cursor(0).delivery.pass_over(0, 5)
     assert await CursorStore(world.coordination).save(old)
     await world.die("a")
@@ -141,7 +141,7 @@ async def test_a_checkpoint_of_a_dispatcher_that_was_succeeded_changes_nothing(w
 
 async def test_a_checkpoint_that_comes_late_takes_no_newer_one_back(world: World) -> None:
     a = await world.join("a")
-    open_here = await world.subscription(await a.claim(world.topic, "s", RECORD, None))
+    open_here = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
     cursors = CursorStore(world.coordination)
     open_here.cursor(0).delivery.pass_over(0, 3)
     world.coordination.lose_request = True
@@ -155,7 +155,7 @@ async def test_a_checkpoint_that_comes_late_takes_no_newer_one_back(world: World
 
 async def test_a_checkpoint_that_came_through_unseen_is_followed_by_the_next(world: World) -> None:
     a = await world.join("a")
-    open_here = await world.subscription(await a.claim(world.topic, "s", RECORD, None))
+    open_here = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
     open_here.cursor(0).delivery.pass_over(0, 3)
     world.coordination.lose_answer = True
     with pytest.raises(CoordinationUnavailable):
@@ -167,7 +167,7 @@ async def test_a_checkpoint_that_came_through_unseen_is_followed_by_the_next(wor
 
 async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
-    held = await a.claim(world.topic, "s", RECORD, None)
+    held = await a.claim(world.topic, "s", Versioned.new(RECORD))
     old = await world.subscription(held)
     old.cursor(0).delivery.lease((0, 4), "c", 30.0)
     assert await CursorStore(world.coordination).save(old, handover_s=10.0)
@@ -187,22 +187,22 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
 async def test_what_a_dead_broker_was_making_or_removing_is_not_there(world: World, state: str) -> None:
     a, b = await world.join("a"), await world.join("b")
     half = SubscriptionRecord("ordered", "latest", 30, 0, None, 1, epoch=1, state=state)  # type: ignore[arg-type]
-    held = await a.claim(world.topic, "s", half, None)
+    held = await a.claim(world.topic, "s", Versioned.new(half))
     with pytest.raises(NotOwner):
         await b.take(world.topic, "s")
     await world.die("a")
     await world.journal("a", recovered=True)
     with pytest.raises(SubscriptionNotFound):
         await b.take(world.topic, "s")
-    made = await b.claim(world.topic, "s", RECORD, held)
+    made = await b.claim(world.topic, "s", held.with_record(RECORD), held)
     assert made.record.dispatcher == world.members["b"].broker
     with pytest.raises(NotOwner):
-        await a.claim(world.topic, "s", RECORD, held)
+        await a.claim(world.topic, "s", held.with_record(RECORD), held)
 
 
 async def test_what_leaves_takes_nothing_over(world: World) -> None:
     a, b = await world.join("a"), await world.join("b")
-    await a.release(world.topic, "s", await a.claim(world.topic, "s", RECORD, None))
+    await a.release(world.topic, "s", await a.claim(world.topic, "s", Versioned.new(RECORD)))
     b.leave()
     with pytest.raises(NotOwner):
         await b.take(world.topic, "s")

@@ -132,7 +132,7 @@ async def test_a_subscription_whose_epoch_would_fall_is_not_written(tmp_path: Pa
         there = await broker.serving.subscribing.assignment.read(topic, "s")
         assert isinstance(there, Versioned)
         with pytest.raises(SeaweedqError, match="epoch falls"):
-            await broker.serving.subscribing.assignment.claim(topic, "s", replace(there.record, epoch=1), there)
+            await broker.serving.subscribing.assignment.claim(topic, "s", there.replace(epoch=1), there)
         assert await broker.serving.subscribing.assignment.read(topic, "s") == there
 
 

@@ -11,6 +11,7 @@ import pytest
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import (
@@ -138,7 +139,7 @@ async def test_a_creation_that_was_cut_off_leaves_no_cursor_behind(tmp_path: Pat
         made.cancel()
         await asyncio.wait([made])
         left = keys.CURSORS.key("t", topic.record.incarnation, "s", 1)
-        await together.coordination.commit([], [Put(left, keys.CURSORS.encode(CursorRecord(0, 7)))])
+        await together.coordination.commit([], [Put(left, keys.CURSORS.encode(Versioned.new(CursorRecord(0, 7))))])
         dispatcher = next(b for b in together.brokers if b.id == b.serving.subscribing.assignment.preferred(topic, "s"))
         async with at(together, dispatcher) as http:
             await create(http)

@@ -7,16 +7,19 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
 from seaweedq.coordination.records import SegmentRecord, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 
 CONFIG = TopicConfig(format="json", schema=None, key_field=None, initial_segments=1)
 
 
 def topic_value(incarnation: int, state: str) -> bytes:
-    return keys.TOPICS.encode(TopicRecord(incarnation=incarnation, state=state, config=CONFIG, created_us=0))
+    return keys.TOPICS.encode(
+        Versioned.new(TopicRecord(incarnation=incarnation, state=state, config=CONFIG, created_us=0))
+    )
 
 
 def segment_value(owner: str) -> bytes:
-    return keys.SEGMENTS.encode(SegmentRecord(0, 10, "open", (), (), owner, None, 0))
+    return keys.SEGMENTS.encode(Versioned.new(SegmentRecord(0, 10, "open", (), (), owner, None, 0)))
 
 
 STATES = st.none() | st.tuples(st.integers(0, 2), st.sampled_from(["active", "deleting"]))

@@ -24,7 +24,7 @@ from seaweedq.errors import InvalidRequest, SeaweedqError, SegmentConflict, Segm
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tile, tiles_key_space
 from tests.support.tiers import examples
 
-TOPIC = Topic.of("t", TopicRecord(3, "active", TopicConfig(), 0), 7)
+TOPIC = Topic.of("t", Versioned(TopicRecord(3, "active", TopicConfig(), 0), 7))
 Records = dict[int, Versioned[SegmentRecord]]
 
 

@@ -57,7 +57,7 @@ class World:
         self.catalog = Catalog(self.coordination, lambda topic: None)
 
     async def load(self) -> "World":
-        writes = [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(TOPIC)), *self.puts(self.records)]
+        writes = [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(Versioned.new(TOPIC))), *self.puts(self.records)]
         self.revision = await self.coordination.commit([], writes)
         await self.catalog.load()
         return self
@@ -67,7 +67,7 @@ class World:
 
     def puts(self, changed: Changed) -> list[Put | Delete]:
         return [
-            Put(self.key(n), keys.SEGMENTS.encode(record)) if record else Delete(self.key(n))
+            Put(self.key(n), keys.SEGMENTS.encode(Versioned.new(record))) if record else Delete(self.key(n))
             for n, record in changed.items()
         ]
 
@@ -199,7 +199,7 @@ async def test_what_breaks_none_is_taken(what: str) -> None:
 async def test_the_records_of_a_deleted_topic_go_in_pages_also_between_the_segments_of_an_intent() -> None:
     world = await World(with_intent(PLANNED)).load()
     key, there = keys.TOPICS.key("t"), replace(TOPIC, state="deleting")
-    await world.catalog.commit([Compare(key, world.revision)], [Put(key, keys.TOPICS.encode(there))])
+    await world.catalog.commit([Compare(key, world.revision)], [Put(key, keys.TOPICS.encode(Versioned.new(there)))])
     for page in ((0,), (1, 2), (3,)):
         assert await world.catalog.commit([], [Delete(world.key(n)) for n in page])
     assert [key for key, _ in await world.there()] == [key]
@@ -232,7 +232,7 @@ async def test_what_breaks_an_invariant_of_a_topic_is_refused(what: str, caplog:
     record, told = TOPICS[what]
     world = await World(plain()).load()
     key = keys.TOPICS.key("t")
-    write = Put(key, keys.TOPICS.encode(record)) if record else Delete(key)
+    write = Put(key, keys.TOPICS.encode(Versioned.new(record))) if record else Delete(key)
     with pytest.raises(SeaweedqError, match=told):
         await world.catalog.commit([Compare(key, world.revision)], [write])
     assert await world.coordination.get(key)
@@ -241,11 +241,11 @@ async def test_what_breaks_an_invariant_of_a_topic_is_refused(what: str, caplog:
 async def test_a_topic_that_is_being_deleted_stays_so() -> None:
     world = await World(plain()).load()
     key = keys.TOPICS.key("t")
-    deleting = Put(key, keys.TOPICS.encode(replace(TOPIC, state="deleting")))
+    deleting = Put(key, keys.TOPICS.encode(Versioned.new(replace(TOPIC, state="deleting"))))
     revision = await world.catalog.commit([Compare(key, world.revision)], [deleting])
     assert revision
     with pytest.raises(SeaweedqError, match="active again"):
-        await world.catalog.commit([Compare(key, revision)], [Put(key, keys.TOPICS.encode(TOPIC))])
+        await world.catalog.commit([Compare(key, revision)], [Put(key, keys.TOPICS.encode(Versioned.new(TOPIC)))])
     assert await world.catalog.commit([], world.puts(dict.fromkeys(plain()))), "its segments may go"
     assert await world.catalog.commit([Compare(key, revision)], [Delete(key)])
 
@@ -274,7 +274,7 @@ def test_a_transaction_on_two_of_many_segments_looks_at_those_alone() -> None:
     low, high = many[5000].record.low, many[5001].record.high
     intent = Intent(10_000, "planned", (5000, 5001), (Successor(10_000, low, high),))
     writes = [
-        Put(keys.SEGMENTS.key("t", 3, n), keys.SEGMENTS.encode(replace(many[n].record, intent=intent)))
+        Put(keys.SEGMENTS.key("t", 3, n), keys.SEGMENTS.encode(Versioned.new(replace(many[n].record, intent=intent))))
         for n in intent.segments
     ]
     many.looks = 0

@@ -5,12 +5,13 @@ import gc
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_locks import Holder, SegmentLocks
 from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 
 MOVE, INTENT = Holder("it moves"), Holder("an intent replaces it")
 
 
 def topic(incarnation: int = 0) -> Topic:
-    return Topic.of("t", TopicRecord(incarnation, "active", TopicConfig(), 0), 1)
+    return Topic.of("t", Versioned(TopicRecord(incarnation, "active", TopicConfig(), 0), 1))
 
 
 def test_a_locked_segment_is_refused_to_all_others() -> None:

@@ -13,6 +13,7 @@ from seaweedq.broker.uploads.rules import id_of, incarnation_of
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from tests.support.tiers import examples
 from tests.support.uploads.upload_world import BYTES, DAY_S, World, inline
 
@@ -37,7 +38,9 @@ async def delete(world: World, broker: int, topic: Topic) -> None:
         return
     if record.state == "active":
         gone = TopicRecord(record.incarnation, "deleting", record.config, 0)
-        if not await world.coordination.commit([Compare(KEY, there.revision)], [Put(KEY, keys.TOPICS.encode(gone))]):
+        if not await world.coordination.commit(
+            [Compare(KEY, there.revision)], [Put(KEY, keys.TOPICS.encode(Versioned.new(gone)))]
+        ):
             return
         there = await world.coordination.get(KEY)
     await world.uploads[broker].remove_topic(topic)
@@ -47,7 +50,7 @@ async def delete(world: World, broker: int, topic: Topic) -> None:
 
 async def born_again(world: World) -> None:
     """A topic of the same name, as soon as there can be one, with a payload that is published."""
-    record = keys.TOPICS.encode(TopicRecord(LATER, "active", TopicConfig(), 0))
+    record = keys.TOPICS.encode(Versioned.new(TopicRecord(LATER, "active", TopicConfig(), 0)))
     for _ in range(60):
         if await world.coordination.commit([Compare(KEY, 0)], [Put(KEY, record)]):
             await world.catalog.load()

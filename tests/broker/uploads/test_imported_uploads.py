@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import ImportRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import UploadConflict
 from tests.support.tiers import examples
 from tests.support.uploads.upload_steps import check, put, sweep
@@ -32,7 +33,7 @@ async def imported(world: World, broker: int, upload: str, lost: list[str], end:
     record = _record(upload_record.name)
     where = keys.IMPORTS.key("t", world.topic.record.incarnation, upload)
     compares = [Compare(where, 0), Compare(key, there.revision)]
-    revision = await world.coordination.commit(compares, [Put(where, keys.IMPORTS.encode(record))])
+    revision = await world.coordination.commit(compares, [Put(where, keys.IMPORTS.encode(Versioned.new(record)))])
     if not revision:
         return
     for _ in range(3):
@@ -41,7 +42,7 @@ async def imported(world: World, broker: int, upload: str, lost: list[str], end:
         except FileNotFoundError:
             lost.append(record.name)
     over = msgspec.structs.replace(record, state=end)
-    await world.coordination.commit([Compare(where, revision)], [Put(where, keys.IMPORTS.encode(over))])
+    await world.coordination.commit([Compare(where, revision)], [Put(where, keys.IMPORTS.encode(Versioned.new(over)))])
 
 
 def _record(name: str, **more: Any) -> ImportRecord:
@@ -98,7 +99,7 @@ async def test_what_is_imported_and_published_stays(world, uses):
 async def test_the_file_waits_for_its_import(world, state, stays):
     upload, name = await _claimed(world, "imported")
     key = keys.IMPORTS.key("t", world.topic.record.incarnation, upload)
-    await world.coordination.commit([], [Put(key, keys.IMPORTS.encode(_record(name, state=state)))])
+    await world.coordination.commit([], [Put(key, keys.IMPORTS.encode(Versioned.new(_record(name, state=state))))])
     await world.sweep.records()
     assert (name in world.store._objects) == stays
 
@@ -111,7 +112,7 @@ async def test_an_import_that_begins_while_the_sweep_looks_keeps_its_file(world,
     async def slow(asked):
         found = await get(asked)
         if asked == key:
-            await world.coordination.commit([], [Put(key, keys.IMPORTS.encode(_record(name)))])
+            await world.coordination.commit([], [Put(key, keys.IMPORTS.encode(Versioned.new(_record(name))))])
         return found
 
     monkeypatch.setattr(world.coordination, "get", slow)

@@ -12,6 +12,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.names import check_name
 from tests.support.tiers import examples
@@ -32,7 +33,7 @@ class Somewhere:
 
 
 def topic(name: str = "flights") -> Topic:
-    return Topic.of(name, TopicRecord(7, "active", TopicConfig(), 0), 1)
+    return Topic.of(name, Versioned(TopicRecord(7, "active", TopicConfig(), 0), 1))
 
 
 async def url_of(found: Topic, name: str) -> str:

@@ -12,6 +12,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.message_payloads import CLAIMS, MAX_CLAIMS, Payloads
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     BadRequest,
     CoordinationUnavailable,
@@ -26,7 +27,7 @@ from seaweedq.errors import (
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
 
-TOPIC = Topic.of("t", TopicRecord(0, "active", TopicConfig(), 0), 1)
+TOPIC = Topic.of("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
 REFUSALS = (UploadNotFound, UploadIncomplete, UploadMismatch, UploadExpired)
 
 

@@ -10,6 +10,7 @@ from seaweedq.broker.uploads.removal import clear_folder
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import Counter, TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     Forbidden,
     NotReady,
@@ -47,7 +48,7 @@ async def there(world, content=BYTES, sha256=None) -> tuple[str, str]:
 
 async def write_topic(world, incarnation, state="active") -> None:
     record = TopicRecord(incarnation, state, TopicConfig(), world.clock.us)
-    await world.coordination.commit([], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(record))])
+    await world.coordination.commit([], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(Versioned.new(record)))])
     await world.catalog.load()
 
 
@@ -67,7 +68,7 @@ async def test_a_deletion_takes_what_is_its_own_and_what_was_before(world):
 async def test_no_upload_begins_behind_the_deletion_of_its_topic(world):
     topic = world.topic
     await world.coordination.commit(
-        [], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(TopicRecord(0, "deleting", TopicConfig(), 0)))]
+        [], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(Versioned.new(TopicRecord(0, "deleting", TopicConfig(), 0))))]
     )
     with pytest.raises(TopicBeingDeleted):
         await world.uploads[0].create(topic, 1, "a/b", None, None)
@@ -82,7 +83,7 @@ async def test_an_upload_of_a_newer_topic_than_the_broker_knows_of(world):
         with pytest.raises(UploadNotFound):
             await work(topic, newer)
     record = TopicRecord(5, "active", TopicConfig(), world.clock.us)
-    await world.coordination.commit([], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(record))])
+    await world.coordination.commit([], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(Versioned.new(record)))])
     with pytest.raises(NotReady):
         await world.uploads[0].claim(topic, newer)
     with pytest.raises(UploadNotFound):
@@ -109,7 +110,9 @@ async def test_folders_of_topics_that_are_gone(world):
         for upload in (dead, unborn):
             await world.store.create(upload_plan.object_name(topic, upload), BYTES)
     for topic in ("gone", "t"):
-        await world.coordination.commit([], [Put(keys.COUNTERS.key(topic), keys.COUNTERS.encode(Counter(4)))])
+        await world.coordination.commit(
+            [], [Put(keys.COUNTERS.key(topic), keys.COUNTERS.encode(Versioned.new(Counter(4))))]
+        )
     assert await world.sweep.folders() == 1
     left = await world.store.list("_payloads/")
     assert upload_plan.object_name("gone", dead) not in left

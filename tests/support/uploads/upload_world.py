@@ -18,6 +18,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import TopicConfig, TopicRecord
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BadRequest, InvalidUpload
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import Part, SignedRequest
@@ -163,7 +164,7 @@ class World:
     async def start(self) -> None:
         """A topic, and the brokers."""
         record = TopicRecord(0, "active", TopicConfig(), self.clock.us)
-        await self.coordination.commit([], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(record))])
+        await self.coordination.commit([], [Put(keys.TOPICS.key("t"), keys.TOPICS.encode(Versioned.new(record)))])
         self.catalog = Catalog(self.coordination, lambda topic: None)
         await self.catalog.load()
         self.uploads = [self._new_uploads() for _ in range(2)]
