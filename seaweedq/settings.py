@@ -256,6 +256,14 @@ class Settings(BaseSettings):
     checkpoint_s: float = Field(
         10, ge=1, le=600, description="Interval at which cursors are copied from the journal to coordination."
     )
+    shutdown_delay_s: float = Field(
+        0,
+        ge=0,
+        le=600,
+        description="How long a broker serves on after SIGTERM, with /readyz at 503, before its stop begins. Behind a "
+        "load balancer: longer than it takes to notice, so that nothing is sent to a closed port. A second signal ends "
+        "the wait.",
+    )
     shutdown_s: float = Field(
         10, ge=1, le=600, description="How long a stop (SIGTERM) waits for flushes; the journal keeps the rest."
     )

@@ -59,7 +59,8 @@ class Broker:
     def lock(self) -> None:
         """Locks this process's data folder; a member waits for its predecessor. Raises DataFolderInUse."""
         settings = self.environment.settings
-        self.environment.journals.home.lock(settings.shutdown_s if settings.member else 0)
+        stop_s = settings.shutdown_delay_s + settings.shutdown_s
+        self.environment.journals.home.lock(stop_s if settings.member else 0)
 
     async def start(self) -> None:
         """Does everything from the lock to the first request. Raises UnfitStore, InvalidRequest, Damaged,

@@ -10,6 +10,7 @@ class Readiness:
 
     def __init__(self, has_lease: Callable[[], bool]) -> None:
         self.ready = False
+        self.leaving = False  # new clients go elsewhere; everything else is as before
         self.draining = False
         self.stopping = False
         self._has_lease = has_lease
@@ -21,7 +22,13 @@ class Readiness:
     @property
     def can_take_work(self) -> bool:
         """Whether new clients may come."""
-        return self.ready and not self.stopping and not self.draining and self._has_lease()
+        return self.ready and not (self.leaving or self.draining or self.stopping) and self._has_lease()
+
+    def check_takes_work(self) -> None:
+        """Raises NotReady unless new clients may come."""
+        self.check_ready()
+        if self.draining or self.leaving:
+            raise NotReady("the broker is draining" if self.draining else "the broker stops soon")
 
     def check_joined(self) -> None:
         """Raises NotReady unless other brokers can talk to this one."""

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,17 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.cli.server import serve
+from seaweedq.cli.server import broker_process
+from seaweedq.cli.server.broker_process import BrokerProcess
+from seaweedq.cli.server.stop_signals import StopSignals
 from seaweedq.clock import SystemIds
 from seaweedq.errors import Fenced
 from seaweedq.journal.object_recovery import fence
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
-from tests.support.brokers.in_process import Gate, make_topic, publish, running, starting
+from tests.support.brokers.in_process import Gate, make_topic, publish, running
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+from tests.support.brokers.serving import NoDeadline, stop_signals
 
 
 async def test_being_fenced_is_one_clear_line_and_no_crash(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,25 +127,12 @@ def living(together: InLoop, dead: Broker) -> set[str]:
 async def test_who_loses_its_lease_begins_again_unless_it_was_told_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signalled: bool
 ) -> None:
-    async def lose(broker: Broker, told: asyncio.Event) -> bool:
+    async def lose(broker: Broker, stop: StopSignals) -> bool:
         broker.lost.set()
         if signalled:
-            told.set()
+            stop.ask()
         return False
 
-    monkeypatch.setattr(serve, "_started", lose)
-    assert await serve._life(Settings(data_dir=tmp_path, port=0)) is not signalled
-
-
-async def test_a_signal_is_kept_while_it_starts_and_while_it_serves(tmp_path: Path) -> None:
-    async with starting(tmp_path) as broker:
-        told = asyncio.Event()
-        beginning = asyncio.create_task(serve._started(broker, told))
-        await asyncio.sleep(0)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert await beginning is False
-        assert told.is_set()
-    async with running(tmp_path) as broker:
-        told = asyncio.Event()
-        serve._Server(broker, told).handle_exit(signal.SIGTERM, None)
-        assert told.is_set()
+    monkeypatch.setattr(broker_process, "started", lose)
+    process = BrokerProcess(Settings(data_dir=tmp_path, port=0), stop_signals(), NoDeadline())
+    assert await process.live() is not signalled

@@ -1,8 +1,6 @@
 """The two ends of a broker's life where coordination fails: a stop leaves in order, a start without a lease ends."""
 
 import asyncio
-import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
-from seaweedq.cli.server.serve import _started
+from seaweedq.cli.server.broker_process import started
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Delete, Put
@@ -21,6 +19,7 @@ from seaweedq.errors import CoordinationUnavailable, Damaged
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.in_process import Gate, Held, held, make_topic, publish, starting, subscribe
 from tests.support.brokers.in_process_cluster import in_loop, until
+from tests.support.brokers.serving import stop_signals
 
 
 def refuse_writes_of(broker: Broker, kind: str) -> None:
@@ -91,12 +90,12 @@ async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None
     async with starting(tmp_path) as broker:
         coordination = held(broker)
         coordination.before = before
-        started = asyncio.create_task(_started(broker, asyncio.Event()))
+        beginning = asyncio.create_task(started(broker, stop_signals()))
         await gate.reached.wait()
         await coordination.leases.revoke(broker.joined.membership.lease)
         await broker.joined.membership.renew()
         broker._lose()
-        assert await asyncio.wait_for(started, 5) is False
+        assert await asyncio.wait_for(beginning, 5) is False
         assert broker.lost.is_set()
 
 
@@ -105,7 +104,7 @@ async def test_a_start_that_loses_its_lease_begins_again(tmp_path: Path) -> None
 async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, how: str
 ) -> None:
-    reached, told = asyncio.Event(), asyncio.Event()
+    reached, stop = asyncio.Event(), stop_signals()
 
     async def end(self: object, *_: object) -> None:
         reached.set()
@@ -125,15 +124,15 @@ async def test_a_start_that_ends_early_leaves_no_lease_and_nothing_under_way(
     if step == "round":
         monkeypatch.setattr(Election, "is_leader", True)
     async with starting(tmp_path, journal="object") as broker:
-        started = asyncio.create_task(_started(broker, told))
+        beginning = asyncio.create_task(started(broker, stop))
         await reached.wait()
         assert await held(broker).get(f"brokers/{broker.id}")
         if how == "fails":
             with pytest.raises(Damaged):
-                await started
+                await beginning
         else:
-            os.kill(os.getpid(), signal.SIGTERM)
-            assert await asyncio.wait_for(started, 5) is False
+            stop.ask()
+            assert await asyncio.wait_for(beginning, 5) is False
         await broker.stop()
         assert await held(broker).get(f"brokers/{broker.id}") is None
         assert asyncio.all_tasks() == before
@@ -180,7 +179,7 @@ async def test_a_start_that_finds_itself_without_the_lead_begins_again(
             self.joined.election.leader_compare()
 
         monkeypatch.setattr(Broker, "_follow_views", end_the_lease)
-        assert await asyncio.wait_for(_started(broker, asyncio.Event()), 5) is False
+        assert await asyncio.wait_for(started(broker, stop_signals()), 5) is False
         assert broker.lost.is_set()
 
 

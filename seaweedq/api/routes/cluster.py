@@ -16,7 +16,7 @@ from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.records import BrokerRecord
-from seaweedq.errors import NotReady, Unavailable
+from seaweedq.errors import Unavailable
 
 STATUS_S = 2.0
 ASKED = 100  # brokers at a time
@@ -128,9 +128,7 @@ async def healthz() -> Response:
 @router.get("/readyz", **described(None, {200: Health}, shows={"status": "ok"}))
 async def readyz(request: Request) -> Response:
     """Answers while the broker can take work; else 503."""
-    request.app.state.readiness.check_ready()
-    if request.app.state.readiness.draining:
-        raise NotReady("the broker is draining")
+    request.app.state.readiness.check_takes_work()
     return json_answer(Health("ok"))
 
 

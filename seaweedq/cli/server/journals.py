@@ -1,5 +1,8 @@
 """Chooses the journals that the settings name: the only place where a journal's kind is chosen."""
 
+import time
+from collections.abc import Callable
+
 from seaweedq.clock import Clock, Ids
 from seaweedq.journal import file_backend, object_backend
 from seaweedq.journal.disk import Disk
@@ -13,11 +16,17 @@ from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
 
 
-def journal_setup(settings: Settings, clock: Clock, ids: Ids, disk: Disk | None = None) -> JournalSetup:
+def journal_setup(
+    settings: Settings,
+    clock: Clock,
+    ids: Ids,
+    disk: Disk | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> JournalSetup:
     """Returns the home folder of a broker with these settings, and its journals: it writes the kind that the settings
-    name, and recovers all kinds."""
+    name, and recovers all kinds. `sleep` waits for an earlier holder of the folder."""
     disk = disk or Disk()
-    home = HomeFolder(settings.home, disk, ids)
+    home = HomeFolder(settings.home, disk, ids, sleep)
     pace = Pace(settings.journal_window, settings.journal_linger_s, settings.journal_linger_max_s)
 
     def open_journals(store: ObjectStore) -> Journals:

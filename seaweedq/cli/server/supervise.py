@@ -1,7 +1,8 @@
 """The parent of several brokers on one machine: it holds the data folder, starts them, and restarts those that end.
 
-It serves no request and touches no message. SIGTERM and SIGINT stop all brokers, a second one kills them; SIGHUP
-restarts one after another. If the parent itself is killed, its children see their stdin end, and stop (`lifeline`).
+It serves no request and touches no message. SIGTERM and SIGINT stop all brokers; a second one ends their
+`shutdown_delay_s`, and one after that kills them. SIGHUP restarts one after
+another. If the parent itself is killed, its children see their stdin end, and stop (`lifeline`).
 """
 
 import asyncio
@@ -52,8 +53,13 @@ def _wait_for_orphans(settings: Settings) -> None:
             lock.acquire()
         except DataFolderInUse as error:
             logger.warning("%s, whose parent has ended: waiting until it has stopped", error)
-            lock.acquire(settings.shutdown_s + MARGIN_S)
+            lock.acquire(_grace_s(settings))
         lock.release()
+
+
+def _grace_s(settings: Settings) -> float:
+    """Returns how long a broker may take from a signal to its end."""
+    return settings.shutdown_delay_s + settings.shutdown_s + MARGIN_S
 
 
 async def _sweep(settings: Settings) -> None:
@@ -65,19 +71,20 @@ async def _sweep(settings: Settings) -> None:
 
 async def _run(settings: Settings, program: Sequence[str], lifeline: int) -> int:
     await _sweep(settings)
-    grace_s = settings.shutdown_s + MARGIN_S
+    grace_s = _grace_s(settings)
     members = [
         Member(number, member_command(program, settings, number), lifeline, grace_s)
         for number in range(1, settings.brokers + 1)
     ]
-    return await _Parent(members, grace_s).run()
+    return await _Parent(members, grace_s, settings.shutdown_delay_s).run()
 
 
 class _Parent:
     """The reactions of the members to signals, and to the end of one of them."""
 
-    def __init__(self, members: Sequence[Member], grace_s: float) -> None:
-        self._members, self._grace_s = members, grace_s
+    def __init__(self, members: Sequence[Member], grace_s: float, delay_s: float) -> None:
+        self._members, self._grace_s, self._delay_s = members, grace_s, delay_s
+        self._delayed_until_s = 0.0  # of the event loop
         self._stop = asyncio.Event()
         self._rolling: asyncio.Task[None] | None = None
         self._terminal = _has_terminal()
@@ -104,12 +111,19 @@ class _Parent:
         return max(await asyncio.gather(*keepers))
 
     def _ending(self, number: int) -> None:
-        if self._stop.is_set():
-            logger.warning("%s again: killing all brokers", signal.Signals(number).name)
-            self._kill()
-        else:
-            logger.info("%s: stopping all brokers", signal.Signals(number).name)
+        name, now_s = signal.Signals(number).name, asyncio.get_running_loop().time()
+        if not self._stop.is_set():
+            logger.info("%s: stopping all brokers", name)
+            self._delayed_until_s = now_s + self._delay_s
             self._stop.set()
+        elif now_s < self._delayed_until_s:
+            logger.warning("%s again: stopping without the rest of shutdown_delay_s", name)
+            self._delayed_until_s = 0.0
+            for member in self._members:
+                member.stop()
+        else:
+            logger.warning("%s again: killing all brokers", name)
+            self._kill()
 
     def _kill(self) -> None:
         for member in self._members:

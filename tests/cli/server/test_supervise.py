@@ -106,6 +106,22 @@ def test_a_second_signal_kills_and_is_no_end_in_order(fleet):
     assert all(map(gone, parent.pids()))
 
 
+def test_in_the_delay_a_second_signal_is_handed_on_and_a_third_one_kills(fleet):
+    parent = fleet(brokers=2, delay_s=600)
+    parent.start()
+    for member in (1, 2):
+        parent.order(member, "linger")
+    for terms in (2, 4):
+        parent.send(signal.SIGTERM)
+        until(lambda terms=terms: len(parent.events("term")) == terms)
+    assert parent.events("stop") == []
+    parent.send(signal.SIGTERM)
+    assert parent.end() == 1
+    assert "SIGTERM again: stopping without the rest of shutdown_delay_s" in parent.text
+    assert parent.text.count("killing all brokers") == 1
+    assert all(map(gone, parent.pids()))
+
+
 def test_who_does_not_stop_in_time_is_killed(fleet):
     parent = fleet(brokers=2, grace_s=1.2)
     parent.start()

@@ -31,17 +31,17 @@ def gone(pid: int) -> bool:
 
 
 class Fleet:
-    """`brokers` stand-ins and their parent on the folder `data_dir`; the parent's grace is `grace_s`."""
+    """`brokers` stand-ins and their parent on the folder `data_dir`; its grace is `grace_s`, after `delay_s`."""
 
-    def __init__(self, data_dir: Path, brokers: int = 3, grace_s: float = 20.0) -> None:
-        self.data_dir, self.brokers, self.grace_s = data_dir, brokers, grace_s
+    def __init__(self, data_dir: Path, brokers: int = 3, grace_s: float = 20.0, delay_s: float = 0.0) -> None:
+        self.data_dir, self.brokers, self.grace_s, self.delay_s = data_dir, brokers, grace_s, delay_s
         self.log = data_dir.with_name("parent.log")
         data_dir.mkdir(exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
 
     def command(self) -> list[str]:
         """How the parent is started."""
-        return [sys.executable, __file__, str(self.data_dir), str(self.brokers), str(self.grace_s)]
+        return [sys.executable, __file__, *map(str, (self.data_dir, self.brokers, self.grace_s, self.delay_s))]
 
     def start(self, *, wait: bool = True, terminal: str = "") -> None:
         """Start the parent, on a terminal if need be; wait until all brokers have started."""
@@ -124,11 +124,13 @@ def main() -> int:
     from seaweedq.settings import Settings
 
     logging.basicConfig(level="INFO", format="%(levelname)s %(message)s", stream=sys.stderr)
-    data_dir, brokers, grace_s, terminal = sys.argv[1:]
+    data_dir, brokers, grace_s, delay_s, terminal = sys.argv[1:]
     if terminal:  # the first one that a session's leader opens becomes its own
         os.open(terminal, os.O_RDWR)
     supervise.MARGIN_S = float(grace_s) - 1
-    settings = Settings(data_dir=Path(data_dir), brokers=int(brokers), port=0, shutdown_s=1)
+    settings = Settings(
+        data_dir=Path(data_dir), brokers=int(brokers), port=0, shutdown_s=1, shutdown_delay_s=float(delay_s)
+    )
     try:
         return supervise.supervise(settings, STAND_IN)
     except SeaweedqError as error:

@@ -1,0 +1,177 @@
+"""The process of one broker: one life after another, until a signal or an error that another life would meet as well.
+
+A life has an event loop of its own, so that nothing of it is left when the next one begins. A life ends by a signal, by
+the loss of its lease, or by something unforeseen. After a signal no other one follows. A broker that could never start
+ends with the error. One that was ready begins again, as what it met may pass: a full disk, a coordination that does not
+answer, a defect. A life that does not end in time (`stop_deadline`) is ended with its process; without a signal the
+same program then takes the place of the process, and is the next life.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import sys
+from contextlib import AsyncExitStack
+from functools import partial
+
+import typer
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.imports.reader_process import ReaderProcess
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.services import Environment
+from seaweedq.cli.server import shell_hints as paste
+from seaweedq.cli.server.coordinations import open_coordination
+from seaweedq.cli.server.http_server import HttpServer, listen, url_of
+from seaweedq.cli.server.journals import journal_setup
+from seaweedq.cli.server.secret import cluster_secret
+from seaweedq.cli.server.stop_deadline import StopDeadline, tell_what_hangs
+from seaweedq.cli.server.stop_signals import Stopped, StopSignals
+from seaweedq.cli.server.stores import open_store
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.errors import Fenced, SeaweedqError, Unavailable
+from seaweedq.import_worker import child as import_child
+from seaweedq.settings import Settings
+from seaweedq.storage.counting import Counted
+
+OVERTIME_S = 4.0  # beyond shutdown_s, before a stop that hangs is ended
+AGAIN_S = 1.0
+logger = logging.getLogger("seaweedq")
+
+
+class BrokerProcess:
+    """The lives of one broker."""
+
+    def __init__(self, settings: Settings, stop: StopSignals, deadline: StopDeadline) -> None:
+        self._settings = settings
+        self._stop = stop
+        self._deadline = deadline
+        self.was_ready = False
+
+    def run(self) -> None:
+        """Runs lives until a signal. Raises what ended the first start, and what another start would meet again."""
+        while self._run_life() and not self._stop.asked:
+            self._deadline.clear()
+            logger.warning("starting again under a new broker id")
+
+    def _run_life(self) -> bool:
+        """Runs one life. Tells whether another one must follow."""
+        try:
+            with uvicorn_loop() as runner:
+                return runner.run(self.live())
+        except Stopped:
+            return False
+        except (SeaweedqError, OSError) as error:
+            if not self.was_ready or not isinstance(error, Unavailable | OSError):
+                raise
+            logger.warning("cannot start again yet: %s", error)
+        except Exception:
+            if not self.was_ready:
+                raise
+            logger.exception("a life of this broker ended unforeseen")
+        return self._pause()
+
+    def _pause(self) -> bool:
+        try:
+            self._stop.sleep(AGAIN_S)
+        except Stopped:
+            return False
+        return True
+
+    async def live(self) -> bool:
+        """Runs one life of a broker in this loop. Tells whether it was lost, so that another one must follow."""
+        self._stop.follow(asyncio.get_running_loop())
+        async with AsyncExitStack() as stack:
+            listener = listen(self._settings)
+            stack.callback(listener.close)
+            broker = Broker(self._environment(url_of(self._settings.host, listener), stack))
+            stack.push_async_callback(self._end, broker)
+            broker.lock()
+            if self._settings.brokers == 1:  # others may be writing
+                await broker.environment.store.sweep_temporary()
+            if await started(broker, self._stop):
+                self.was_ready = True
+                server = HttpServer(broker, self._stop)
+                gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
+                listener.listen(2048)  # whoever reads the greeting may connect
+                _greet(self._settings, broker)
+                await server.run_until_stopped(listener)
+        return broker.lost.is_set() and not self._stop.asked
+
+    async def _end(self, broker: Broker) -> None:
+        self._deadline.begin(self._settings.shutdown_s + OVERTIME_S)
+        await broker.stop()
+
+    def _environment(self, url: str, stack: AsyncExitStack) -> Environment:
+        """Returns the backends of a life, which `stack` closes."""
+        settings, clock, ids = self._settings, SystemClock(), SystemIds()
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        store = open_store(settings, ids)
+        stack.push_async_callback(store.close)
+        coordination = open_coordination(settings, clock)
+        stack.push_async_callback(coordination.close)
+        secret = cluster_secret(settings)
+        return Environment(
+            settings,
+            Counted(store),
+            coordination,
+            journal_setup(settings, clock, ids, sleep=self._stop.sleep),
+            clock,
+            ids,
+            Peers(secret),
+            settings.advertise_url.rstrip("/") or url,
+            secret,
+            partial(ReaderProcess.start, import_child.COMMAND),
+        )
+
+
+def run(settings: Settings) -> None:
+    """Runs a broker in this process until SIGTERM or SIGINT. Raises SeaweedqError, OSError if it cannot start."""
+
+    def overdue() -> None:
+        tell_what_hangs()
+        if stop.asked or not process.was_ready:
+            os._exit(1)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+    deadline = StopDeadline(overdue)
+    stop = StopSignals(deadline, settings.shutdown_delay_s, settings.shutdown_s + OVERTIME_S)
+    process = BrokerProcess(settings, stop, deadline)
+    stop.handle()
+    process.run()
+
+
+def uvicorn_loop() -> asyncio.Runner:
+    """Returns a runner on uvloop if that is installed."""
+    if sys.platform == "win32":
+        return asyncio.Runner()
+    import uvloop
+
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+async def started(broker: Broker, stop: StopSignals) -> bool:
+    """Starts the broker. Returns False if a signal, or the end of its lease, ended the start, which may wait long for a
+    store."""
+    starting = asyncio.create_task(broker.start())
+    ends = [asyncio.create_task(stop.wait()), asyncio.create_task(broker.lost.wait())]
+    await asyncio.wait([starting, *ends], return_when=asyncio.FIRST_COMPLETED)
+    for end in ends:
+        end.cancel()
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait([starting])
+    if not starting.cancelled() and isinstance(starting.exception(), Fenced):
+        broker.lost.set()  # it leads no more: its time was over before anybody said so
+    if starting.cancelled() or broker.lost.is_set():
+        logger.warning("stopped before it was ready")
+        return False
+    starting.result()
+    return True
+
+
+def _greet(settings: Settings, broker: Broker) -> None:
+    typer.echo(f"seaweedq {broker.id} at {broker.environment.url}, store {settings.store_path}")
+    for line in paste.lines(broker.environment.url, "events", f"{settings.store_path}/topics/events"):
+        typer.echo(f"  {line}")

@@ -1,0 +1,129 @@
+"""The HTTP server of a broker, from its port to the order in which its serving ends.
+
+The end, after a signal: for `shutdown_delay_s` `/readyz` is 503 and everything else as before, so that a load balancer
+stops sending before anything else changes; then the broker hands over to others; then the port is closed, who waits is
+sent home, and what is being answered is answered. Each further signal cuts the step short that is being waited for.
+A lost lease skips all of it. What fails in a step is logged, and the serving ends nevertheless.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import uvicorn
+
+from seaweedq.api.app import Application
+from seaweedq.api.asgi.protocol import BoundedProtocol
+from seaweedq.broker.broker import Broker
+from seaweedq.cli.server.stop_signals import StopSignals
+from seaweedq.settings import Settings
+
+DRAIN_S = 3
+LOST_S = 1  # who has lost its lease may answer hardly anybody, and is missed
+ACCEPT_S = 0.05
+logger = logging.getLogger("seaweedq")
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Binds the port before anything else, so that a port in use is found before a lease is taken. Raises OSError."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from None
+    listener.set_inheritable(False)
+    return listener
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    """Returns the URL at which this machine reaches a listener."""
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{listener.getsockname()[1]}"
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn with the broker's own end of serving. Signals are those of the process, none of uvicorn's."""
+
+    def __init__(self, broker: Broker, stop: StopSignals) -> None:
+        protocol = partial(BoundedProtocol, head_timeout_s=broker.environment.settings.request_timeout_s)
+        super().__init__(
+            uvicorn.Config(
+                Application(broker),
+                lifespan="off",
+                access_log=False,
+                log_config=None,
+                timeout_graceful_shutdown=DRAIN_S,
+                timeout_keep_alive=75,
+                http=protocol,  # type: ignore[arg-type]
+                ws="none",
+                server_header=False,
+                proxy_headers=False,
+            )
+        )
+        self._broker = broker
+        self._stop = stop
+        self._heard = 1  # signals: the first one begins the end of the serving
+
+    async def run_until_stopped(self, listener: socket.socket) -> None:
+        """Serves until a signal comes, or the broker's life is lost."""
+        ending = asyncio.create_task(self._end(listener), name="end of the serving")
+        try:
+            await self.serve(sockets=[listener])
+        finally:
+            ending.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the signals alone: uvicorn would raise them once more, and the process would die unflushed."""
+        yield
+
+    async def _end(self, listener: socket.socket) -> None:
+        lost = self._broker.lost
+        try:
+            await _first(self._stop.wait(self._heard), lost.wait())
+            if not lost.is_set():
+                await self._leave(listener)
+        except Exception:
+            logger.exception("could not leave in order; stopping")
+        finally:
+            self._broker.begin_stop()
+            if lost.is_set():
+                self.config.timeout_graceful_shutdown = LOST_S
+            self.should_exit = True
+
+    async def _leave(self, listener: socket.socket) -> None:
+        """Waits, hands over, and answers who has connected."""
+        settings = self._broker.environment.settings
+        self._broker.readiness.leaving = True
+        if settings.shutdown_delay_s:
+            logger.info("stopping in %g s; /readyz is 503 from now on", settings.shutdown_delay_s)
+        await self._cut_short(asyncio.sleep(settings.shutdown_delay_s))
+        await self._cut_short(self._broker.drain())
+        listener.listen(0)  # who waits to be accepted when a listener closes would be cut off
+        await self._cut_short(asyncio.sleep(ACCEPT_S))
+
+    async def _cut_short(self, step: Coroutine[Any, Any, None]) -> None:
+        """Does a step of the end, until another signal comes, which counts for this step alone, or the life is lost."""
+        await _first(step, self._stop.wait(self._heard + 1), self._broker.lost.wait())
+        self._heard = min(self._heard + 1, self._stop.count)
+
+
+async def _first(*works: Coroutine[Any, Any, Any]) -> None:
+    """Waits until the first of some works has ended, and cancels the others. Raises the error of one that failed; that
+    one of them was cancelled is no error."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    for task in done:
+        if not task.cancelled():
+            task.result()
