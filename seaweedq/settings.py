@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 KIB, MIB = 1024, 1024 * 1024
@@ -193,8 +193,9 @@ class Settings(BaseSettings):
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,
-        description="Memory for tails and requests in flight. Above half of it tails are flushed early; "
-        "above all of it publishes get 503.",
+        description="Memory for tails and requests in flight, at least twice max_request_bytes. Bodies that are still "
+        "coming hold at most a quarter of it. Above half of it tails are flushed early; above all of it publishes get "
+        "503.",
     )
 
     flush_max_bytes: int = Field(
@@ -277,6 +278,15 @@ class Settings(BaseSettings):
                 "a URL must not contain a user or a password; set etcd_user and etcd_password, or AWS's own variables"
             )
         return url
+
+    @field_validator("memory_budget_bytes")
+    @classmethod
+    def holds_two_requests(cls, budget: int, info: ValidationInfo) -> int:
+        """Refuses a budget of which one request may hold more than half."""
+        largest = info.data.get("max_request_bytes", 0)
+        if 2 * largest > budget:
+            raise ValueError(f"it must be at least twice max_request_bytes={largest}")
+        return budget
 
     @classmethod
     def settings_customise_sources(

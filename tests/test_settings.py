@@ -148,3 +148,11 @@ def test_help_says_the_default_of_each_setting() -> None:
     for name, field in Settings.model_fields.items():
         _, _, told = shown.partition(f"--{name.replace('_', '-')} ")
         assert f"[default: {str(field.default) or 'none'}]" in told.partition(" --")[0]
+
+
+@pytest.mark.parametrize("budget", [64, 127])
+def test_a_request_holds_at_most_half_of_the_memory(budget: int) -> None:
+    given = {"max_request_bytes": 64 << 20, "memory_budget_bytes": budget << 20}
+    with pytest.raises(InvalidRequest, match=f"memory_budget_bytes={budget << 20}: .*max_request_bytes={64 << 20}"):
+        settings_of(None, given)
+    assert settings_of(None, {**given, "memory_budget_bytes": 128 << 20}).memory_budget_bytes == 128 << 20

@@ -72,8 +72,8 @@ class Application:
         environment = broker.environment
         self._inside = InsideLog(environment.clock)
         self.refusals = Refusals(environment.clock)
+        self._reader = RequestReader.of(environment.settings, broker.core.budget, environment.clock, self.refusals)
         self._hosts = HostRules(environment.url, environment.settings.allowed_hosts.split(","))
-        self._reader = RequestReader(environment.settings, broker.core.budget, environment.clock)
         self._secret = PeerSecret(environment.secret)
         self._internal = InternalServer(self._secret, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}

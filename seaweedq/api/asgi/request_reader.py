@@ -10,16 +10,18 @@ from typing import TypeVar
 import msgspec
 from fastapi import Request
 
+from seaweedq.api.asgi.decoding_memory import DecodingMemory, needed_by_json
 from seaweedq.api.asgi.http import ClientGone, Receive, Scope, content_length, header
+from seaweedq.api.asgi.incomplete_bodies import SLOW_BYTES_PER_S, Incomplete, IncompleteBodies
 from seaweedq.api.asgi.json_requests import check_free_form, decode_request
+from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec.content_encoding import decode_body
-from seaweedq.errors import BadRequest, MissingContentType, RequestTimeout, RequestTooLarge
+from seaweedq.errors import BadRequest, MissingContentType, Overloaded, RequestTimeout, RequestTooLarge
 from seaweedq.settings import Settings
 
 T = TypeVar("T")
-_STEP_BYTES = 256 * 1024  # a body of unknown length takes its memory in such steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +31,23 @@ class RequestReader:
     settings: Settings
     budget: Budget
     clock: Clock
+    refusals: Refusals
+    bodies: IncompleteBodies
+    decoding: DecodingMemory
+
+    @staticmethod
+    def of(settings: Settings, budget: Budget, clock: Clock, refusals: Refusals) -> "RequestReader":
+        """Returns a reader whose requests share one budget."""
+        bodies = IncompleteBodies(budget, settings.max_request_bytes, clock.monotonic_s)
+        return RequestReader(settings, budget, clock, refusals, bodies, DecodingMemory(budget))
 
     def body(self, scope: Scope, receive: Receive) -> "Body":
         """Returns the body as a block that holds its memory: `async with reader.body(...) as content`."""
-        typed = header(scope, b"content-type") is not None
-        return Body(scope, receive, self.budget, self.settings.max_request_bytes, self.timeout_s, typed)
+        return Body(self, scope, receive, self.settings.max_request_bytes)
 
     def body_of_peer(self, scope: Scope, receive: Receive, limit_bytes: int) -> "Body":
-        """Returns the body of a call of another broker, which has no content type."""
-        return Body(scope, receive, self.budget, limit_bytes, self.timeout_s, True)
+        """Returns the body of a call of another broker, which has no content type, and is never too slow."""
+        return Body(self, scope, receive, limit_bytes, of_peer=True)
 
     async def json(self, request: Request, decoder: msgspec.json.Decoder[T], free_form: bool = False) -> T:
         """Returns the request's JSON body, decoded strictly; `free_form` says that a field may hold any JSON.
@@ -45,10 +55,27 @@ class RequestReader:
         Raises the errors of `Body` and of `decode_request`.
         """
         async with self.body(request.scope, request.receive) as content:
-            decoded = decode_request(content, request.scope, decoder)
-            if free_form:
-                check_free_form(content)
-            return decoded
+            with self.budget.holding(needed_by_json(content)):
+                decoded = decode_request(content, request.scope, decoder)
+                if free_form:
+                    check_free_form(content)
+                return decoded
+
+    def arrived(self, body: Incomplete, size: int) -> None:
+        """Has an incomplete body hold bytes that came. Raises Overloaded."""
+        try:
+            self.bodies.take(body, size)
+        except Overloaded as error:
+            self.refusals.note("bodies", error.detail)
+            raise
+
+    def too_slow(self, body: Incomplete | None, otherwise: str) -> RequestTimeout:
+        """Returns the error for a body that had to go since others needed its memory, or `otherwise` did not come."""
+        if body is None or not body.dismissed:
+            return RequestTimeout(otherwise, timeout_s=self.timeout_s)
+        detail = f"the body came with less than {SLOW_BYTES_PER_S} bytes/s while others needed its memory"
+        self.refusals.note("slow_body", detail)
+        return RequestTimeout(detail, bytes_per_s=SLOW_BYTES_PER_S)
 
     @property
     def timeout_s(self) -> float:
@@ -59,72 +86,105 @@ class RequestReader:
 class Body:
     """The decoded body of a request, held in the memory budget for as long as the block runs.
 
-    Raises MissingContentType unless it is `typed` or empty, RequestTooLarge, RequestTimeout, UnsupportedEncoding,
+    Raises MissingContentType where a client's is not empty, RequestTooLarge, RequestTimeout, UnsupportedEncoding,
     UnreadableBody, Overloaded, ClientGone.
     """
 
-    __slots__ = ("_budget", "_held", "_limit", "_receive", "_scope", "_timeout_s", "_typed")
+    __slots__ = ("_deadline", "_held", "_incomplete", "_limit", "_reader", "_receive", "_scope", "_typed")
 
     def __init__(
-        self, scope: Scope, receive: Receive, budget: Budget, limit_bytes: int, timeout_s: float, typed: bool
+        self, reader: RequestReader, scope: Scope, receive: Receive, limit_bytes: int, of_peer: bool = False
     ) -> None:
-        self._scope, self._receive, self._budget = scope, receive, budget
-        self._limit, self._timeout_s = limit_bytes, timeout_s
-        self._typed = typed
+        self._reader, self._scope, self._receive = reader, scope, receive
+        self._limit = limit_bytes
+        self._typed = of_peer or header(scope, b"content-type") is not None
+        self._incomplete = None if of_peer else Incomplete(self._dismiss)
         self._held = 0
 
     async def __aenter__(self) -> bytes:
         try:
             return await self._read()
         except BaseException:
-            self._budget.release(self._held)
+            self._reader.budget.release(self._held)
             raise
 
     async def __aexit__(self, *error: object) -> None:
-        self._budget.release(self._held)
+        self._reader.budget.release(self._held)
 
     async def _read(self) -> bytes:
         stated = content_length(self._scope) or 0
         if stated > self._limit:
             raise _too_large(self._limit)
         self._check_typed(stated)
-        self._hold(stated)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                raw = await self._chunks(stated)
+            async with asyncio.timeout(self._reader.timeout_s) as self._deadline:
+                chunk, more = await self._next(0)
+                raw = await self._rest(chunk) if more else self._whole(chunk)
         except TimeoutError:
-            raise _too_slow(self._timeout_s) from None
+            otherwise = f"the body did not arrive within request_timeout_s={self._reader.timeout_s:g}"
+            raise self._reader.too_slow(self._incomplete, otherwise) from None
         encoding = header(self._scope, b"content-encoding")
-        if encoding is None:
-            return raw
-        self._hold(self._limit)
-        return await asyncio.to_thread(decode_body, raw, encoding, self._limit)
+        return raw if encoding is None else await self._decoded(raw, encoding)
 
-    async def _chunks(self, reserved: int) -> bytes:
-        """Reads the body as it comes. Bytes beyond the `reserved` ones are reserved step by step."""
-        chunks: list[bytes] = []
-        size, more = 0, True
-        while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            chunks.append(message.get("body", b""))
-            more = message.get("more_body", False)
-            size += len(chunks[-1])
-            self._check_typed(size)
-            if size > self._limit:
-                raise _too_large(self._limit)
-            while size > reserved:
-                self._hold(_STEP_BYTES)
-                reserved += _STEP_BYTES
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    async def _next(self, size: int) -> tuple[bytes, bool]:
+        """Returns the next bytes after `size` ones, and whether more come."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        if size + len(chunk) > self._limit:
+            raise _too_large(self._limit)
+        self._check_typed(len(chunk))
+        return chunk, message.get("more_body", False)
+
+    def _whole(self, chunk: bytes) -> bytes:
+        """Returns a body that came at once."""
+        self._hold(len(chunk))
+        return chunk
+
+    async def _rest(self, chunk: bytes) -> bytes:
+        """Returns a body of which the first bytes have come."""
+        chunks, size, more = [chunk], len(chunk), True
+        try:
+            self._arrived(len(chunk))
+            while more:
+                chunk, more = await self._next(size)
+                self._arrived(len(chunk))
+                chunks.append(chunk)
+                size += len(chunk)
+        finally:
+            if self._incomplete:
+                self._reader.bodies.leave(self._incomplete)
+        if self._incomplete:
+            self._reader.budget.requests += size  # it was held as an incomplete one
+            self._held += size
+        return b"".join(chunks)
+
+    def _arrived(self, size: int) -> None:
+        if self._incomplete is None:
+            self._hold(size)
+        else:
+            self._reader.arrived(self._incomplete, size)
+
+    def _dismiss(self) -> None:
+        """Ends the wait for a body that came too slowly."""
+        self._deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def _decoded(self, raw: bytes, encoding: str) -> bytes:
+        """Returns the body without its content encoding; while it is decoded it holds as much as it may become."""
+        self._hold(self._limit)
+        decoded = await asyncio.to_thread(decode_body, raw, encoding, self._limit)
+        spare = self._held - len(decoded)
+        self._reader.budget.release(spare)
+        self._held -= spare
+        return decoded
 
     def _check_typed(self, size: int) -> None:
         if size and not self._typed:
             raise MissingContentType("a body that is not empty needs a content type")
 
     def _hold(self, size: int) -> None:
-        self._budget.hold(size)
+        self._reader.budget.hold(size)
         self._held += size
 
 
@@ -134,7 +194,3 @@ def _too_large(limit: int) -> BadRequest:
         "or publish large payloads as uploads by reference",
         limit_bytes=limit,
     )
-
-
-def _too_slow(timeout_s: float) -> BadRequest:
-    return RequestTimeout(f"the body did not arrive within request_timeout_s={timeout_s:g}", timeout_s=timeout_s)

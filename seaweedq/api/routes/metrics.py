@@ -81,7 +81,9 @@ class LogMetrics:
         yield CounterMetricFamily("seaweedq_commits", "Group commits made durable", value=commit.commits)
         yield CounterMetricFamily("seaweedq_flushes", "Parquet files written", value=self.log.flusher.flushes)
         yield GaugeMetricFamily("seaweedq_tail_bytes", "Durable in the journal, not yet in Parquet", value=budget.tails)
-        yield GaugeMetricFamily("seaweedq_request_bytes", "Held by requests in flight", value=budget.requests)
+        yield GaugeMetricFamily("seaweedq_request_bytes", "Held by requests in flight", value=budget.in_flight)
+        help = "Of those, held by bodies that are still coming"
+        yield GaugeMetricFamily("seaweedq_incomplete_body_bytes", help, value=budget.incomplete)
         yield GaugeMetricFamily("seaweedq_cache_bytes", "Decoded row groups", value=budget.cached)
         yield GaugeMetricFamily("seaweedq_memory_budget_bytes", "The memory budget", value=budget.limit_bytes)
         unreleased = self.log.journal.unreleased_bytes

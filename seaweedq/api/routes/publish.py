@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seaweedq.api.asgi.decoding_memory import DecodingMemory, needed
 from seaweedq.api.asgi.http import Answer, Receive, Scope, header, query
 from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
 from seaweedq.api.asgi.parameters import check_name, whole_number
@@ -110,11 +111,13 @@ class _Posted:
     bare: bool
     key: str | None
 
-    async def rows(self, intake: Intake) -> pa.RecordBatch:
+    async def rows(self, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
         """Returns the messages, as rows."""
         if len(self.content) <= INLINE_BYTES:
             return bodies.decode(self.media, self.content, intake, self.bare, self.key)
-        return await asyncio.to_thread(bodies.decode, self.media, self.content, intake, self.bare, self.key)
+        size = needed(bodies.media_type(self.media), self.content, self.bare, intake.max_request_bytes)
+        async with memory.reserved(size):
+            return await asyncio.to_thread(bodies.decode, self.media, self.content, intake, self.bare, self.key)
 
     def single(self, intake: Intake) -> Single | None:
         """Returns the one message of a small JSON body, None where `rows` has to decode the body."""
@@ -148,7 +151,9 @@ class Publish:
             single = posted.single(intake)
             if single is not None:
                 return await self._single(topic, single, producer)
-            published = await self._batch(topic, await posted.rows(intake), producer)
+            rows = await posted.rows(intake, self.reader.decoding)
+            with self.reader.budget.made(rows.nbytes):
+                published = await self._batch(topic, rows, producer)
         with_ids = bodies.media_type(posted.media) != bodies.ARROW
         if published.count > INLINE_COUNT:
             return Answer(200, await asyncio.to_thread(_answer, published, with_ids))
@@ -167,7 +172,7 @@ class Publish:
 
     async def _create(self, name: str, posted: _Posted) -> None:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""
-        rows = await posted.rows(self._intake(TopicConfig(), Layout.of(Format.JSON)))
+        rows = await posted.rows(self._intake(TopicConfig(), Layout.of(Format.JSON)), self.reader.decoding)
         if names_uploads(rows):
             await self.catalog.known(name)  # a topic that does not exist has no uploads
         await self.topics.create(name, TopicConfig())

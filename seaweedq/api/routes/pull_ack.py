@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from seaweedq.api.asgi.decoding_memory import needed_by_json
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, until_gone
 from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name
@@ -136,8 +137,9 @@ class PullAndAck:
         check_name(topic)
         check_name(name, "subscription")
         async with self.reader.body(scope, receive) as content:
-            request = decode_request(content, scope, decoder)
-            yield await self.catalog.known(topic), request
+            with self.reader.budget.holding(needed_by_json(content)):
+                request = decode_request(content, scope, decoder)
+                yield await self.catalog.known(topic), request
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, content_length, header, query
+from seaweedq.api.asgi.incomplete_bodies import Incomplete
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.range_requests import StoredObject, send_object
 from seaweedq.api.asgi.request_reader import RequestReader
@@ -20,7 +21,7 @@ from seaweedq.broker.uploads.prefetch import pieces
 from seaweedq.broker.uploads.rules import incarnation_of, object_name
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination.records import UploadRecord
-from seaweedq.errors import InvalidRequest, PayloadNotFound, RequestTimeout, UploadMismatch, UploadNotFound
+from seaweedq.errors import InvalidRequest, PayloadNotFound, UploadMismatch, UploadNotFound
 from seaweedq.storage.interface import ObjectStore
 
 PUT_BYTES = 3 * 1024 * 1024  # a put holds so much in memory: chunks on their way to the disk
@@ -44,6 +45,7 @@ class StreamedBody:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self._receive = receive
+        self._waiting: asyncio.Timeout | None = None
         self._asks = header(scope, b"expect") is not None  # the client sends nothing before it is told to
         self.ended = content_length(scope) in (None, 0) and header(scope, b"transfer-encoding") is None
 
@@ -52,19 +54,32 @@ class StreamedBody:
         self.ended = not message.get("more_body", False)
         return message
 
-    async def chunks(self, stall_s: float) -> AsyncIterator[bytes]:
-        """Yields all of it. Raises ClientGone, and RequestTimeout where nothing comes for `stall_s` seconds."""
+    async def chunks(self, reader: RequestReader, held: Incomplete) -> AsyncIterator[bytes]:
+        """Yields all of it; `held` holds the memory of what is on its way. Raises ClientGone, Overloaded, and
+        RequestTimeout where nothing comes for request_timeout_s, or too little while others need the memory."""
         while not self.ended:
-            try:
-                async with asyncio.timeout(stall_s):
-                    message = await self()
-            except TimeoutError:
-                detail = f"nothing of the body arrived for request_timeout_s={stall_s:g}"
-                raise RequestTimeout(detail, timeout_s=stall_s) from None
+            message = await self._next(reader, held)
             if message["type"] == "http.disconnect":
                 raise ClientGone
             if chunk := message.get("body"):
+                reader.arrived(held, len(chunk))
                 yield chunk
+
+    def dismiss(self) -> None:
+        """Ends the wait for bytes that come too slowly."""
+        if self._waiting:
+            self._waiting.reschedule(asyncio.get_running_loop().time())
+
+    async def _next(self, reader: RequestReader, held: Incomplete) -> Any:
+        try:
+            if not held.dismissed:
+                async with asyncio.timeout(reader.timeout_s) as self._waiting:
+                    return await self()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting = None
+        raise reader.too_slow(held, f"nothing of the body arrived for request_timeout_s={reader.timeout_s:g}")
 
     async def drained(self) -> bool:
         """Returns whether nothing more can come, so that the connection may be used again. A little is read to that
@@ -102,12 +117,11 @@ class UploadContent:
         record = (await self.uploads.find(found, upload)).record
         await self._check(scope, "PUT", record.name, record.size)
         _check_length(scope, upload, record)
-        budget = self.reader.budget
-        budget.hold(PUT_BYTES)
+        held = Incomplete(body.dismiss, PUT_BYTES)
         try:
-            record = await self.uploads.receive(found, upload, body.chunks(self.reader.timeout_s))
+            record = await self.uploads.receive(found, upload, body.chunks(self.reader, held))
         finally:
-            budget.release(PUT_BYTES)
+            self.reader.bodies.leave(held)
         return Answer(201, msgspec.json.encode(Received(upload, record.size, record.checked)))
 
     async def get(self, scope: Scope, body: StreamedBody, out: Send, topic: str, upload: str) -> Answer | None:

@@ -1,0 +1,60 @@
+"""Memory for decoding bodies: tiny messages become 20 times as large while they are decoded.
+
+Decoders reserve what they may make. Who finds no room waits for those that decode now; where nobody decodes it goes
+ahead, since else a large body could never be decoded while tails fill the budget.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.codec import bodies
+
+SAME_SIZE = 5  # copies of the body that a decoder may hold
+MEMBER_BYTES = 200  # of a member of a JSON object, as Python holds it
+LINE_BYTES = 170  # of a bare value
+ARROW_SIZE = 20  # of short strings: five bytes in Arrow become columns and texts
+SMALL_BYTES = 16 * 1024
+_COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")  # zstd and LZ4 frames
+
+
+def needed(media: str, content: bytes, bare: bool, limit_bytes: int) -> int:
+    """Returns how many bytes the decoding of a body may need: an estimate, measured for the worst that clients can
+    send. `limit_bytes` bounds what Arrow data may be, decompressed."""
+    if media == bodies.ARROW:
+        if any(magic in content for magic in _COMPRESSED):
+            return SAME_SIZE * limit_bytes
+        return ARROW_SIZE * len(content)
+    if media not in (bodies.JSON, bodies.NDJSON):
+        return SAME_SIZE * len(content)
+    small = LINE_BYTES * content.count(b"\n") if bare else MEMBER_BYTES * content.count(b":")
+    return SAME_SIZE * len(content) + small
+
+
+def needed_by_json(content: bytes) -> int:
+    """Returns how many bytes the decoding of a request other than messages may need; 0 for a small one."""
+    if len(content) < SMALL_BYTES:
+        return 0
+    return SAME_SIZE * len(content) + MEMBER_BYTES * (content.count(b":") + content.count(b","))
+
+
+class DecodingMemory:
+    """What decoders hold of the budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def reserved(self, size: int) -> AsyncIterator[None]:
+        """Holds `size` bytes for as long as the block runs, as soon as there is room."""
+        while self._budget.decoding and not self._budget.fits(size):
+            self._changed.clear()
+            await self._changed.wait()
+        self._budget.decoding += size
+        try:
+            yield
+        finally:
+            self._budget.decoding -= size
+            self._changed.set()
