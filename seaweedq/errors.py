@@ -10,7 +10,7 @@
     │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
     │   ├── PayloadTooLarge, TooManyUploads, InvalidImport
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
-    │   │   SequenceOutOfOrder, NeedsLevel
+    │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict
     │   ├── OffsetOutOfRange
     │   ├── WrongHost
     │   └── Forbidden
@@ -23,6 +23,7 @@
     ├── Damaged                   stored bytes differ from those that were written
     │   └── JournalDamaged, ChainDamaged
     ├── UnfitStore                the store lacks a guarantee that the queue needs
+    ├── LevelMismatch             the cluster's level is not one that this version reads
     ├── DataFolderInUse           another process holds the data folder
     └── ClientError               raised by the Python client alone
         └── ServerProblem, ConnectionFailed
@@ -250,6 +251,13 @@ class NeedsLevel(BadRequest):
     slug, title = "needs-cluster-level", "The cluster's level is too low"
 
 
+class LevelConflict(BadRequest):
+    """The cluster's level cannot become the one that is asked for; fields: level, to, and `too_old`, the brokers that
+    do not read it."""
+
+    slug, title = "level-conflict", "The cluster's level cannot change to this"
+
+
 class OffsetOutOfRange(BadRequest):
     """The request names an offset beyond the segment's end; fields: offset, end_offset."""
 
@@ -363,6 +371,12 @@ class UnfitStore(SeaweedqError):
     """The store ignores create-if-absent, or lets several concurrent creates of one name succeed."""
 
     slug, title = "unfit-store", "The store lacks a guarantee that the queue needs"
+
+
+class LevelMismatch(SeaweedqError):
+    """This version does not read the cluster's level; fields: level, lowest, highest."""
+
+    slug, title = "level-mismatch", "This version does not read the cluster's level"
 
 
 class DataFolderInUse(SeaweedqError):

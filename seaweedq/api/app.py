@@ -31,6 +31,7 @@ from seaweedq.api.internal.server import PREFIX, Call, InternalServer
 from seaweedq.api.routes import (
     ahead,
     cluster,
+    cluster_level,
     fetch,
     imports,
     metrics,
@@ -43,6 +44,7 @@ from seaweedq.api.routes import (
     uploads,
 )
 from seaweedq.api.routes.cluster import ClusterServices
+from seaweedq.api.routes.cluster_level import LevelServices
 from seaweedq.api.routes.fetch import FetchServices
 from seaweedq.api.routes.imports import ImportServices
 from seaweedq.api.routes.payloads import PayloadServices
@@ -198,6 +200,7 @@ class Application:
             subscriptions,
             uploads,
             cluster,
+            cluster_level,
         ):
             app.include_router(routes.router)
         app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
@@ -226,14 +229,15 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield ImportServices(catalog, serving.imports, reader)
     yield UploadServices(catalog, joined.topics, uploads_, reader)
     store_url, peers = environment.settings.store_path, environment.peers
-    yield ClusterServices(joined.cluster, store_url, joined.view, joined.election, peers, calls.status)
+    yield ClusterServices(joined.cluster, store_url, joined.view, joined.election, core.level, peers, calls.status)
+    yield LevelServices(joined.rise, reader)
 
 
 def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
     joined, serving = broker.joined, broker.serving
     return (
         metrics.LogMetrics(serving.log, broker.core.budget, broker.environment.store),
-        metrics.ClusterMetrics(joined.view, joined.election),
+        metrics.ClusterMetrics(joined.view, joined.election, broker.core.level),
         metrics.LoadMetrics(serving.loads, serving.leading.autoscaler, joined.election),
         metrics.ReshapeMetrics(serving.reshaping.reshaper),
     )

@@ -18,6 +18,7 @@ from seaweedq.broker.topic_deletion import refuse_more
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.wiring import build_core, build_joined, build_serving
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
+from seaweedq.levels import HIGHEST
 from seaweedq.storage.probe import probe
 
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
@@ -30,7 +31,7 @@ class Broker:
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
         self.readiness = Readiness(self._has_lease)
-        self.core = build_core(environment, self._topic_closed, self._roster_changed)
+        self.core = build_core(environment, self._topic_closed, self._roster_changed, self._level_changed)
         self.lost = asyncio.Event()
         self._joined: Joined | None = None
         self._serving: Serving | None = None
@@ -97,13 +98,14 @@ class Broker:
     async def _join(self, cluster: str) -> Joined:
         joined = self._joined = build_joined(self.environment, self.core, cluster, self._lose)
         await joined.recovery.revoke()
-        await joined.membership.start()
+        await joined.membership.start(self.core.level.admit)
         await joined.registration.register()
         return joined
 
     async def _follow_views(self) -> None:
         roster, catalog, level = self.core.roster, self.core.catalog, self.core.level
         self._spawn(level.follow(await level.load()), "cluster level", vital=True)
+        self._spawn(self.joined.guard.run(), "guard of the level", vital=True)
         self._spawn(roster.follow(await roster.load()), "roster", vital=True)
         self._spawn(catalog.follow(await catalog.load()), "catalog", vital=True)
 
@@ -241,6 +243,16 @@ class Broker:
         """Listens to the roster: brokers or journals have come or gone."""
         if self._serving:
             self._serving.leading.leader.wake()
+        if self._joined:
+            self._joined.guard.look()
+
+    def _level_changed(self) -> None:
+        """Listens to the cluster's level."""
+        if self._joined is None:
+            return
+        if self.core.level.level > HIGHEST:
+            self._lose(f"the cluster has level {self.core.level.level}, which it does not read")
+        self._joined.guard.look()
 
     def _lose(self, why: str = "its lease has expired") -> None:
         """Ends this life: nothing may be acknowledged any more, and the process begins again under a new id."""

@@ -3,12 +3,18 @@
 The store names the cluster, coordination names the store. So neither a second coordination over one store, nor a second
 store under one coordination can be begun by a setting that is wrong on one broker: both would have two truths about
 the same segments. Secrets are compared by asking, since nothing of one is to be kept anywhere.
+
+Order of writes where both are new: 1. the store's object of the level (storage/level_marks), 2. coordination's key,
+which has the level from the beginning, 3. the store's identity, with the id in the key, 4. the store's own id into the
+key. A start goes on wherever an earlier one, or another at the same time, was cut off.
 """
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 
+from seaweedq.broker.cluster_level import check_level, read_cluster
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
@@ -16,18 +22,23 @@ from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, Unavailable, UnfitStore
+from seaweedq.levels import HIGHEST
 from seaweedq.storage.identity import cluster_identity, known_identity
 from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.level_marks import mark_level, marked_level
 
 ASK_S = 2.0
+logger = logging.getLogger(__name__)
 
 
 async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, clock: Clock, named: str) -> str:
-    """The cluster's id; both learn it where they are new. `named`: the store and coordination, for people. Raises
-    UnfitStore where they are not of each other."""
-    known = await _record(coordination, Versioned.new(ClusterRecord(ids.nonce())))
+    """Returns the cluster's id; both learn it where they are new. `named`: the store and coordination, for people.
+
+    Raises UnfitStore where they are not of each other, LevelMismatch where this version does not read their level.
+    """
+    known = await _first_record(coordination, store, ids)
     record = known.record
-    if record.store and await known_identity(store) is None:
+    if record.known_store and await known_identity(store) is None:
         raise UnfitStore(
             f"{named}: coordination has a cluster already, {record.cluster}, and this is not its store, which would "
             "have a _cluster.json; start with the store that all brokers have, or with coordination that is new"
@@ -38,22 +49,54 @@ async def cluster_of(coordination: Coordination, store: ObjectStore, ids: Ids, c
             f"{named}: the store belongs to cluster {identity.cluster}, this coordination to {record.cluster}; "
             "start with what the store was made with, or with a fresh store"
         )
-    if not record.store:
-        record = (await _record(coordination, known.replace(store=identity.store))).record
-    if record.store != identity.store:
+    if not record.known_store:
+        record = (await _record(coordination, known.with_record(record.of_store(identity.store)))).record
+    if record.known_store != identity.store:
         raise UnfitStore(f"{named}: coordination knows another store of cluster {record.cluster}, made at another time")
     return record.cluster
+
+
+async def _first_record(coordination: Coordination, store: ObjectStore, ids: Ids) -> Versioned[ClusterRecord]:
+    """Returns the cluster's record. Where there is none, or one that names no store yet, it gets the level of the
+    store: nobody has joined such a cluster."""
+    there = await coordination.get(keys.CLUSTER.key())
+    known = read_cluster(there) if there else Versioned.new(ClusterRecord(ids.nonce()))
+    if known.record.known_store:
+        await _compare_level(store, known.record.level)
+        return known
+    new_store = await known_identity(store) is None
+    if new_store:
+        level = known.record.level if there else HIGHEST
+    else:
+        level = await marked_level(store)
+    if there and level <= known.record.level:
+        return known
+    check_level(level)
+    if new_store:
+        await mark_level(store, level)
+    wanted = known.record if level == 1 else known.record.risen_to(level).writing()
+    return await _record(coordination, known.with_record(wanted))
+
+
+async def _compare_level(store: ObjectStore, level: int) -> None:
+    """Logs where the store names a higher level: a rise was broken off early, or coordination is of an older day."""
+    if level < HIGHEST and (marked := await marked_level(store)) > level:
+        logger.warning(
+            "the store names level %d, coordination level %d: a rise was broken off, or coordination was restored from "
+            "before it. `seaweedq cluster level %d` ends it; start no broker that does not read that level",
+            marked,
+            level,
+            marked,
+        )
 
 
 async def _record(coordination: Coordination, wanted: Versioned[ClusterRecord]) -> Versioned[ClusterRecord]:
     """Returns the cluster's record, after trying to write it in place of the one of its revision."""
     key = keys.CLUSTER.key()
+    await coordination.commit([Compare(key, wanted.revision)], [Put(key, keys.CLUSTER.encode(wanted))])
     there = await coordination.get(key)
-    if (there.revision if there else 0) == wanted.revision:
-        await coordination.commit([Compare(key, wanted.revision)], [Put(key, keys.CLUSTER.encode(wanted))])
-        there = await coordination.get(key)
     assert there is not None
-    return keys.CLUSTER.read(there)
+    return read_cluster(there)
 
 
 async def check_secret(peers: Peers, urls: Iterable[str]) -> None:

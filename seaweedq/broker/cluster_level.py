@@ -1,48 +1,158 @@
 """The cluster's level, as this broker knows it: a watched view of the cluster's record, so possibly behind.
 
 To be behind is safe, since the level never falls: this broker then writes an older form, and each broker reads those.
+
+The members `level` and `written` of the cluster's record, `lowest` and `highest` of the records of brokers and journals
+have the same meaning in every version, so they are read before anything else of a record is.
 """
 
+from collections.abc import Callable, Mapping
+
+import msgspec
+
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Coordination
+from seaweedq.coordination.interface import Change, Compare, Coordination, Entry
+from seaweedq.coordination.records import ClusterRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
-from seaweedq.errors import NeedsLevel
-from seaweedq.levels import LOWEST
+from seaweedq.errors import LevelMismatch, NeedsLevel, UnfitStore
+from seaweedq.levels import HIGHEST, LOWEST, VERSION
+
+
+class Levels(msgspec.Struct, frozen=True):
+    """The cluster's levels in its record: one without them is of level 1."""
+
+    level: int = 1
+    written: int = 1
+
+
+class Reads(msgspec.Struct, frozen=True):
+    """The levels that a broker reads, in its record or that of its journal: one without them reads level 1 alone."""
+
+    lowest: int = 1
+    highest: int = 1
+    recovered: bool = False
+
+    def reads(self, level: int) -> bool:
+        """Tells whether the broker reads a level."""
+        return self.lowest <= level <= self.highest
+
+
+_LEVELS, _READS = msgspec.json.Decoder(Levels), msgspec.json.Decoder(Reads)
+
+
+def levels_of(value: bytes) -> Levels:
+    """Returns the levels in the value of the cluster's key, whatever else that holds."""
+    try:
+        return _LEVELS.decode(value)
+    except msgspec.DecodeError:
+        return Levels()
+
+
+def reads_of(value: bytes) -> Reads | None:
+    """Returns the levels in the value of a broker's or a journal's key, whatever else that holds. None: they cannot be
+    read, so it is not of a broker that is older than levels."""
+    try:
+        return _READS.decode(value)
+    except msgspec.DecodeError:
+        return None
+
+
+def check_level(level: int) -> None:
+    """Raises LevelMismatch unless this version reads the level."""
+    if not LOWEST <= level <= HIGHEST:
+        raise LevelMismatch(
+            f"the cluster has level {level}, and this version of seaweedq, {VERSION}, reads the levels {LOWEST} to "
+            f"{HIGHEST}: start a version that reads level {level} (docs/upgrading.md)",
+            level=level,
+            lowest=LOWEST,
+            highest=HIGHEST,
+        )
+
+
+def read_cluster(entry: Entry) -> Versioned[ClusterRecord]:
+    """Returns the cluster's record. Raises LevelMismatch where this version does not read its level, Damaged."""
+    check_level(levels_of(entry.value).level)
+    return keys.CLUSTER.read(entry)
+
+
+def _nothing() -> None:
+    pass
 
 
 class ClusterLevel:
-    """The level at which forms are written now."""
+    """The level that each broker must read, and that at which forms are written now. `changed` is called after a
+    change."""
 
-    def __init__(self, coordination: Coordination, roster: Roster) -> None:
+    def __init__(self, coordination: Coordination, roster: Roster, changed: Callable[[], None] = _nothing) -> None:
+        self._coordination = coordination
         self._roster = roster
-        self._written = LOWEST
+        self._changed = changed
+        self._levels = Levels()
         view = View(coordination, [keys.CLUSTER.key()], self._apply)
         self.load = view.load
         self.follow = view.follow
 
     @property
+    def level(self) -> int:
+        """Returns the level that a broker must read. It never falls."""
+        return self._levels.level
+
+    @property
     def written(self) -> int:
         """Returns the level at which forms are written now. It never falls."""
-        return self._written
+        return self._levels.written
+
+    @property
+    def possible(self) -> int:
+        """Returns the highest level that all living brokers read, and the brokers of all journals that are to be
+        recovered."""
+        return max(self.level, min(self._highest().values(), default=self.level))
+
+    @property
+    def newest(self) -> int:
+        """Returns the highest level that some of them read."""
+        return max(self.level, *self._highest().values(), self.level)
+
+    def too_old_for(self, level: int) -> list[str]:
+        """Returns the ids of the brokers that do not read a level, or whose journals wait to be recovered and are of
+        such a broker."""
+        return sorted(broker for broker, highest in self._highest().items() if highest < level)
 
     def require(self, level: int, what: str) -> None:
         """Raises NeedsLevel where forms of `level`, which `what` needs, are not written yet."""
-        if self._written >= level:
+        if self.written >= level:
             return
-        too_old = sorted(id for id, known in self._roster.brokers.items() if known.record.highest < level)
+        too_old = self.too_old_for(level)
+        too_old_text = f"these brokers are too old for it: {', '.join(too_old)}"
+        hint = too_old_text if too_old else "`seaweedq cluster level` raises it"
         raise NeedsLevel(
-            f"{what} needs a cluster of level {level}, and this one has level {self._written}; "
-            + (
-                f"these brokers are too old for it: {', '.join(too_old)}"
-                if too_old
-                else f"`seaweedq cluster level {level}` raises it"
-            ),
-            level=self._written,
+            f"{what} needs a cluster of level {level}, and this one has level {self.written}; {hint}",
+            level=self.written,
             needs=level,
             too_old=too_old,
         )
 
+    async def admit(self) -> list[Compare]:
+        """Reads the cluster's record again. Returns the comparison under which this broker may join. Raises
+        LevelMismatch, UnfitStore where there is no record."""
+        there = await self._coordination.get(keys.CLUSTER.key())
+        if there is None:
+            raise UnfitStore("the cluster's record has gone from coordination while this broker was starting")
+        return [Compare(there.key, read_cluster(there).revision)]
+
+    def _highest(self) -> Mapping[str, int]:
+        living = {broker: known.record.highest for broker, known in self._roster.brokers.items()}
+        journals = {
+            broker: known.record.highest
+            for broker, known in self._roster.journals.items()
+            if not known.record.recovered
+        }
+        return {**journals, **living}
+
     def _apply(self, change: Change) -> None:
         if change.value is not None:
-            self._written = max(self._written, keys.CLUSTER.decode(change.value).written)
+            found = levels_of(change.value)
+            self._levels = Levels(max(self.level, found.level), max(self.written, found.written))
+            self._changed()

@@ -10,6 +10,7 @@ from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.leader.rebalancer import Rebalancer
+from seaweedq.broker.level_rise import LevelGuard, LevelRise
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.entry_writer import EntryWriter
@@ -104,6 +105,8 @@ class Joined:
     journals: Journals
     recovery: JournalRecovery
     registration: JournalRegistration
+    rise: LevelRise
+    guard: LevelGuard
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
 from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.leader.upload_sweep import UploadSweep
+from seaweedq.broker.level_rise import LevelGuard, LevelRise
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.dirty_segments import DirtySegments
@@ -82,14 +83,24 @@ from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.journal.interface import Journals
 
-DELETIONS_S, BALANCE_S, UPLOADS_S, SWEEP_S = 1.0, 2.0, 60.0, 3600.0  # how often the leader does them
+DELETIONS_S, BALANCE_S, LEVEL_S, UPLOADS_S, SWEEP_S, DAY_S = (
+    1.0,
+    2.0,
+    2.0,
+    60.0,
+    3600.0,
+    86_400.0,
+)  # how often the leader does them
 
 
 def build_core(
-    environment: Environment, topic_closed: Callable[[Topic], None], roster_changed: Callable[[], None]
+    environment: Environment,
+    topic_closed: Callable[[Topic], None],
+    roster_changed: Callable[[], None],
+    level_changed: Callable[[], None],
 ) -> Core:
-    """Builds what exists from the beginning. The listeners are told of topics that are being deleted or gone, and of
-    brokers and journals that come and go."""
+    """Builds what exists from the beginning. The listeners are told of topics that are being deleted or gone, of
+    brokers and journals that come and go, and of the cluster's level."""
     settings, coordination = environment.settings, environment.coordination
     budget = Budget(settings.memory_budget_bytes)
     cache = GroupCache(budget, settings.cache_bytes)
@@ -97,7 +108,7 @@ def build_core(
     return Core(
         catalog=Catalog(coordination, topic_closed),
         roster=roster,
-        level=ClusterLevel(coordination, roster),
+        level=ClusterLevel(coordination, roster, level_changed),
         budget=budget,
         cache=cache,
         reader=Reader(cache),
@@ -122,6 +133,8 @@ def build_joined(environment: Environment, core: Core, cluster: str, lost: Calla
         journals=journals,
         recovery=_recovery(environment, core, membership, entries, journals),
         registration=JournalRegistration(coordination, membership, journals.describe(membership.broker)),
+        rise=LevelRise(coordination, environment.store, core.level, membership, settings.lease_s),
+        guard=LevelGuard(coordination, core.level, core.roster),
     )
 
 
@@ -321,6 +334,8 @@ def _periodic_tasks(
     )
     return (
         PeriodicTask("ending deletions", Deletions(catalog, deletion.delete, clock).end, DELETIONS_S, clock),
+        PeriodicTask("ending a rise of the level", joined.rise.finish, LEVEL_S, clock),
+        PeriodicTask("telling of the level", joined.rise.tell, DAY_S, clock),
         PeriodicTask("balancing", balance, BALANCE_S, clock),
         PeriodicTask("sweep of uploads", sweep.records, UPLOADS_S, clock),
         PeriodicTask("sweep of payloads", sweep.folders, SWEEP_S, clock),

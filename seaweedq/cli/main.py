@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import seaweedq
+from seaweedq.cli.cluster import cluster
 from seaweedq.cli.data import import_file, publish, pull
 from seaweedq.cli.demo import bench, demo
 from seaweedq.cli.shared.common import complain, one_line
@@ -49,6 +50,7 @@ app = typer.Typer(
 for name, (_, about) in _LOADED.items():
     app.command(name, help=about)(lambda: None)
 app.add_typer(topic.app, name="topic")
+app.add_typer(cluster.app, name="cluster")
 app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.command("import", epilog=import_file.EXAMPLES)(import_file.import_file)
 app.command(epilog=pull.EXAMPLES)(pull.pull)

@@ -8,7 +8,7 @@ blocked, for up to STALL_LEASES leases; a broker that hangs for good still loses
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -23,10 +23,15 @@ from seaweedq.levels import HIGHEST, LOWEST, VERSION
 
 logger = logging.getLogger(__name__)
 STALL_LEASES = 6
+JOINS = 4  # attempts to write the key; a rise of the cluster's level makes two fail
 
 
 def _nobody_asks() -> None:
     pass
+
+
+async def _everybody_may() -> Sequence[Compare]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -86,22 +91,27 @@ class Membership:
         self._home: asyncio.AbstractEventLoop | None = None
         self._home_seen_s = 0.0
 
-    async def start(self) -> None:
-        """Takes a lease, writes `brokers/{broker}`, and begins to renew. Raises CoordinationUnavailable."""
+    async def start(self, admit: Callable[[], Awaitable[Sequence[Compare]]] = _everybody_may) -> None:
+        """Takes a lease, writes `brokers/{broker}`, and begins to renew. The key is written under the comparisons of
+        `admit`, which is asked again where one does not hold. Raises CoordinationUnavailable, and as `admit` does."""
         sent_s = self._clock.monotonic_s()
         self.lease = await self._coordination.leases.grant(self._lease_s)
-        key = BROKERS.key(self.broker)
-        put = Put(key, BROKERS.encode(self._held), self.lease)
-        revision = await self._coordination.commit([Compare(key, 0)], [put])
-        if revision is None:
-            raise CoordinationUnavailable(f"the lease of {self.broker} expired before its membership key was written")
-        self._held = self._held.stored(revision)
+        self._held = self._held.stored(await self._write_key(admit))
         self._valid_until_s = sent_s + self._lease_s
         if self._start_aside is not None:
             self._home, self._home_seen_s = asyncio.get_running_loop(), sent_s
             self._aside = self._start_aside(self._keep_renewing, "lease-renewal")
         else:
             self._renewal = asyncio.create_task(self._keep_renewing(), name="lease-renewal")
+
+    async def _write_key(self, admit: Callable[[], Awaitable[Sequence[Compare]]]) -> int:
+        key = BROKERS.key(self.broker)
+        put = Put(key, BROKERS.encode(self._held), self.lease)
+        for _ in range(JOINS):
+            revision = await self._coordination.commit([Compare(key, 0), *await admit()], [put])
+            if revision is not None:
+                return revision
+        raise CoordinationUnavailable(f"the lease of {self.broker} expired before its membership key was written")
 
     async def stop(self) -> None:
         """Ends the lease, and with it all keys tied to it; if coordination does not answer, the lease ends by

@@ -9,13 +9,34 @@ class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id of the cluster and, once the store's identity exists, the id of that store; the store's `_cluster.json`
     must match both.
 
-    A broker that joins must read `level`; forms are written at `written`, which follows it.
+    A broker that joins must read `level`; forms are written at `written`, which follows it. Above level 1 the store's
+    id is in `store_id`, and `store` is a text that is no store's id: brokers older than levels compare it with their
+    store's, and end.
     """
 
     cluster: str
     store: str = ""
+    store_id: str = ""
     level: int = 1
     written: int = 1
+
+    @property
+    def known_store(self) -> str:
+        """Returns the id of the store; empty where it is not known yet."""
+        return self.store_id if self.level > 1 else self.store
+
+    def of_store(self, store: str) -> "ClusterRecord":
+        """Returns the record with the id of the store."""
+        return msgspec.structs.replace(self, **{"store_id" if self.level > 1 else "store": store})
+
+    def risen_to(self, level: int) -> "ClusterRecord":
+        """Returns the record with a higher level, at which nothing is written yet."""
+        refused = f"this cluster needs a broker that reads level {level}"
+        return msgspec.structs.replace(self, store=refused, store_id=self.known_store, level=level)
+
+    def writing(self) -> "ClusterRecord":
+        """Returns the record with all written at its level."""
+        return msgspec.structs.replace(self, written=self.level)
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):

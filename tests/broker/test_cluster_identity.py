@@ -60,7 +60,7 @@ async def test_of_two_fresh_stores_that_begin_at_once_one_is_the_clusters_for_ev
 
 async def test_a_start_that_is_cut_off_behind_the_stores_identity_is_gone_on_with() -> None:
     def reset(moment: str, name: str) -> None:
-        if moment == "after create":
+        if moment == "after create" and name == "_cluster.json":
             raise StoreUnavailable("reset")
 
     coordination, store = MemoryCoordination(SystemClock()), MemoryStore(reset)

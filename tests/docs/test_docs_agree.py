@@ -20,7 +20,7 @@ from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.environments import environment
 from tests.support.paths import ROOT
 
-NEVER_SENT = {"bad-request", "unfit-store", "data-folder-in-use"}  # bases, and what ends a start
+NEVER_SENT = {"bad-request", "unfit-store", "level-mismatch", "data-folder-in-use"}  # bases, and what ends a start
 
 
 def unstarted(settings: Settings) -> Broker:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from seaweedq.api.asgi.openapi import described, json_answer
 from seaweedq.api.asgi.services import given
 from seaweedq.api.routes.metrics import CONTENT_TYPE
+from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import BrokerStatus
 from seaweedq.broker.topics.cluster_view import ClusterView
@@ -24,12 +25,19 @@ router = APIRouter(tags=["cluster"])
 
 
 class BrokerAnswer(Struct):
-    """A living broker and the bytes that it holds; they are null where it does not answer at once."""
+    """A living broker and the bytes that it holds; they are null where it does not answer at once.
+
+    It reads the levels from `lowest_level` to `highest_level`. `version` is empty where it is older than levels.
+    """
 
     id: str
     url: str
     zone: str
+    version: str
+    lowest_level: int
+    highest_level: int
     leader: bool
+    starting: bool
     draining: bool
     segments: int
     tail_bytes: int | None
@@ -37,10 +45,19 @@ class BrokerAnswer(Struct):
 
 
 class ClusterAnswer(Struct):
-    """The living brokers and the leader; `store` is the URL of the store that all of them share."""
+    """The living brokers and the leader; `store` is the URL of the store that all of them share.
+
+    Brokers that join must read `level`. `level_written` is lower only while the level rises. It could rise to
+    `level_possible`; `too_old` are brokers, and those that left journals, which prevent `level_newest`.
+    """
 
     cluster: str
     store: str
+    level: int
+    level_written: int
+    level_possible: int
+    level_newest: int
+    too_old: list[str]
     leader: str | None
     brokers: list[BrokerAnswer]
 
@@ -54,13 +71,22 @@ class Health(Struct):
 _EXAMPLE = {
     "cluster": "9f86d081884c7d65",
     "store": "file:///var/lib/seaweedq/store",
+    "level": 2,
+    "level_written": 2,
+    "level_possible": 2,
+    "level_newest": 2,
+    "too_old": [],
     "leader": "broker.1f2e",
     "brokers": [
         {
             "id": "broker.1f2e",
             "url": "http://127.0.0.1:8080",
             "zone": "",
+            "version": "0.1.0",
+            "lowest_level": 1,
+            "highest_level": 2,
             "leader": True,
+            "starting": False,
             "draining": False,
             "segments": 4,
             "tail_bytes": 0,
@@ -78,6 +104,7 @@ class ClusterServices:
     store_url: str
     view: ClusterView
     election: Election
+    level: ClusterLevel
     peers: Peers
     own_status: Callable[[], BrokerStatus]
 
@@ -99,7 +126,11 @@ async def cluster(services: Services) -> Response:
             id=id,
             url=record.url,
             zone=record.zone,
+            version=record.version,
+            lowest_level=record.lowest,
+            highest_level=record.highest,
             leader=id == leader,
+            starting=record.starting,
             draining=record.draining,
             segments=len(services.view.catalog.owned_by(id)),
             tail_bytes=status.tail_bytes if status else None,
@@ -107,7 +138,20 @@ async def cluster(services: Services) -> Response:
         )
 
     brokers = await gather_bounded(ASKED, answer, known)
-    return json_answer(ClusterAnswer(services.cluster, services.store_url, leader, brokers))
+    level = services.level
+    return json_answer(
+        ClusterAnswer(
+            cluster=services.cluster,
+            store=services.store_url,
+            level=level.level,
+            level_written=level.written,
+            level_possible=level.possible,
+            level_newest=level.newest,
+            too_old=level.too_old_for(level.newest),
+            leader=leader,
+            brokers=brokers,
+        )
+    )
 
 
 async def _status(services: ClusterServices, id: str, url: str) -> BrokerStatus | None:

@@ -12,6 +12,7 @@ from prometheus_client.utils import floatToGoString
 
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.balancer.rates import WINDOWS_S
+from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.memory_budget import Budget
@@ -100,10 +101,15 @@ class ClusterMetrics:
 
     view: ClusterView
     election: Election
+    level: ClusterLevel
 
     def metrics(self) -> Iterator[Metric]:
         """As Source."""
         catalog, leads = self.view.catalog, float(self.election.is_leader)
+        help = "The level at which the cluster writes"
+        yield GaugeMetricFamily("seaweedq_cluster_level", help, value=self.level.written)
+        help = "The level to which the cluster could rise now"
+        yield GaugeMetricFamily("seaweedq_cluster_level_possible", help, value=self.level.possible)
         owned = len(catalog.owned_by(self.view.membership.broker))
         yield GaugeMetricFamily("seaweedq_brokers", "Living brokers", value=len(self.view.roster.brokers))
         yield GaugeMetricFamily("seaweedq_leader", "1 where this broker leads", value=leads)

@@ -53,6 +53,7 @@ SURFACE = {
     ("POST", f"{TOPIC}/imports"),
     ("GET", f"{TOPIC}/imports/{{upload}}"),
     ("GET", "/v1/cluster"),
+    ("POST", "/v1/cluster/level"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("GET", "/metrics"),

@@ -1,0 +1,203 @@
+"""The rise of the cluster's level, on request, and the guard that keeps out who cannot read it.
+
+Order of writes for a rise to N, by any broker: 0. Refuse it, with nothing written, unless each living broker and the
+broker of each journal that is to be recovered reads N. 1. Create the store's object `_levels/N`. 2. One transaction
+compares the cluster's record, the requesting broker's and those of the living brokers, and writes `level` N: from here
+no broker that does not read N joins, since each compares the cluster's record in the transaction that writes its own.
+One that is older than levels compares nothing; it ends as it reads the record's `store`. 3. Read the brokers again and
+end the leases of those that do not read N, which had looked at the record before 2 and joined behind it; wait a lease,
+in which they notice it; until there are none. 4. A transaction writes `written` N: brokers write forms of N.
+
+A crash behind 1 leaves a store that says more than is true, which costs nothing. One behind 2 leaves a cluster that
+*rises*: the leader goes on with 3, as does a repeated request. Each step may be done again, and by two at once: what 2
+and 4 write depends on the record that they compare.
+
+A broker that is older than levels, and was stopped between its look at the record and its join for longer than all
+this, is ended by the guard as soon as its record appears; each broker has a guard. It is not ready yet then: to become
+ready it compares its own record.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from seaweedq.broker.cluster_level import ClusterLevel, Reads, read_cluster, reads_of
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.records import ClusterRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.transactions import MAX_OPERATIONS, read_all
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import LevelConflict, Unavailable
+from seaweedq.failpoints import reach
+from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.level_marks import mark_level
+
+ATTEMPTS = 5
+COMPARED = MAX_OPERATIONS - 3  # brokers of which 2 compares the records; those beyond are seen by 3 alone
+NAMED = 20  # brokers in an error's text
+RETRY_S = 1.0
+_Living = tuple[Entry, Reads | None]
+logger = logging.getLogger(__name__)
+
+
+class LevelRise:
+    """Raises the cluster's level. `lease_s` is how long a broker may take to notice the end of its lease."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        store: ObjectStore,
+        level: ClusterLevel,
+        membership: Membership,
+        lease_s: float,
+    ) -> None:
+        self._coordination = coordination
+        self._store = store
+        self._level = level
+        self._membership = membership
+        self._lease_s = lease_s
+
+    async def rise(self, to: int | None) -> ClusterRecord:
+        """Raises the level to `to`, or to the newest that a living broker reads; ends a rise that was broken off.
+
+        Returns the record as it is then. Raises LevelConflict where `to` is lower than the level, or not read by all;
+        Unavailable.
+        """
+        begun = await self._begin(to or await self._newest())
+        record = await self._finish(waited=begun)
+        await self._level.load()
+        return record
+
+    async def finish(self) -> None:
+        """Ends a rise that was broken off."""
+        if self._level.written < self._level.level:
+            await self._finish(waited=False)
+
+    async def tell(self) -> None:
+        """Logs that the level could rise."""
+        level, possible, newest = self._level.level, self._level.possible, self._level.newest
+        if possible > level:
+            logger.info(
+                "all brokers read level %d; `seaweedq cluster level` raises the cluster from %d", possible, level
+            )
+        elif newest > level:
+            too_old = ", ".join(self._level.too_old_for(newest)[:NAMED])
+            logger.info("the cluster stays at level %d because of brokers that read no higher one: %s", level, too_old)
+
+    async def _newest(self) -> int:
+        found = [reads.highest for _, reads in await self._living() if reads]
+        return max(found, default=self._level.level)
+
+    async def _begin(self, to: int) -> bool:
+        """Does 0 to 2. Returns False where the level is there already."""
+        for _ in range(ATTEMPTS):
+            known = await self._read()
+            if known.record.level == to:
+                return False
+            living = await self._living()
+            await self._check(known.record.level, to, living)
+            await mark_level(self._store, to)
+            reach("level.marked")
+            if await self._announce(known, to, [entry for entry, _ in living]):
+                logger.warning("the cluster's level rises from %d to %d", known.record.level, to)
+                reach("level.announced")
+                return True
+        raise Unavailable("the cluster's brokers changed whenever its level was to rise; ask again")
+
+    async def _check(self, level: int, to: int, living: Sequence[_Living]) -> None:
+        """Raises LevelConflict where the level may not become `to`."""
+        if to < level:
+            raise LevelConflict(f"the cluster has level {level}, and a level never falls", level=level, to=to)
+        too_old = {str(keys.BROKERS.parse(entry.key)[0]) for entry, reads in living if not (reads and reads.reads(to))}
+        entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
+        for entry in entries:
+            reads = reads_of(entry.value)
+            if not (reads and (reads.recovered or reads.reads(to))):
+                too_old.add(keys.JOURNALS.parse(entry.key)[0])
+        if too_old:
+            named = sorted(too_old)
+            shown = ", ".join(named[:NAMED]) + (f" and {len(named) - NAMED} more" if len(named) > NAMED else "")
+            raise LevelConflict(
+                f"level {to} is not read by these brokers, or by those that left these journals: {shown}",
+                level=level,
+                to=to,
+                too_old=named,
+            )
+
+    async def _announce(self, known: Versioned[ClusterRecord], to: int, living: Sequence[Entry]) -> bool:
+        own = self._membership.compare()
+        others = [Compare(entry.key, entry.revision) for entry in living if entry.key != own.key]
+        put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.with_record(known.record.risen_to(to))))
+        compares = [Compare(put.key, known.revision), own, *others[:COMPARED]]
+        return await self._coordination.commit(compares, [put]) is not None
+
+    async def _finish(self, waited: bool) -> ClusterRecord:
+        """Does 3 and 4. `waited`: nobody's lease was ended since this broker has announced the level."""
+        while (known := await self._read()).record.written < known.record.level:
+            if await end_leases(self._coordination, known.record.level):
+                waited = False
+            elif waited:
+                await self._write(known)
+                continue
+            await asyncio.sleep(self._lease_s)
+            waited = True
+        return known.record
+
+    async def _write(self, known: Versioned[ClusterRecord]) -> None:
+        reach("level.cleared")
+        record = known.record.writing()
+        put = Put(keys.CLUSTER.key(), keys.CLUSTER.encode(known.with_record(record)))
+        if await self._coordination.commit([Compare(put.key, known.revision)], [put]) is not None:
+            logger.warning("the cluster has level %d, and writes it", record.level)
+            reach("level.written")
+
+    async def _read(self) -> Versioned[ClusterRecord]:
+        there = await self._coordination.get(keys.CLUSTER.key())
+        assert there is not None, "a broker has joined without the cluster's record"
+        return read_cluster(there)
+
+    async def _living(self) -> list[_Living]:
+        entries, _ = await read_all(self._coordination, keys.BROKERS.prefix())
+        return [(entry, reads_of(entry.value)) for entry in entries]
+
+
+class LevelGuard:
+    """Ends the leases of brokers that have joined although they do not read the level that is written. While the level
+    rises, the rise does."""
+
+    def __init__(self, coordination: Coordination, level: ClusterLevel, roster: Roster) -> None:
+        self._coordination = coordination
+        self._level = level
+        self._roster = roster
+        self._found = asyncio.Event()
+
+    def look(self) -> None:
+        """Looks at the brokers that are known, after these or the level have changed."""
+        if any(known.record.highest < self._level.written for known in self._roster.brokers.values()):
+            self._found.set()
+
+    async def run(self) -> None:
+        """Ends such leases, for ever."""
+        self.look()
+        while True:
+            await self._found.wait()
+            self._found.clear()
+            try:
+                await end_leases(self._coordination, self._level.written)
+            except Unavailable as error:
+                logger.warning("brokers that do not read the cluster's level still have leases: %s", error)
+                await asyncio.sleep(RETRY_S)
+                self.look()
+
+
+async def end_leases(coordination: Coordination, level: int) -> bool:
+    """Ends the leases of all brokers that do not read a level. Returns whether there were any."""
+    entries, _ = await read_all(coordination, keys.BROKERS.prefix())
+    too_old = [entry for entry in entries if (reads := reads_of(entry.value)) and not reads.reads(level)]
+    for entry in too_old:
+        (broker,) = keys.BROKERS.parse(entry.key)
+        logger.warning("broker %s does not read level %d, which the cluster has: its lease ends", broker, level)
+        await coordination.leases.revoke(entry.lease)
+    return bool(too_old)

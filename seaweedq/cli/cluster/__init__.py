@@ -1,0 +1,1 @@
+"""`seaweedq cluster`: the brokers and the cluster's level."""

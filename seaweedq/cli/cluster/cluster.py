@@ -1,0 +1,108 @@
+"""`seaweedq cluster`: shows the brokers with their versions and levels; `cluster level` raises the cluster's level."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, say
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.effects import Steps
+
+EXAMPLES = "Examples: seaweedq cluster · seaweedq cluster --json | jq .level · seaweedq cluster level"
+LEVEL = "Examples: seaweedq cluster level · seaweedq cluster level 2"
+CLIENT_S = 30.0
+WAIT_S = 600.0  # on top of it: some leases, where brokers are to be kept out
+app = typer.Typer(invoke_without_command=True, help="Show the brokers; show and raise the cluster's level.")
+
+_COLUMNS = ("broker", "version", "levels", "state", "segments", "url")
+
+
+@app.callback(epilog=EXAMPLES)
+def cluster(
+    context: typer.Context,
+    json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show the brokers with their versions, and the cluster's level; `cluster level` raises it."""
+    if context.invoked_subcommand is not None:
+        return
+    import msgspec
+
+    from seaweedq.client.core.calls import call
+
+    facts = _run(url, call("GET", "/v1/cluster"))
+    if json:
+        say(msgspec.json.encode(facts).decode())
+        return
+    say(f"cluster {facts['cluster']}, store {facts['store']}")
+    for line in level_lines(facts):
+        say(line)
+    say()
+    _print_brokers(facts["brokers"])
+
+
+@app.command(epilog=LEVEL)
+def level(
+    context: typer.Context,
+    to: Annotated[
+        int | None,
+        typer.Argument(min=1, help="The level; by default the highest one that a broker reads.", show_default=False),
+    ] = None,
+    url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
+) -> None:
+    """Raise the cluster's level, for ever: brokers that do not read it can join no more."""
+    from seaweedq.client.core.calls import call
+
+    assert context.parent is not None
+    body = {} if to is None else {"level": to}
+    answer = _run(
+        url or context.parent.params["url"],
+        call("POST", "/v1/cluster/level", body, wait_s=WAIT_S, repeatable=True),
+    )
+    say(f"the cluster has level {answer['level']}")
+
+
+def level_lines(facts: dict[str, Any]) -> list[str]:
+    """Returns the cluster's level in words: what it is, what it could be, and which brokers prevent more."""
+    level, possible, newest, too_old = (facts[name] for name in ("level", "level_possible", "level_newest", "too_old"))
+    lines = [f"level {level}"]
+    if facts["level_written"] < level:
+        lines = [f"level {level}, to which it rises; level {facts['level_written']} is written still"]
+    if possible > level:
+        lines.append(f"level {possible} is possible: seaweedq cluster level {possible}")
+    if newest > possible:
+        lines.append(f"level {newest} is not read by {', '.join(too_old)}")
+    return lines
+
+
+def _print_brokers(brokers: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*_COLUMNS, box=None)
+    for one in brokers:
+        levels = f"{one['lowest_level']} to {one['highest_level']}"
+        table.add_row(one["id"], one["version"] or "unknown", levels, _state(one), f"{one['segments']:,}", one["url"])
+    Console().print(table)
+
+
+def _state(broker: dict[str, Any]) -> str:
+    states = [name for name in ("leader", "starting", "draining") if broker[name]]
+    return ", ".join(states) or "ready"
+
+
+def _run(url: str, steps: "Steps[Any]") -> dict[str, Any]:
+    from seaweedq.client.core.broker_choice import Brokers, parse_urls
+    from seaweedq.client.sync.transport import SyncTransport
+
+    try:
+        transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), CLIENT_S, None)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+    try:
+        answer: dict[str, Any] = transport.run(steps)
+        return answer
+    finally:
+        transport.close()

@@ -1,0 +1,340 @@
+"""The cluster's level rises on request, once all read it; who does not read it is kept out, whenever it comes."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from seaweedq.broker.cluster_identity import cluster_of
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.level_rise import COMPARED, LevelGuard, LevelRise
+from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Entry, Put
+from seaweedq.coordination.membership import BrokerIdentity, Membership
+from seaweedq.coordination.memory import MemoryCoordination
+from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.transactions import read_all
+from seaweedq.errors import CoordinationUnavailable, LevelConflict, LevelMismatch, NeedsLevel, UnfitStore
+from seaweedq.failpoints import using
+from seaweedq.levels import HIGHEST
+from seaweedq.storage.identity import known_identity
+from seaweedq.storage.memory import MemoryStore
+
+PLACES = ("level.marked", "level.announced", "level.cleared", "level.written")
+OLD = {"url": "http://old", "name": "old", "started_us": 0}
+LEASE_S = 0.01
+
+
+class Crash(BaseException):
+    """A SIGKILL."""
+
+
+class World:
+    """A cluster whose record is as brokers older than levels write it, and one broker of this version."""
+
+    def __init__(self) -> None:
+        self.coordination = MemoryCoordination(SystemClock())
+        self.store = MemoryStore()
+        self.roster = Roster(self.coordination)
+        self.level = ClusterLevel(self.coordination, self.roster)
+        self.membership = self.member("new")
+        self.rise = self.riser(self.membership)
+
+    def member(self, name: str) -> Membership:
+        return Membership(self.coordination, SystemClock(), BrokerIdentity.of(SystemIds(), name, f"http://{name}"), 60)
+
+    def riser(self, membership: Membership) -> LevelRise:
+        return LevelRise(self.coordination, self.store, self.level, membership, LEASE_S)
+
+    async def identify(self) -> str:
+        return await cluster_of(self.coordination, self.store, SystemIds(), SystemClock(), "these")
+
+    async def begin(self) -> "World":
+        """As a cluster of level 1, with the broker of this version in it."""
+        await self.put("cluster", {"cluster": "c"})
+        await self.identify()
+        await self.membership.start(self.level.admit)
+        await self.look()
+        return self
+
+    async def put(self, key: str, value: Any, lease: int = 0) -> None:
+        assert await self.coordination.commit([], [Put(key, msgspec.json.encode(value), lease)])
+
+    async def join(self, broker: str, **members: Any) -> int:
+        """A broker that compares nothing, as those older than levels."""
+        lease = await self.coordination.leases.grant(60)
+        await self.put(keys.BROKERS.key(broker), {**OLD, **members}, lease)
+        return lease
+
+    async def look(self) -> None:
+        await self.roster.load()
+        await self.level.load()
+
+    async def record(self) -> dict[str, Any]:
+        found = await self.coordination.get("cluster")
+        assert found
+        told: dict[str, Any] = msgspec.json.decode(found.value)
+        return told
+
+    async def brokers(self) -> set[str]:
+        return {entry.key.split("/")[1].split(".")[0] for entry in await self.entries(keys.BROKERS.prefix())}
+
+    async def entries(self, prefix: str = "") -> list[Entry]:
+        return (await read_all(self.coordination, prefix))[0]
+
+    async def all(self) -> tuple[list[Entry], list[str]]:
+        return await self.entries(), await self.store.list("")
+
+
+@pytest.fixture
+async def world() -> World:
+    return await World().begin()
+
+
+@contextmanager
+def crash_at(place: str) -> Iterator[None]:
+    def reach(reached: str) -> None:
+        if reached == place:
+            raise Crash
+
+    with pytest.raises(Crash), using(reach):
+        yield
+
+
+async def test_a_cluster_of_level_1_keeps_its_record_as_it_was(world: World) -> None:
+    identity = await known_identity(world.store)
+    assert identity
+    there = await world.coordination.get("cluster")
+    assert there
+    assert there.value == msgspec.json.encode({"cluster": "c", "store": identity.store})
+    assert (world.level.level, world.level.written, world.level.possible) == (1, 1, HIGHEST)
+    assert await world.store.list("") == ["_cluster.json"]
+
+
+async def test_it_rises_in_a_form_that_brokers_older_than_levels_refuse(world: World) -> None:
+    found = await world.rise.rise(None)
+    identity = await known_identity(world.store)
+    assert identity
+    assert (found.level, found.written, found.known_store) == (HIGHEST, HIGHEST, identity.store)
+    told = await world.record()
+    assert told["store"] not in ("", identity.store)
+    assert told == {
+        "cluster": "c",
+        "store": f"this cluster needs a broker that reads level {HIGHEST}",
+        "store_id": identity.store,
+        "level": HIGHEST,
+        "written": HIGHEST,
+    }
+    assert await world.store.list("_levels/") == [f"_levels/{HIGHEST}"]
+    assert world.level.written == HIGHEST
+    before = await world.all()
+    assert await world.rise.rise(HIGHEST) == found
+    assert await world.identify() == "c"
+    assert await world.all() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "to", "too_old"),
+    [
+        ("brokers/old.1", OLD, 2, ["old.1"]),
+        ("brokers/third.1", {**OLD, "lowest": 3, "highest": 4}, 2, ["third.1"]),
+        ("brokers/broken.1", "no record", 2, ["broken.1"]),
+        ("journals/dead.1", {"kind": "file", "place": "p"}, 2, ["dead.1"]),
+        ("journals/dead.1", {"kind": "file", "place": "p", "highest": 2}, 3, ["dead.1", "new"]),
+    ],
+    ids=["an old broker", "one that reads later levels alone", "unreadable", "a journal", "a level nobody reads"],
+)
+async def test_it_is_refused_with_their_names_where_somebody_does_not_read_it(
+    world: World, key: str, value: Any, to: int, too_old: list[str]
+) -> None:
+    await world.put(key, value)
+    before = await world.all()
+    with pytest.raises(LevelConflict, match=too_old[0]) as caught:
+        await world.rise.rise(to)
+    assert [name if name.endswith(".1") else name.split(".")[0] for name in caught.value.fields["too_old"]] == too_old
+    assert caught.value.fields["level"] == 1
+    assert await world.all() == before
+
+
+async def test_a_recovered_journal_prevents_nothing(world: World) -> None:
+    await world.put("journals/dead.1", {"kind": "file", "place": "p", "recovered": True})
+    assert (await world.rise.rise(2)).written == 2
+
+
+async def test_it_never_falls(world: World) -> None:
+    await world.rise.rise(2)
+    with pytest.raises(LevelConflict, match="never falls"):
+        await world.rise.rise(1)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("by", ["a request", "the leader"])
+async def test_whatever_a_crash_leaves_is_gone_on_with(world: World, place: str, by: str) -> None:
+    with crash_at(place):
+        await world.rise.rise(2)
+    assert (await world.record()).get("written", 1) == (2 if place == "level.written" else 1)
+    await world.coordination.leases.revoke(world.membership.lease)
+    other = world.member("other")
+    await other.start(world.level.admit)
+    await world.look()
+    if by == "a request" or place == "level.marked":
+        await world.riser(other).rise(2)
+    else:
+        await world.riser(other).finish()
+    assert (await world.record())["written"] == 2
+
+
+async def test_who_came_behind_the_announcement_and_does_not_read_it_is_out_before_anything_is_written(
+    world: World,
+) -> None:
+    with crash_at("level.announced"):
+        await world.rise.rise(2)
+    await world.join("old.1")
+    assert await world.brokers() == {"new", "old"}
+    with crash_at("level.cleared"):
+        await world.rise._finish(waited=True)
+    assert await world.brokers() == {"new"}
+    assert "written" not in await world.record()
+    assert (await world.rise._finish(waited=True)).written == 2
+
+
+async def test_it_waits_a_lease_behind_the_end_of_a_lease_and_where_it_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.extend([seconds] if seconds else [])
+
+    monkeypatch.setattr("seaweedq.broker.level_rise.asyncio.sleep", sleep)
+    with crash_at("level.announced"):
+        await world.rise.rise(2)
+    await world.look()
+    await world.rise.finish()
+    await world.look()
+    await world.rise.finish()
+    assert slept == [LEASE_S]
+
+
+async def test_a_rise_without_late_comers_waits_for_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.rise, "_lease_s", 1000)
+    async with asyncio.timeout(5):
+        await world.rise.rise(2)
+
+
+async def test_one_that_comes_when_all_is_over_loses_its_lease(world: World) -> None:
+    await world.rise.rise(2)
+    guard = LevelGuard(world.coordination, world.level, world.roster)
+    running = asyncio.create_task(guard.run())
+    await world.join("old.1")
+    await world.join("other.1", highest=2)
+    await world.roster.load()
+    guard.look()
+    async with asyncio.timeout(5):
+        while "old" in await world.brokers():
+            await asyncio.sleep(0.001)
+    assert await world.brokers() == {"new", "other"}
+    running.cancel()
+
+
+async def test_a_broker_joins_under_the_level_that_it_has_read(world: World) -> None:
+    asked = 0
+
+    async def admit() -> Any:
+        nonlocal asked
+        asked += 1
+        found = await world.level.admit()
+        if asked == 1:
+            await world.rise.rise(2)
+        return found
+
+    other = world.member("other")
+    await other.start(admit)
+    assert asked == 2
+
+    async def moves() -> Any:
+        found = await world.level.admit()
+        await world.put("cluster", await world.record())
+        return found
+
+    with pytest.raises(CoordinationUnavailable):
+        await world.member("never").start(moves)
+
+
+async def test_a_broker_that_does_not_read_the_level_ends_and_changes_nothing(world: World) -> None:
+    await world.put("cluster", {"cluster": "c", "store": 7, "level": HIGHEST + 1, "written": 1})
+    before = await world.all()
+    with pytest.raises(LevelMismatch, match=rf"level {HIGHEST + 1}.*reads the levels 1 to {HIGHEST}"):
+        await world.identify()
+    assert await world.all() == before
+    late = world.member("late")
+    with pytest.raises(LevelMismatch):
+        await late.start(world.level.admit)
+    await late.stop()
+    assert await world.all() == before
+
+
+async def test_a_new_cluster_has_the_highest_level_from_its_first_record_on() -> None:
+    world = World()
+    written: list[bytes] = []
+    commit = world.coordination.commit
+
+    async def noting(compares: Any, writes: Any) -> int | None:
+        written.extend(write.value for write in writes if write.key == "cluster")
+        return await commit(compares, writes)
+
+    world.coordination.commit = noting  # type: ignore[method-assign]
+    await world.identify()
+    found = [msgspec.json.decode(value) for value in written]
+    assert [one["level"] for one in found] == [HIGHEST, HIGHEST]
+    assert [one["written"] for one in found] == [HIGHEST, HIGHEST]
+    assert all(one["store"] for one in found)
+    assert await world.store.list("") == ["_cluster.json", f"_levels/{HIGHEST}"]
+
+
+@pytest.mark.parametrize(("marks", "level"), [((), 1), ((2,), 2), ((2, 10), None)])
+async def test_a_store_that_lost_its_coordination_knows_its_level(marks: tuple[int, ...], level: int | None) -> None:
+    world = await World().begin()
+    for mark in marks:
+        await world.store.create(f"_levels/{mark}", b"")
+    world.coordination = MemoryCoordination(SystemClock())
+    with pytest.raises(LevelMismatch if level is None else UnfitStore):
+        await world.identify()
+    before = await world.all()
+    await world.put("cluster", {"cluster": "c"})
+    if level is None:
+        with pytest.raises(LevelMismatch, match="level 10"):
+            await world.identify()
+    else:
+        assert await world.identify() == "c"
+        assert (await world.record()).get("level", 1) == level
+        assert before[1] == await world.store.list("")
+
+
+async def test_more_brokers_than_a_transaction_compares(world: World) -> None:
+    for number in range(COMPARED + 10):
+        await world.join(f"b{number}.1", highest=2)
+    assert (await world.rise.rise(2)).written == 2
+
+
+async def test_two_requests_at_once(world: World) -> None:
+    other = world.member("other")
+    await other.start(world.level.admit)
+    found = await asyncio.gather(world.rise.rise(2), world.riser(other).rise(2))
+    assert [one.written for one in found] == [2, 2]
+
+
+async def test_what_needs_a_level_is_refused_and_names_who_is_too_old(world: World) -> None:
+    with pytest.raises(NeedsLevel, match="`seaweedq cluster level` raises it"):
+        world.level.require(2, "this")
+    await world.join("old.1")
+    await world.look()
+    assert (world.level.possible, world.level.newest, world.level.too_old_for(2)) == (1, 2, ["old.1"])
+    with pytest.raises(NeedsLevel, match=r"too old for it: old\.1") as caught:
+        world.level.require(2, "this")
+    assert caught.value.fields == {"level": 1, "needs": 2, "too_old": ["old.1"]}
+    world.level.require(1, "this")
