@@ -41,6 +41,11 @@ class Endpoints:
         """Excludes an endpoint from now on."""
         self._endpoints = [each for each in self._endpoints if each is not endpoint]
 
+    async def check_bucket(self) -> None:
+        """As PayloadStore, at every endpoint: each must serve the same bucket."""
+        for each in self.endpoints:
+            await each.check_bucket()
+
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore, at one endpoint. If it fails, the next create goes to another one."""
         used = self._endpoints[0]

@@ -29,8 +29,14 @@ class ObjectStore(Protocol):
         """Returns the size in bytes. Raises FileNotFoundError, StoreUnavailable."""
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        """Returns at most `limit` names that begin with `prefix` (any depth) and sort after `after`, in byte order;
-        never from a cache."""
+        """Returns at most `limit` names that begin with `prefix` (any depth) and come after `after`; never from a
+        cache.
+
+        The names in one folder come in byte order, and all names below a folder come together; any other order is the
+        store's own. AWS compares whole names, SeaweedFS their parts: `a/b/c`, then `a/b.parquet`. So `after` has a
+        meaning inside the prefix alone: it is empty, or begins with `prefix` and is a name that was listed, which may
+        be gone since, or a place in a folder. Raises ValueError for any other.
+        """
 
     async def delete(self, name: str) -> None:
         """Removes an object; a missing one is no error."""
@@ -66,6 +72,10 @@ class PayloadStore(ObjectStore, Protocol):
 
     presigns: bool
 
+    async def check_bucket(self) -> None:
+        """Checks that the bucket is there, before the first write: some stores make one for any put. Raises
+        StoreUnavailable, which names bucket and endpoint. A folder or a dictionary needs none."""
+
     def uri(self, name: str) -> str:
         """Returns the object's absolute URI, as Spark and others open it."""
 
@@ -96,7 +106,11 @@ class PayloadStore(ObjectStore, Protocol):
         """Signs a put of one part, with that size."""
 
     async def list_parts(self, name: str, parts: str) -> list[Part]:
-        """Returns the parts that the store has, by number. Raises FileNotFoundError if there is no such upload."""
+        """Returns the parts that the store has, by number.
+
+        Never tells whether the upload is still open. Of one that was ended or aborted some stores still list parts,
+        some answer with none, and the others raise FileNotFoundError.
+        """
 
     async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:
         """Makes the object of these parts; may be repeated. Raises FileNotFoundError if neither upload nor object

@@ -8,7 +8,6 @@ leaves nothing but files in `_tmp`. Each is locked while its writer lives, so th
 import asyncio
 import errno
 import fcntl
-import heapq
 import os
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ from fsspec.implementations.local import LocalFileSystem
 from seaweedq.clock import Ids
 from seaweedq.storage.direct import write_all
 from seaweedq.storage.interface import Data
-from seaweedq.storage.names import TEMPORARY, check_name, check_prefix
+from seaweedq.storage.names import TEMPORARY, by_parts, check_name, check_place, check_prefix
 from seaweedq.storage.spool import Spool, unavailable
 from seaweedq.storage.unsigned import Unsigned
 
@@ -63,7 +62,8 @@ class LocalStore(Unsigned):
             return cast(BinaryIO, self._files.open(self._path(name), "rb"))
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        """As ObjectStore. Reads the folders that contain the answer, with one stat per name."""
+        """As ObjectStore, by the names' parts. Reads the folders that contain the answer, with one stat per name."""
+        check_place(prefix, after)
         return [*await asyncio.to_thread(self._list, check_prefix(prefix), after, limit)]
 
     def uri(self, name: str) -> str:
@@ -172,20 +172,14 @@ class LocalStore(Unsigned):
             return (*islice(self._walk(prefix[: prefix.rfind("/") + 1], prefix, after), limit),)
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
-        """Yields the names in `folder` (empty, or ending in `/`) and below, in byte order.
-
-        A folder sorts by its name with the slash, and only a stat tells which names are folders. So each name is put
-        into the heap as if it were a file's, and a folder is put back with its slash.
-        """
-        heap = [name for name in self._children(folder) if name.startswith(prefix) and _reaches(name, after)]
-        heapq.heapify(heap)
-        while heap:
-            name = heapq.heappop(heap)
-            if name.endswith("/"):
-                yield from self._walk(name, prefix, after)
-            elif self._files.isdir(f"{self._root}/{name}"):
-                heapq.heappush(heap, name + "/")
-            elif name > after:
+        """Yields the names in `folder` (empty, or ending in `/`) and below."""
+        place = by_parts(after)
+        for name in sorted(self._children(folder)):
+            if not name.startswith(prefix) or not (by_parts(name) >= place or after.startswith(name + "/")):
+                continue
+            if self._files.isdir(f"{self._root}/{name}"):
+                yield from self._walk(name + "/", prefix, after)
+            elif by_parts(name) > place:
                 yield name
 
     def _children(self, folder: str) -> Iterator[str]:
@@ -199,11 +193,6 @@ class LocalStore(Unsigned):
         with suppress(FileNotFoundError), _answers():
             return sum(_sweep_one(path) for path in self._files.ls(f"{self._root}/{TEMPORARY}", detail=False))
         return 0
-
-
-def _reaches(name: str, after: str) -> bool:
-    """Tells whether the name, or one below it if it is a folder, may sort after `after`."""
-    return name + "/" > after or after.startswith(name + "/")
 
 
 @contextmanager

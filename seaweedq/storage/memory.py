@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from seaweedq.storage.interface import Data
-from seaweedq.storage.names import check_name, check_prefix
+from seaweedq.storage.names import by_parts, check_name, check_place, check_prefix
 from seaweedq.storage.spool import check_digest, check_size
 from seaweedq.storage.unsigned import Unsigned
 
@@ -60,9 +60,12 @@ class MemoryStore(Unsigned):
             return io.BytesIO(self._get(name))
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
-        """As ObjectStore."""
+        """As ObjectStore, by the names' parts."""
+        check_place(prefix, after)
         with self._act("list", check_prefix(prefix)):
-            return heapq.nsmallest(limit, (n for n in self._objects if n.startswith(prefix) and n > after))
+            place = by_parts(after)
+            found = (n for n in self._objects if n.startswith(prefix) and by_parts(n) > place)
+            return heapq.nsmallest(limit, found, key=by_parts)
 
     def uri(self, name: str) -> str:
         """As PayloadStore; no other process can open it."""

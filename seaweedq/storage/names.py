@@ -25,6 +25,17 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+def check_place(prefix: str, after: str) -> None:
+    """Raises ValueError unless a listing of `prefix` may begin after `after`: stores differ in what lies outside."""
+    if not after.startswith(prefix) and after:
+        raise ValueError(f"after={after!r} does not begin with the prefix {prefix!r}")
+
+
+def by_parts(name: str) -> str:
+    """Returns the key that sorts names by their parts, as the paths of a file system: `a/b/c` before `a/b.parquet`."""
+    return name.replace("/", "\0")
+
+
 def _check_parts(name: str, parts: list[str]) -> None:
     if any(part in ("", ".", "..") for part in parts) or "\0" in name or name.startswith(TEMPORARY):
         raise ValueError(f"{name!r} is not a valid object name")

@@ -14,7 +14,7 @@ from fsspec.asyn import sync
 
 from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.storage.interface import Data
-from seaweedq.storage.names import check_prefix
+from seaweedq.storage.names import check_place, check_prefix
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
 from seaweedq.storage.s3_payloads import S3Payloads
 from seaweedq.storage.s3_requests import Bucket, ConnectionLimits
@@ -71,7 +71,8 @@ class S3Store(S3Payloads):
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         """As ObjectStore; folder markers, which other tools leave, are not listed."""
-        first, last = self._root + check_prefix(prefix), self._root + after
+        check_place(prefix, after)
+        first, last = self._root + check_prefix(prefix), self._root + after if after else ""
         names: list[str] = []
         more = True
         while more and len(names) < limit:
@@ -79,6 +80,10 @@ class S3Store(S3Payloads):
             names += [key.removeprefix(self._root) for key in keys if not key.endswith("/")]
             last = keys[-1] if keys else last
         return names
+
+    async def check_bucket(self) -> None:
+        """As PayloadStore."""
+        await self._bucket.check()
 
     def open(self, name: str) -> BinaryIO:
         """As ObjectStore. It and the reader's reads also raise StoreUnavailable."""

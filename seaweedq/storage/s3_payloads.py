@@ -95,14 +95,17 @@ class S3Payloads:
         return str(answer["UploadId"])
 
     async def list_parts(self, name: str, parts: str) -> list[Part]:
-        """As PayloadStore; one request per 1000 parts."""
+        """As PayloadStore; one request per 1000 parts. SeaweedFS begins a page with the part of the marker: no part is
+        listed twice, and a page without a new one is the last."""
         found: list[Part] = []
         more = True
         while more:
             after = found[-1].number if found else 0
             page = await self._aside("list_parts", name, UploadId=parts, PartNumberMarker=after, MaxParts=PARTS_PAGE)
-            found += [Part(each["PartNumber"], each["Size"], each["ETag"]) for each in page.get("Parts", ())]
-            more = bool(page.get("IsTruncated")) and found[-1:] != [] and found[-1].number > after
+            listed = (Part(each["PartNumber"], each["Size"], each["ETag"]) for each in page.get("Parts", ()))
+            new = sorted((part for part in listed if part.number > after), key=attrgetter("number"))
+            found += new
+            more = bool(page.get("IsTruncated")) and bool(new)
         return found
 
     async def end_parts(self, name: str, parts: str, found: Sequence[Part]) -> None:

@@ -8,6 +8,7 @@ One `Bucket` belongs to one event loop, that of its first request.
 
 import asyncio
 import base64
+import logging
 import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,10 +25,12 @@ from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
 from seaweedq.storage.interface import Data
 
 T = TypeVar("T")
+logger = logging.getLogger("seaweedq")
 
 SLOWEST_BYTES_PER_S = 1024 * 1024  # an upload below this rate is cancelled
 CHUNK_BYTES = 256 * 1024
 THREAD_BYTES = 1024 * 1024  # a checksum over more is computed in a thread
+NO_BUCKET = "NoSuchBucket"
 TRIES = 2  # of a request that may be repeated
 _NO_COPY = "x-amz-copy-source-if-match"
 _NO_COPIES = {_NO_COPY: '"no-copies"'}
@@ -77,6 +80,7 @@ class Bucket:
     ) -> None:
         self.name = name
         self._where = f"bucket {name}" + (f" at {endpoint}" if endpoint else "")
+        self._worked_around: set[str] = set()
         self._timeout_s = limits.connect_timeout_s + limits.read_timeout_s
         self._files = S3FileSystem(
             asynchronous=on_loop,
@@ -166,19 +170,38 @@ class Bucket:
         except FileNotFoundError:
             pass
 
-    async def list(self, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
-        """Returns a page of keys with this prefix after `after`, at most `limit`, and whether there are more.
+    async def check(self) -> None:
+        """Raises StoreUnavailable, which names bucket and endpoint, unless the bucket is there.
 
-        A `StartAfter` that does not begin with the prefix is left out: SeaweedFS 4.44 then lists other keys, or none.
+        A put cannot tell: SeaweedFS makes the bucket for it, so that a mistyped name would begin an empty cluster.
         """
-        if after > prefix and not after.startswith(prefix):
-            return [], False  # `after` is behind all keys with this prefix
-        start = {"StartAfter": after} if after.startswith(prefix) else {}
+        try:
+            await self._repeat(f"look for {self.name}", lambda: self._call("head_bucket"))
+        except FileNotFoundError:
+            where = f"bucket {self.name} at {(await self._files.set_session()).meta.endpoint_url}"
+            detail = "the store has no such bucket"
+            inside = f"NoSuchBucket: {where} does not exist; create it, or correct the setting store"
+            raise StoreUnavailable(detail, inside=inside, code=NO_BUCKET) from None
+
+    async def list(self, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
+        """Returns a page of keys with this prefix after `after`, at most `limit`, and whether there are more. `after`
+        is empty or begins with the prefix: for any other SeaweedFS 4.44 lists other keys, or none.
+
+        Leaves out what was not asked for. Raises StoreUnavailable if there are more, but not one in this page: asking
+        again would never end.
+        """
+        start = {"StartAfter": after} if after else {}
         page = await self._repeat(
             f"list {prefix}",
             lambda: self._call("list_objects_v2", Prefix=prefix, MaxKeys=limit, **start),
         )
-        return [each["Key"] for each in page.get("Contents", ())], bool(page["IsTruncated"])
+        keys = [each["Key"] for each in page.get("Contents", ())]
+        asked = [key for key in keys if key.startswith(prefix) and key != after]
+        if len(asked) < len(keys):
+            self._work_around("lists keys outside the prefix, or the one to start after: they are left out")
+        if page["IsTruncated"] and not asked:
+            raise StoreUnavailable(f"the store's listing of {prefix} after {after!r} does not advance")
+        return asked, bool(page["IsTruncated"])
 
     async def presign(self, method: str, key: str, expires_s: int, **parameters: Any) -> str:
         """Returns a URL that allows one kind of request without credentials; never log it. Sends no request.
@@ -231,11 +254,17 @@ class Bucket:
                 status, code = _answer(error)
                 if status == 416:
                     raise _Beyond from error
-                if status == 404 and code != "NoSuchBucket":
+                if status == 404 and code != NO_BUCKET:
                     raise FileNotFoundError(f"{what}: the object does not exist") from error
                 if last == TRIES - 1 or 300 <= status < 500:
                     raise self._unavailable(what, error) from error
         raise AssertionError("unreachable")
+
+    def _work_around(self, what: str) -> None:
+        """Logs once what this store does otherwise than S3 specifies."""
+        if what not in self._worked_around:
+            self._worked_around.add(what)
+            logger.warning("%s: the store %s", self._where, what)
 
     def _unavailable(self, what: str, error: Exception) -> StoreUnavailable:
         status, code = _answer(error)

@@ -12,6 +12,9 @@ class Unsigned:
 
     presigns: bool = False
 
+    async def check_bucket(self) -> None:
+        """As PayloadStore: nothing has to be there before the first object."""
+
     async def presign_put(
         self, name: str, expires_s: int, size: int, content_type: str, sha256: str | None
     ) -> SignedRequest:

@@ -20,7 +20,7 @@ SIZE = 17 * MIB + 5
 @pytest.fixture(scope="module")
 def s3_broker(broker_processes, moto_server):
     """A broker on moto, and moto; over 5 MiB uploads go in parts."""
-    store = f"s3://{moto_server.bucket()}/prod"
+    store = f"s3://{moto_server.place()}/prod"
     return broker_processes("--store", store, "--multipart-bytes", str(5 * MIB), env=moto_server.env), moto_server
 
 

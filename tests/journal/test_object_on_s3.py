@@ -21,9 +21,9 @@ LINGER_S = 0.1  # a recovery needs a few requests to overtake a broker that goes
 
 @pytest.fixture
 async def stores(s3: S3Service) -> AsyncIterator[list[S3Store]]:
-    """Three ways to one bucket: a broker's, and those of two recoveries."""
-    bucket = s3.bucket()
-    stores = [S3Store(f"s3://{bucket}/x") for _ in range(3)]
+    """Three ways to one place: a broker's, and those of two recoveries."""
+    place = s3.place()
+    stores = [S3Store(f"s3://{place}/x") for _ in range(3)]
     yield stores
     for store in stores:
         await store.close()

@@ -130,7 +130,7 @@ def test_a_store_that_does_not_answer_is_no_null(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("scheme", ["s3", "s3a"])
 def test_a_store_on_s3(moto_server: S3Service, scheme: str) -> None:
     options: dict[str, Any] = {"key": KEY, "secret": SECRET, "endpoint_url": moto_server.endpoint}
-    path = f"{moto_server.bucket()}/q/_payloads/t/20261121/20261121-0-ab"
+    path = f"{moto_server.place()}/q/_payloads/t/20261121/20261121-0-ab"
     fsspec.filesystem("s3", **options).pipe_file(path, b"content")
     found = {"uri": f"{scheme}://{path}", "size": 7, "sha256": hashlib.sha256(b"content").hexdigest()}
     assert PayloadReader(100, "raise", options=options).read(found) == b"content"

@@ -22,7 +22,7 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 
 @pytest.fixture
 async def store(s3: S3Service) -> AsyncIterator[S3Store]:
-    store = S3Store(f"s3://{s3.bucket()}/below")
+    store = S3Store(f"s3://{s3.place()}/below")
     yield store
     await store.close()
 
@@ -130,7 +130,7 @@ async def test_a_request_has_a_bounded_life(store: S3Store, expires_s: int) -> N
 
 async def test_signing_asks_nobody_and_gives_the_loop_its_turns(s3: S3Service) -> None:
     async with proxy_of(s3.endpoint) as proxy:
-        store = S3Store(f"s3://{s3.bucket()}", proxy.endpoint)
+        store = S3Store(f"s3://{s3.place()}", proxy.endpoint)
         turns = 0
 
         async def turn() -> None:

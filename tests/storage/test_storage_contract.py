@@ -1,14 +1,19 @@
 """What every ObjectStore promises, over all backends."""
 
 import asyncio
+from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from seaweedq.storage.folders import folders
 from seaweedq.storage.interface import Data, ObjectStore
+from seaweedq.storage.names import by_parts
 from tests.support.tiers import examples
+
+Order = Callable[[str], str]
 
 
 async def put(store: ObjectStore, *names: str) -> None:
@@ -62,7 +67,7 @@ async def test_what_is_not_an_object_is_not_found(store: ObjectStore, name: str)
     with pytest.raises(FileNotFoundError):
         store.open(name)
     await store.delete(name)
-    assert await store.list("") == ["a/b.parquet", "a/b/c.parquet"]
+    assert sorted(await store.list("")) == ["a/b.parquet", "a/b/c.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -97,19 +102,52 @@ TREE = tuple(name for name in NAMES if name != "t/s=10")
 
 
 PREFIXES = ("", "t", "t/", "t/s=1", "t/s=1/", "t/s=1/2", "t/s=2", "u", "u/v/", "a/b", "a/a")
-AFTERS = ("", "t", "t/", "t/s=1", "t/s=1/1", "t/s=1/9", "t/s=10/1", "t0", "t0/1", "z")
+AFTERS = ("", "t", "t/", "t/s=1", "t/s=1/1", "t/s=1/9", "t/s=1/~", "t/s=1.json", "t/s=10/1", "t0", "t0/1", "z")
 
 
-async def test_list_is_in_byte_order_below_a_prefix_and_behind_a_name(store: ObjectStore) -> None:
+async def test_list_is_in_the_stores_order_below_a_prefix_and_behind_a_name(store: ObjectStore, order: Order) -> None:
     await put(store, *TREE)
     for prefix, after in product(PREFIXES, AFTERS):
-        expected = sorted(name for name in TREE if name.startswith(prefix) and name > after)
+        if after and not after.startswith(prefix):
+            with pytest.raises(ValueError, match="does not begin with the prefix"):
+                await store.list(prefix, after)
+            continue
+        expected = sorted((name for name in TREE if name.startswith(prefix) and order(name) > order(after)), key=order)
         for limit in (1000, 1, 3):
             assert await store.list(prefix, after, limit) == expected[:limit], (prefix, after, limit)
 
 
+@pytest.mark.parametrize("order", [str, by_parts])
+def test_either_order_is_that_of_bytes_in_a_folder_and_keeps_folders_together(order: Order) -> None:
+    names = sorted(TREE, key=order)
+    folders = [name.rpartition("/")[0] for name in names]
+    for folder in folders:
+        inside = [name for name in names if name.startswith(f"{folder}/")]
+        beside = [name for name, at in zip(names, folders, strict=True) if at == folder]
+        assert beside == sorted(beside)
+        assert not inside or names[names.index(inside[0]) :][: len(inside)] == inside
+
+
+async def test_all_names_are_paged_through_each_once_though_each_is_deleted_at_once(
+    store: ObjectStore, order: Order
+) -> None:
+    await put(store, *TREE)
+    found: list[str] = []
+    while page := await store.list("t", after=found[-1] if found else "", limit=2):
+        found += page
+        await asyncio.gather(*map(store.delete, page))
+    assert found == sorted((name for name in TREE if name.startswith("t")), key=order)
+
+
+async def test_folders_are_found_once_each_whatever_lies_beside_and_in_them(store: ObjectStore) -> None:
+    strays = ("t/s=1/~~", "t/zzz", "t/a b", "t/s=1/below/x", "t/s=10/\u00fc", "t/s=10/\u00fc1")
+    await put(store, *TREE, *strays)
+    assert sorted([folder async for folder in folders(store, "t/")]) == ["t/s=1/", "t/s=10/"]
+    assert sorted([folder async for folder in folders(store, "")]) == ["t/", "t0/"]
+
+
 PARTS = st.text("ab./-0", min_size=1, max_size=6)
-PLACES = st.text("ab./-0").filter(lambda after: not {".", ".."} & set(after.split("/")))  # no store has to sort those
+PLACES = st.text("ab./-0")
 
 
 def is_tree(names: set[str]) -> bool:
@@ -121,12 +159,17 @@ def is_tree(names: set[str]) -> bool:
 @given(
     names=st.sets(PARTS, max_size=8).filter(is_tree),
     prefix=st.text("ab.", max_size=2).filter(lambda prefix: prefix not in (".", "..")),
-    after=PLACES,
+    place=PLACES,
 )
-async def test_list_agrees_with_sorting(store: ObjectStore, names: set[str], prefix: str, after: str) -> None:
+async def test_list_agrees_with_sorting(
+    store: ObjectStore, order: Order, names: set[str], prefix: str, place: str
+) -> None:
+    after = place and prefix + place
+    assume(not {".", ".."} & set(after.split("/")))  # no store has to sort those
     await put(store, *names)
     try:
-        assert await store.list(prefix, after) == sorted(n for n in names if n.startswith(prefix) and n > after)
+        expected = sorted((n for n in names if n.startswith(prefix) and order(n) > order(after)), key=order)
+        assert await store.list(prefix, after) == expected
     finally:
         for name in names:
             await store.delete(name)

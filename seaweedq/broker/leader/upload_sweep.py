@@ -21,6 +21,7 @@ from seaweedq.coordination.transactions import entries, read_all
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Damaged
 from seaweedq.failpoints import reach
+from seaweedq.storage.folders import folders
 from seaweedq.storage.interface import PayloadStore
 
 PAGE = 200
@@ -65,10 +66,11 @@ class UploadSweep:
         await self._catalog.load()
         below = {keys.COUNTERS.parse(e.key)[0]: keys.COUNTERS.decode(e.value).next for e in counters}
         dead = {topic: end for topic, end in below.items() if topic not in busy and self._catalog.find(topic) is None}
-        gone, after = 0, ""
-        while dead and (names := await self._store.list(plan.FOLDER, after, 1)):
-            topic = names[0].removeprefix(plan.FOLDER).split("/")[0]
-            after = plan.folder(topic) + "~"
+        if not dead:
+            return 0
+        gone = 0
+        async for folder in folders(self._store, plan.FOLDER):
+            topic = folder.removeprefix(plan.FOLDER).removesuffix("/")
             if topic in dead:
                 gone += await clear_folder(self._store, topic, dead[topic])
         return gone

@@ -39,6 +39,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import segment_folder
 from seaweedq.segments.keyrange import tile
 from seaweedq.segments.producers import ProducerTables
+from seaweedq.storage.folders import folders
 from seaweedq.storage.interface import ObjectStore
 
 PAGE = 50  # writes a transaction, each with its comparison, and those of their owners
@@ -190,10 +191,8 @@ class TopicAdmin:
         return removed
 
     async def _sweep_files(self, name: str, dead: Container[str]) -> int:
-        removed, after = 0, ""
-        while page := await self._store.list(f"topics/{name}/", after=after, limit=1):
-            folder = page[0].rsplit("/", 1)[0] + "/"
-            after = folder + "~"
+        removed = 0
+        async for folder in folders(self._store, f"topics/{name}/"):
             if folder in dead:
                 removed += await self.remove_files(folder)
         return removed

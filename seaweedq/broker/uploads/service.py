@@ -143,8 +143,8 @@ class Uploads:
         return record
 
     async def parts(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> list[Part]:
-        """Returns the parts that the store has. Raises UploadNotFound, UploadConflict for an upload that comes as a
-        whole."""
+        """Returns the parts that the store has, which does not mean that it would take more: the record alone says
+        whether the upload is open. Raises UploadNotFound, UploadConflict for an upload that comes as a whole."""
         record = record or (await self.find(topic, upload)).record
         plan.part_count(record)
         assert record.parts is not None

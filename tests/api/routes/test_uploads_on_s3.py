@@ -20,7 +20,7 @@ LARGE = BYTES * 11
 def broker(broker_processes, moto_server):
     """A broker over a bucket of its own."""
     env = {**moto_server.env, "SEAWEEDQ_MULTIPART_BYTES": str(PART)}
-    return broker_processes("--store", f"s3://{moto_server.bucket()}/q", env=env)
+    return broker_processes("--store", f"s3://{moto_server.place()}/q", env=env)
 
 
 @pytest.fixture(scope="module")

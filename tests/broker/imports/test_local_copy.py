@@ -56,7 +56,7 @@ async def test_a_disk_without_room_is_waited_for(tmp_path, monkeypatch):
 
 
 def test_from_s3(moto_server, broker_process, importer_of):
-    store = f"s3://{moto_server.bucket()}/x"
+    store = f"s3://{moto_server.place()}/x"
     broker = broker_process(
         "--store", store, "--s3-endpoints", moto_server.endpoint, "--import-batch-rows", "5000", env=moto_server.env
     )

@@ -1,5 +1,5 @@
-"""Real S3 servers on loopback ports: moto always, MinIO and SeaweedFS where their binaries are (`make minio`, `make
-weed`).
+"""Real S3 servers on loopback ports: moto always, as it is and behind the fronts of `seaweedfs_front`; MinIO and
+SeaweedFS where their binaries are (`make minio`, `make weed`).
 
 `moto_process` serves moto.
 """
@@ -9,9 +9,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -22,6 +23,7 @@ POLL_S = 0.05
 KEY, SECRET = "a-key-of-the-tests", "the-secret-of-the-tests"
 Command, Env = list[str], dict[str, str]
 _numbers = count(1)
+_shared: dict[str, str] = {}  # by endpoint
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,15 @@ class S3Service:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
+    def place(self) -> str:
+        """A bucket and a prefix that nobody uses yet. All tests share the bucket: SeaweedFS gives each bucket volumes
+        of its own, and runs out of them."""
+        if self.endpoint not in _shared:
+            _shared[self.endpoint] = self.bucket()
+        return f"{_shared[self.endpoint]}/{os.getpid()}-{next(_numbers)}"
+
     def bucket(self) -> str:
-        """The name of a fresh bucket."""
+        """The name of a fresh bucket, for what needs a whole one."""
         name = f"bucket-{os.getpid()}-{next(_numbers)}"
         self._client().create_bucket(Bucket=name)
         return name
@@ -69,8 +78,8 @@ class Absent(Exception):
     """There is no binary of this server; the text says how to get one."""
 
 
-def _moto(folder: Path, port: int) -> tuple[Command, Env]:
-    return [sys.executable, "-W", "ignore", str(Path(__file__).with_name("moto_process.py")), str(port)], {}
+def _moto(folder: Path, port: int, front: str = "") -> tuple[Command, Env]:
+    return [sys.executable, "-W", "ignore", str(Path(__file__).with_name("moto_process.py")), str(port), front], {}
 
 
 def _minio(folder: Path, port: int) -> tuple[Command, Env]:
@@ -96,7 +105,13 @@ def _binary(name: str) -> str:
     return found
 
 
-SERVERS = {"moto": _moto, "minio": _minio, "seaweedfs": _seaweedfs}
+SERVERS: dict[str, Callable[[Path, int], tuple[Command, Env]]] = {
+    "moto": _moto,
+    "moto_as_seaweedfs": partial(_moto, front="seaweedfs"),
+    "moto_astray": partial(_moto, front="astray"),
+    "minio": _minio,
+    "seaweedfs": _seaweedfs,
+}
 
 
 @contextmanager
