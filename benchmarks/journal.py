@@ -12,6 +12,7 @@ from benchmarks.result import Result
 from seaweedq.clock import SystemIds
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
+from seaweedq.levels import HIGHEST
 from seaweedq.segments.frames import Frame, FrameKind
 
 SIZES = {"4 KiB": (4096, 1), "1.2 MB in 4 frames": (1_200_000, 4)}
@@ -38,7 +39,7 @@ def bare(folder: Path, payload: bytes) -> float:
 
 async def journal(folder: Path, payload: bytes, parts: int) -> float:
     """Commits/s of the journal, released as they come."""
-    opened = FileJournal(folder, Disk(), SystemIds(), 64 << 20)
+    opened = FileJournal(folder, Disk(), SystemIds(), 64 << 20, lambda: HIGHEST)
     piece = payload[: len(payload) // parts]
     frames = [Frame(FrameKind.ROWS, "topic", n, 0, 1, 0, 0, (), 0, piece) for n in range(parts)]
     begun, done = perf_counter(), 0

@@ -16,7 +16,9 @@ import uvloop
 
 from benchmarks.result import Result
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal, Pace
+from seaweedq.levels import HIGHEST
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.storage.interface import Data, ObjectStore
 from seaweedq.storage.local import LocalStore
@@ -51,7 +53,9 @@ async def put_times(store: ObjectStore) -> list[float]:
 
 async def append_times(store: ObjectStore) -> list[float]:
     """Seconds from the moment a message comes to its acknowledgement; they come as the group commit takes them."""
-    journal = ObjectJournal(store, "b", SystemClock(), SystemIds(), Pace(WINDOW, LINGER_S, LINGER_MAX_S))
+    journal = ObjectJournal(
+        store, SlotHeaders("b", SystemIds(), lambda: HIGHEST), SystemClock(), Pace(WINDOW, LINGER_S, LINGER_MAX_S)
+    )
     frame = Frame(FrameKind.ROWS, "topic", 0, 0, 1, 0, 0, (), 0, os.urandom(SIZE))
     took: list[float] = []
 

@@ -7,10 +7,14 @@ never taken as damaged, and never as missing. It needs a broker that reads it (N
 The rules by which a reader tells a later version from damage are those of the format: docs/coordination.md lists them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from seaweedq.errors import NeedsNewerBroker
+
+Level: TypeAlias = Callable[[], int]
+"""Returns the level of the cluster at which formats are written now."""
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def build_joined(environment: Environment, core: Core, cluster: str, lost: Calla
     settings, coordination, clock = environment.settings, environment.coordination, environment.clock
     entries = EntryWriter(cluster, membership.broker, clock, environment.ids)
     view = ClusterView(core.catalog, core.roster, membership, clock)
-    journals = environment.journals.open(environment.store)
+    journals = environment.journals.open(environment.store, lambda: core.level.written)
     return Joined(
         cluster=cluster,
         view=view,

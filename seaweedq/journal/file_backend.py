@@ -4,6 +4,7 @@ from pathlib import Path
 
 from seaweedq.clock import Ids
 from seaweedq.coordination.records import JournalRecord
+from seaweedq.formats import Level
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_recovery import DeadFileJournal, PlaceLock
@@ -16,17 +17,19 @@ KIND = "file"
 class FileJournals:
     """File journals as the process sees them whose home folder, locked, is `home`."""
 
-    def __init__(self, home: HomeFolder, disk: Disk, ids: Ids, file_bytes: int) -> None:
+    def __init__(self, home: HomeFolder, disk: Disk, ids: Ids, file_bytes: int, level: Level) -> None:
         self._home = home
         self._disk = disk
         self._ids = ids
         self._file_bytes = file_bytes
+        self._level = level
 
     def describe(self, broker: str) -> JournalRecord:
         return JournalRecord(KIND, self._home.id, str(self._home.path.absolute()))
 
     def create(self, broker: str) -> FileJournal:
-        return FileJournal(_folder(self._home.path, broker), self._disk, self._ids, self._file_bytes)
+        folder = _folder(self._home.path, broker)
+        return FileJournal(folder, self._disk, self._ids, self._file_bytes, self._level)
 
     def is_exclusive(self, record: JournalRecord) -> bool:
         return record.place == self._home.id

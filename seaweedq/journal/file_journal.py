@@ -25,6 +25,7 @@ from pathlib import Path
 
 from seaweedq.clock import Ids
 from seaweedq.errors import JournalUnavailable
+from seaweedq.formats import Level
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_reader import draft_path, file_path, journal_files, remove_journal
 from seaweedq.segments.commits import FILE_HEADER_BYTES, FileHeader, encode_commit
@@ -57,8 +58,9 @@ class FileJournal:
 
     window = 1
 
-    def __init__(self, folder: Path, disk: Disk, ids: Ids, file_bytes: int) -> None:
+    def __init__(self, folder: Path, disk: Disk, ids: Ids, file_bytes: int, level: Level) -> None:
         self._folder, self._disk, self._ids, self._file_bytes = folder, disk, ids, file_bytes
+        self._level = level
         assert not journal_files(folder, disk), f"{folder} holds a journal already"
         self._worker = disk.worker()
         self._appending = self._closed = False
@@ -157,7 +159,7 @@ class FileJournal:
         self._disk.remove(draft)
         fd = self._disk.create(draft)
         try:
-            self._disk.write_all(fd, [header.encode()])
+            self._disk.write_all(fd, [header.encode(self._level())])
             self._disk.sync(fd)
             self._disk.rename(draft, file_path(self._folder, header.number))
             self._disk.sync_folder(self._folder)

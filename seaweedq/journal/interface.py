@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from seaweedq.coordination.records import JournalRecord
+from seaweedq.formats import Level
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame
@@ -59,20 +60,22 @@ class Journal(Protocol):
 class DeadJournal(Protocol):
     """The journal of a broker whose lease has ended. Every step can be repeated, after a crash by another broker too.
 
-    The order of calls is: fence, commits, remove, close. Only `fence` may be called first.
+    The order of calls is: fence, commits, remove, close. Only `fence` may be called first. Before `remove` the key of
+    the journal must say that it was recovered; of a journal that was, anything may be missing.
     """
 
     async def fence(self) -> None:
         """Makes sure that the journal's broker acknowledges nothing more; does nothing where that is so already.
 
-        Raises JournalUnreachable: what the journal holds is unknown. Raises JournalDamaged, Unavailable.
+        Raises JournalUnreachable: what the journal holds is unknown. Raises JournalDamaged, NeedsNewerBroker,
+        Unavailable.
         """
 
     def commits(self) -> AsyncGenerator[Commit, None]:
         """Yields the commits that may still be needed, numbers rising, in bounded memory; a torn end is cut.
 
-        Ends early where another recovery has finished and removes the journal. Raises JournalDamaged, Unavailable;
-        what was yielded before is sound.
+        Raises JournalDamaged, which is none where another recovery has finished and removes the journal; and
+        NeedsNewerBroker, Unavailable. What was yielded before is sound.
         """
 
     async def remove(self) -> None:
@@ -99,12 +102,13 @@ class Journals(Protocol):
         """Returns the journal of another broker, which its key describes by `record`. Does no I/O."""
 
 
-OpenJournals: TypeAlias = Callable[[ObjectStore], Journals]
+OpenJournals: TypeAlias = Callable[[ObjectStore, Level], Journals]
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSetup:
-    """The part of a broker's setup that concerns journals: its home folder, and the backend for a given store.
+    """The part of a broker's setup that concerns journals: its home folder, and the backend for a given store and
+    the cluster's level.
 
     `open` needs the folder's id, so the folder must be locked before.
     """

@@ -2,8 +2,8 @@
 
 Owns the order of writes, and why. Names are taken by create-if-absent, so that a recovery can take one too:
 
-1. A slot says, as of its making, below which number nothing is needed any more (`released`). Only rows count that the
-   chains certainly have.
+1. A slot says, as of its making, below which number nothing is needed any more (`released`), and below which all was
+   acknowledged. Only rows count as released that the chains certainly have.
 2. Up to `window` puts are under way. Each is repeated with the same bytes until the store says whose the name is.
 3. A slot is acknowledged when it and all before it are durable: recovery reads up to the first gap.
 4. Where another has the name, a recovery has fenced the journal: that slot and all later ones, for ever, are refused.
@@ -23,12 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from seaweedq.clock import Clock, Ids
+from seaweedq.clock import Clock
 from seaweedq.concurrency.futures import fail
 from seaweedq.errors import JournalUnavailable, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.invariants import require
-from seaweedq.journal.object_format import MAX_WINDOW, SlotHeader, SlotKind, journal_folder
+from seaweedq.journal.object_format import MAX_WINDOW, SlotHeader, SlotHeaders, SlotKind, journal_folder
 from seaweedq.journal.object_listing import BATCH, batches, delete_slots, list_slots
 from seaweedq.journal.object_writer import Sleep, SlotWriter
 from seaweedq.journal.pacing import next_linger_s
@@ -66,13 +66,14 @@ class Pace:
 
 
 class ObjectJournal:
-    """A journal of `broker`, which has none yet. Must be made on a running event loop."""
+    """A journal of the broker of `headers`, which has none yet. Must be made on a running event loop."""
 
     def __init__(
-        self, store: ObjectStore, broker: str, clock: Clock, ids: Ids, pace: Pace, sleep: Sleep = asyncio.sleep
+        self, store: ObjectStore, headers: SlotHeaders, clock: Clock, pace: Pace, sleep: Sleep = asyncio.sleep
     ) -> None:
         self.window = pace.window
-        self._store, self._broker, self._clock, self._ids, self._sleep = store, broker, clock, ids, sleep
+        self._store, self._headers, self._clock, self._sleep = store, headers, clock, sleep
+        self._broker = headers.broker
         self._writer = SlotWriter(store, clock, sleep)
         self._pace = pace
         self._linger_s = pace.linger_s
@@ -164,7 +165,7 @@ class ObjectJournal:
     def _begin(self, frames: Sequence[Frame], *, is_rest: bool = False) -> _Slot:
         """Begins to put a slot by rules 1 and 2."""
         number, self._next = self._next, self._next + 1
-        header = SlotHeader(SlotKind.DATA, self._broker, number, self._ids.nonce(), self._released)
+        header = self._headers.make(SlotKind.DATA, number, self._released, self._acknowledged)
         slot = _Slot(header, is_rest, asyncio.create_task(self._writer.put(header, frames)))
         self._under_way.append(slot)
         slot.put.add_done_callback(self._settle)

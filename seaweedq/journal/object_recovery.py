@@ -6,21 +6,26 @@ acknowledged more, and deleted the slot, so that the name was free. From a fence
 nothing: it acknowledges in order, and that one name it can never have.
 
 A fence at or above the highest `released` of a look that began when the fence existed holds, whichever broker put it.
-Where slots below such a fence are missing, another recovery has finished, and deletes: nothing of them is needed.
+
+A slot is missing that was there where the run ends below what a slot states as acknowledged, or below a fence that
+holds, or where a slot of the run is gone when it is read. Then either another recovery, or the clean stop of its
+broker, has finished and deletes: the journal's key says so, or is gone (broker/recovery/journal_recovery looks). Or the
+slot was lost: that is damage, and nothing is put or deleted. One look is not enough for it, since slots land and go
+while a listing is read; a name that the listing left out is read itself.
 
 Every step can be repeated. The fence stays for ever, since a put of its broker may still be under way.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 
-from seaweedq.clock import Ids
-from seaweedq.errors import JournalDamaged
+from seaweedq.errors import JournalDamaged, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.journal.object_format import (
+    Run,
     SlotHeader,
+    SlotHeaders,
     SlotKind,
     decode_slot,
     encode_slot,
@@ -36,20 +41,24 @@ from seaweedq.storage.interface import ObjectStore
 
 PIECE_BYTES = 256 * 1024  # of a slot that are read ahead of its turn
 READ_AHEAD = 32  # slots
-logger = logging.getLogger(__name__)
+LISTINGS = 20  # in one look: each is begun because a slot that was listed has gone
 
 
 class DeadObjectJournal:
-    """The slots of a dead broker. `fence` leaves a fence in the store for ever; nothing is held in this process."""
+    """The slots of a dead broker. `fence` leaves a fence in the store for ever; nothing is held in this process.
 
-    def __init__(self, store: ObjectStore, broker: str, ids: Ids) -> None:
+    Of a journal that `is_recovered`, by what its key says, slots may be missing.
+    """
+
+    def __init__(self, store: ObjectStore, headers: SlotHeaders, is_recovered: bool) -> None:
         self._store = store
-        self._broker = broker
-        self._ids = ids
+        self._headers = headers
+        self._broker = headers.broker
+        self._is_recovered = is_recovered
         self._slots: range | None = None
 
     async def fence(self) -> None:
-        self._slots = await fence(self._store, self._broker, self._ids)
+        self._slots = await fence(self._store, self._headers, self._is_recovered)
 
     def commits(self) -> AsyncGenerator[Commit, None]:
         assert self._slots is not None, "the journal was not fenced"
@@ -62,20 +71,25 @@ class DeadObjectJournal:
         pass
 
 
-async def fence(store: ObjectStore, broker: str, ids: Ids) -> range:
+async def fence(store: ObjectStore, headers: SlotHeaders, is_recovered: bool = False) -> range:
     """Fences the journal of a dead broker and returns the numbers of the slots that count.
 
-    From here the broker acknowledges nothing more. Raises JournalDamaged, StoreUnavailable: what the journal holds is
-    unknown.
+    From here the broker acknowledges nothing more. Raises JournalDamaged, NeedsNewerBroker, StoreUnavailable: what the
+    journal holds is unknown. Unless it `is_recovered`, a slot that is missing is damage.
     """
+    looks = _Looks(store, headers.broker)
     known: int | None = None  # a fence that was there before the look
-    headers: dict[int, SlotHeader] = {}  # read once: a name that is used anew is behind what was released
     while True:
-        run = valid_run(await _look(store, broker, headers), headers)
-        if run.fence is None:
-            header = SlotHeader(SlotKind.FENCE, broker, run.end, ids.nonce(), run.first)
+        run = await looks.run()
+        if run.is_torn and not is_recovered:
+            await looks.doubt(run)
+        elif run.fence is None:
+            header = headers.make(SlotKind.FENCE, run.end, run.first, 0)
             reach("fence.put")
-            await store.create(slot_name(broker, run.end), encode_slot(header, ()))
+            if await store.create(slot_name(headers.broker, run.end), encode_slot(header, ())):
+                looks.headers[run.end] = header
+            else:
+                await looks.note(run.end)
             known = run.end  # a fence of ours or of another recovery, or a late slot
         elif run.fence == known:
             return range(run.first, run.end)
@@ -87,8 +101,7 @@ async def fence(store: ObjectStore, broker: str, ids: Ids) -> range:
 async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncGenerator[Commit, None]:
     """Yields the commits of slots that count, in order; memory holds one and the beginnings of READ_AHEAD more.
 
-    Ends early where a slot is missing: another recovery has finished, so all rows and acks are where they belong.
-    Raises JournalDamaged, StoreUnavailable.
+    Raises JournalDamaged, also where a slot is missing, NeedsNewerBroker, StoreUnavailable.
     """
     ahead: deque[asyncio.Task[bytes]] = deque()
     numbers = iter(slots)
@@ -96,11 +109,12 @@ async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncGene
         for number in slots:
             while len(ahead) < READ_AHEAD and (later := next(numbers, None)) is not None:
                 ahead.append(asyncio.create_task(_begin_reading(store, slot_name(broker, later))))
-            commit = await _read_rest(store, slot_name(broker, number), await ahead.popleft())
+            try:
+                commit = await _read_rest(store, slot_name(broker, number), await ahead.popleft())
+            except FileNotFoundError as error:
+                raise _missing(broker, number, "it was there before") from error
             assert commit.number == number, "a slot has the number that was asked for"
             yield commit
-    except FileNotFoundError:
-        logger.info("slots of %s go while they are read: another recovery has finished", journal_folder(broker))
     finally:
         for task in ahead:
             task.cancel()
@@ -109,9 +123,9 @@ async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncGene
 
 async def remove_slots(store: ObjectStore, broker: str) -> None:
     """Deletes a recovered journal but for its fence. Raises JournalDamaged where there are slots and no fence."""
-    headers: dict[int, SlotHeader] = {}
-    numbers = await _look(store, broker, headers)
-    fences = [number for number, header in headers.items() if header.kind is SlotKind.FENCE]
+    looks = _Looks(store, broker)
+    numbers = await looks.numbers()
+    fences = await looks.fences(numbers)
     if numbers and not fences:
         raise JournalDamaged(f"{journal_folder(broker)} has no fence", path=journal_folder(broker), position=0)
     for batch in batches([number for number in numbers if number != max(fences)]):
@@ -119,28 +133,75 @@ async def remove_slots(store: ObjectStore, broker: str) -> None:
         await delete_slots(store, broker, batch)
 
 
-async def _look(store: ObjectStore, broker: str, headers: dict[int, SlotHeader]) -> list[int]:
-    """Returns the numbers of all slots; adds the headers that valid_run needs. Begins again if a slot is deleted."""
-    while True:
-        numbers = await list_slots(store, broker)
-        lowest = near(numbers[-1]) if numbers else 0
+class _Looks:
+    """What looks at one journal have found. `headers` are read once: a name that is used anew is behind what was
+    released."""
+
+    def __init__(self, store: ObjectStore, broker: str) -> None:
+        self.headers: dict[int, SlotHeader] = {}
+        self._store = store
+        self._broker = broker
+        self._unlisted: set[int] = set()  # slots that exist, though a listing left them out
+        self._doubted: int | None = None  # the slot that the look before missed
+
+    async def run(self) -> Run:
+        """Looks once more, and returns the slots that count."""
+        return valid_run(await self.numbers(), self.headers)
+
+    async def numbers(self) -> list[int]:
+        """Returns the numbers of all slots; adds the headers that valid_run needs.
+
+        Begins again if a slot is deleted meanwhile. Raises StoreUnavailable where that does not end.
+        """
+        for _ in range(LISTINGS):
+            numbers = sorted({*await list_slots(self._store, self._broker), *self._unlisted})
+            lowest = near(numbers[-1]) if numbers else 0
+            try:
+                await self._read([number for number in numbers if number >= lowest])
+                for number in reversed(numbers):
+                    await self._read([number])
+                    if self.headers[number].kind is SlotKind.DATA:
+                        break
+            except FileNotFoundError:
+                continue
+            return numbers
+        raise StoreUnavailable(f"{journal_folder(self._broker)} has slots that are listed and do not exist")
+
+    async def fences(self, numbers: Sequence[int]) -> list[int]:
+        """Returns the fences among these slots. One far below the newest slot is searched for only if it is the last:
+        a stop that was cut short left slots behind the first gap."""
+        if not (found := self._fences()):
+            await self._read(numbers)
+            found = self._fences()
+        return found
+
+    async def doubt(self, run: Run) -> None:
+        """Looks for the slot at which a run is torn. Raises JournalDamaged where a look that began after it was missed
+        misses it too."""
+        number = run.end
+        if number in self.headers and self.headers[number].kind is SlotKind.FENCE:
+            if number == self._doubted:
+                raise _missing(self._broker, number, f"a fence is in its place, below slot {run.reached}")
+        elif not await self.note(number) and number == self._doubted:
+            raise _missing(self._broker, number, f"all slots below {run.reached} were acknowledged or read before")
+        self._doubted = number
+
+    async def note(self, number: int) -> bool:
+        """Returns whether a slot exists, whatever listings say. It counts as listed then."""
         try:
-            await _read_headers(store, broker, [number for number in numbers if number >= lowest], headers)
-            for number in reversed(numbers):
-                await _read_headers(store, broker, [number], headers)
-                if headers[number].kind is SlotKind.DATA:
-                    break
+            self.headers[number] = await read_header(self._store, self._broker, number)
         except FileNotFoundError:
-            continue
-        return numbers
+            return False
+        self._unlisted.add(number)
+        return True
 
+    def _fences(self) -> list[int]:
+        return [number for number, header in self.headers.items() if header.kind is SlotKind.FENCE]
 
-async def _read_headers(
-    store: ObjectStore, broker: str, numbers: Sequence[int], headers: dict[int, SlotHeader]
-) -> None:
-    for batch in batches([number for number in numbers if number not in headers]):
-        found = await asyncio.gather(*(read_header(store, broker, number) for number in batch))
-        headers.update(zip(batch, found, strict=True))
+    async def _read(self, numbers: Sequence[int]) -> None:
+        for batch in batches([number for number in numbers if number not in self.headers]):
+            found = await asyncio.gather(*(read_header(self._store, self._broker, number) for number in batch))
+            self.headers.update(zip(batch, found, strict=True))
 
 
 async def _begin_reading(store: ObjectStore, name: str) -> bytes:
@@ -151,4 +212,12 @@ async def _read_rest(store: ObjectStore, name: str, beginning: bytes) -> Commit:
     size = slot_bytes(beginning, name)
     if len(beginning) < size:
         beginning += await store.read(name, len(beginning), size)
-    return (await asyncio.to_thread(decode_slot, beginning, name))[1]
+    header, commit = await asyncio.to_thread(decode_slot, beginning, name)
+    if header.kind is SlotKind.FENCE:
+        raise JournalDamaged(f"{name} is a fence, where the journal goes on", path=name, position=0)
+    return commit
+
+
+def _missing(broker: str, number: int, why: str) -> JournalDamaged:
+    name = slot_name(broker, number)
+    return JournalDamaged(f"{name} is missing: {why}", path=name, position=0)

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 from seaweedq.clock import Clock
-from seaweedq.errors import Fenced, JournalDamaged, StoreUnavailable
+from seaweedq.errors import Fenced, JournalDamaged, NeedsNewerBroker, StoreUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.journal.object_format import SlotHeader, encode_slot, slot_name
 from seaweedq.journal.object_listing import read_header
@@ -90,10 +90,12 @@ class SlotWriter:
     async def _check_mine(self, header: SlotHeader) -> None:
         name = slot_name(header.broker, header.number)
         try:
-            there = await read_header(self._store, header.broker, header.number)
+            nonce = (await read_header(self._store, header.broker, header.number)).nonce
+        except NeedsNewerBroker:
+            nonce = ""  # of a later version, so it is not mine
         except (FileNotFoundError, JournalDamaged) as error:
             raise StoreUnavailable(f"{name} exists and cannot be read: unknown whose it is") from error
-        if there.nonce != header.nonce:
+        if nonce != header.nonce:
             raise Fenced(f"{name} was taken by a recovery of this broker's journal")
 
 

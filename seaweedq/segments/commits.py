@@ -8,6 +8,8 @@ with its file's random id, which no message can contain, so that a commit can be
 - A header is durable before the first commit is written. So a bad header followed by bytes is damage; without them
   the file was never begun.
 - Commit numbers rise by one.
+- A header's size, magic, version and CRC stay where they are in every version, so that one of a later version is told
+  from a damaged one: it needs a newer broker.
 """
 
 import mmap
@@ -17,9 +19,10 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from seaweedq.errors import JournalDamaged
+from seaweedq.formats import Format
 from seaweedq.segments.frames import Buffer, Frame, pack, padded, padding, unpack
 
-VERSION = 1
+FILES = Format("journal files", {1: 1})
 _MAGIC = b"seaweedq"
 _FILE = struct.Struct("<8sI16sQQQ")  # magic, version, file id, number, where the previous file ends, first commit
 _COMMIT = struct.Struct("<16sQIQ")  # file id, number, index length, body length
@@ -37,9 +40,9 @@ class FileHeader:
     previous_end: int
     first_commit: int
 
-    def encode(self) -> bytes:
-        """Returns FILE_HEADER_BYTES bytes, with the CRC in the last four."""
-        fields = _FILE.pack(_MAGIC, VERSION, self.file_id, self.number, self.previous_end, self.first_commit)
+    def encode(self, level: int) -> bytes:
+        """Returns FILE_HEADER_BYTES bytes, with the CRC in the last four, as that level of the cluster has them."""
+        fields = _FILE.pack(_MAGIC, FILES.at(level), self.file_id, self.number, self.previous_end, self.first_commit)
         return fields + _CRC.pack(zlib.crc32(fields))
 
 
@@ -76,14 +79,13 @@ def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | 
     """Reads the header of a file of `size` bytes that begins with `data`. None: the file was never begun (empty or
     torn).
 
-    Raises JournalDamaged for a damaged header with bytes after it, and for an unknown version.
+    Raises JournalDamaged for a damaged header with bytes after it, NeedsNewerBroker for a later version.
     """
     if len(data) >= FILE_HEADER_BYTES:
         magic, version, *fields = _FILE.unpack_from(data)
         (crc,) = _CRC.unpack_from(data, _FILE.size)
         if magic == _MAGIC and crc == zlib.crc32(data[: _FILE.size]):
-            if version != VERSION:
-                raise _damaged(path, 0, f"has format version {version}; this program reads only version {VERSION}")
+            FILES.check(version, path)
             return FileHeader(*fields)
     if size > FILE_HEADER_BYTES:
         raise _damaged(path, 0, "has a damaged header")
@@ -94,7 +96,7 @@ def read_commits(data: bytes | mmap.mmap, path: str, end: int | None = None) -> 
     """Yields a file's commits, payloads as slices of `data`; returns their end, 0 for a file that was never begun.
 
     `end` is the end that the next file's header states, None for the last file. `path` is for errors. Raises
-    JournalDamaged, with path and position; the commits that were yielded before are sound.
+    JournalDamaged, with path and position, and NeedsNewerBroker; the commits that were yielded before are sound.
     """
     view = memoryview(data)
     header = read_header(view[:FILE_HEADER_BYTES], len(view), path)

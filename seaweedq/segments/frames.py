@@ -3,6 +3,9 @@
 Packed, frames are an *index* (their headers, with length and CRC of each payload) and the payloads, each padded with
 zeros to a multiple of eight bytes, so that Arrow reads them in place. The journal decides where the bytes are written
 and what delimits them.
+
+The index has a CRC where it is written. So what is whole and cannot be decoded, or has columns that nobody knows here,
+is of a later version, and needs a newer broker. Later versions add to the end of a header, and kinds.
 """
 
 import zlib
@@ -16,7 +19,8 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from seaweedq.errors import JournalDamaged
-from seaweedq.segments.layout import Layout
+from seaweedq.formats import needs_newer
+from seaweedq.segments.layout import OPTIONAL_FIELDS, Layout
 
 Buffer: TypeAlias = bytes | memoryview | pa.Buffer
 ALIGNMENT = 8
@@ -70,7 +74,9 @@ _decoder = msgspec.msgpack.Decoder(list[_Header])
 
 def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
     """Returns the rows of a ROWS frame, without a copy. `layout` is that of the frame's topic and schema id. Raises
-    JournalDamaged where they are not as many as the frame says."""
+    JournalDamaged where they are not as many as the frame says, NeedsNewerBroker for columns of a later version."""
+    if frame.columns >> len(OPTIONAL_FIELDS):
+        raise needs_newer(f"a frame of segment {frame.segment} of {frame.topic!r} has columns that this broker lacks")
     rows = pa.ipc.read_record_batch(pa.py_buffer(frame.payload), layout.rows(frame.columns))
     if rows.num_rows != frame.count:
         where = f"a frame of segment {frame.segment} of {frame.topic!r} from offset {frame.first_offset}"
@@ -108,9 +114,14 @@ def pack(frames: Iterable[Frame]) -> tuple[bytes, list[Buffer]]:
 
 
 def unpack(index: memoryview, body: memoryview) -> tuple[Frame, ...] | None:
-    """Returns the frames of an index and their payloads, as slices of `body`. None: a payload's CRC does not match."""
+    """Returns the frames of an index, which is whole, and their payloads, as slices of `body`. None: a payload's CRC
+    does not match. Raises NeedsNewerBroker."""
     frames, at = [], 0
-    for header in _decoder.decode(index):
+    try:
+        headers = _decoder.decode(index)
+    except msgspec.DecodeError as error:
+        raise needs_newer(f"a frame of the journal has a form that this broker does not read ({error})") from error
+    for header in headers:
         end = at + padded(header.length)
         if zlib.crc32(body[at:end]) != header.crc:
             return None

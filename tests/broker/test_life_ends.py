@@ -15,12 +15,14 @@ from seaweedq.cli.server.broker_process import BrokerProcess
 from seaweedq.cli.server.stop_signals import StopSignals
 from seaweedq.clock import SystemIds
 from seaweedq.errors import Fenced
+from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_recovery import fence
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.in_process import Gate, make_topic, publish, running
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.serving import NoDeadline, stop_signals
+from tests.support.levels import newest
 
 
 async def test_being_fenced_is_one_clear_line_and_no_crash(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -28,7 +30,7 @@ async def test_being_fenced_is_one_clear_line_and_no_crash(tmp_path: Path, caplo
     async with running(tmp_path, store, journal="object") as broker:
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
-        await fence(store, broker.id, SystemIds())
+        await fence(store, SlotHeaders(broker.id, SystemIds(), newest))
         outcomes = await asyncio.gather(*(publish(broker, topic, str(n)) for n in range(20)), return_exceptions=True)
         assert {type(outcome) for outcome in outcomes} == {Fenced}
         async with asyncio.timeout(5):

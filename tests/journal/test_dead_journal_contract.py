@@ -54,6 +54,7 @@ async def recovered(backend: Backend) -> list[int]:
     try:
         await dead.fence()
         found = await read(dead)
+        backend.mark()
         await dead.remove()
         return found
     finally:
@@ -197,6 +198,7 @@ async def test_whoever_comes_after_a_crash_between_two_steps_begins_again(backen
     if steps >= 3:
         assert await read(dead) == list(range(8))
     if steps >= 4:
+        backend.mark()
         await dead.remove()
     await dead.close()  # its process is gone, with all that it holds
     assert await recovered(backend) == ([] if steps >= 4 else list(range(8)))
@@ -208,6 +210,7 @@ async def test_a_removal_that_ends_early_is_repeated(backend: Backend, removals:
     await left_behind(backend, 12)
     dead = backend.open_dead()
     await dead.fence()
+    backend.mark()
     backend.refuse_removals(removals)
     with pytest.raises((JournalUnavailable, StoreUnavailable)):
         await dead.remove()
@@ -222,6 +225,7 @@ async def test_a_removed_journal_can_be_removed_again(backend: Backend) -> None:
     await left_behind(backend, 8)
     dead = backend.open_dead()
     await dead.fence()
+    backend.mark()
     for _ in range(3):
         await dead.remove()
     await dead.close()
@@ -234,6 +238,7 @@ async def test_the_process_of_the_same_folder_recovers_it_too(backend: Backend) 
     dead = backend.journals(backend.home).open_dead(BROKER, backend.record)
     await dead.fence()
     assert await read(dead) == list(range(4))
+    backend.mark()
     await dead.remove()
     await dead.close()
 

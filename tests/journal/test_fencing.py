@@ -6,11 +6,12 @@ from collections.abc import Iterable
 import pytest
 
 from seaweedq.errors import JournalDamaged, StoreUnavailable
-from seaweedq.journal.object_format import MAX_UNDER_WAY, SlotHeader, SlotKind, encode_slot, slot_name
+from seaweedq.journal.object_format import MAX_UNDER_WAY, SlotHeader, SlotHeaders, SlotKind, encode_slot, slot_name
 from seaweedq.journal.object_listing import list_slots, read_header
 from seaweedq.journal.object_recovery import PIECE_BYTES, READ_AHEAD, fence, read_slots, remove_slots
 from seaweedq.storage.memory import MemoryStore
 from tests.support.journal.sim_disk import CountedIds, acks
+from tests.support.levels import newest
 
 B = "b"
 
@@ -31,8 +32,17 @@ class Store(MemoryStore):
             if place in self.meanwhile:
                 list(self.meanwhile.pop(place))
 
-    def put(self, number: int, released: int = 0, kind: SlotKind = SlotKind.DATA, payload: bytes = b"") -> None:
-        header = SlotHeader(kind, B, number, f"{number:032x}", released)
+    def put(
+        self,
+        number: int,
+        released: int = 0,
+        kind: SlotKind = SlotKind.DATA,
+        payload: bytes = b"",
+        acknowledged: int | None = None,
+    ) -> None:
+        """A slot of version 1, or of version 2 where it states what was acknowledged."""
+        stated = (0, 1) if acknowledged is None else (acknowledged, 2)
+        header = SlotHeader(kind, B, number, f"{number:032x}", released, *stated)
         frames = acks(payload or b"%d" % number) if kind is SlotKind.DATA else ()
         self._objects.setdefault(slot_name(B, number), encode_slot(header, frames))
 
@@ -49,8 +59,8 @@ def store() -> Store:
     return Store()
 
 
-async def fenced(store: Store) -> range:
-    return await fence(store, B, CountedIds())
+async def fenced(store: Store, is_recovered: bool = False) -> range:
+    return await fence(store, SlotHeaders(B, CountedIds(), newest), is_recovered)
 
 
 async def kind_of(store: Store, number: int) -> SlotKind:
@@ -153,7 +163,7 @@ async def test_a_journal_whose_newest_slots_are_fences_is_read_to_the_newest_dat
     for number in range(10, 10 + 2 * MAX_UNDER_WAY):
         store.put(number, 0, SlotKind.FENCE)
     store.drop(10)
-    assert (await fenced(store)).start == 4
+    assert (await fenced(store, is_recovered=True)).start == 4
 
 
 async def test_a_slot_that_cannot_be_understood_makes_the_journal_unknown_not_empty(store: Store) -> None:
@@ -177,10 +187,13 @@ async def test_a_body_that_is_damaged_is_told_after_what_is_sound(store: Store) 
         await anext(reading)
 
 
-async def test_reading_ends_where_another_recovery_has_deleted(store: Store) -> None:
+async def test_reading_ends_where_another_recovery_has_deleted_or_a_slot_was_lost(store: Store) -> None:
     for number in (0, 1, 3):
         store.put(number)
-    assert [commit.number async for commit in read_slots(store, B, range(4))] == [0, 1]
+    reading = read_slots(store, B, range(4))
+    assert [(await anext(reading)).number for _ in range(2)] == [0, 1]
+    with pytest.raises(JournalDamaged, match="00000002 is missing: it was there before"):
+        await anext(reading)
 
 
 async def test_memory_holds_one_slot_and_the_beginnings_of_some(store: Store) -> None:
@@ -215,7 +228,7 @@ async def test_removal_leaves_the_fence_for_ever(store: Store) -> None:
         await remove_slots(store, B)
         assert await list_slots(store, B) == [40]
     store.put(39, 3)  # a twin that comes late
-    assert len(await fenced(store)) == 0
+    assert len(await fenced(store, is_recovered=True)) == 0
     await remove_slots(store, B)
     assert await list_slots(store, B) == [40]
 
@@ -240,7 +253,7 @@ async def test_a_removal_that_fails_in_between_is_repeated_and_misleads_no_recov
                 await remove_slots(store, B)
             fails += 1
         store.faults = store._see
-        assert len(await fenced(store)) in (0, 60)
+        assert len(await fenced(store, is_recovered=True)) in (0, 60)
         store.asked.clear()
         if fails == 2:
             await remove_slots(store, B)
@@ -250,3 +263,140 @@ async def test_a_removal_that_fails_in_between_is_repeated_and_misleads_no_recov
 def _refuse(moment: str, name: str, numbers: set[int]) -> None:
     if moment == "before delete" and int(name[-8:]) in numbers:
         raise StoreUnavailable("as told")
+
+
+@pytest.fixture
+def two_hundred(store: Store) -> Store:
+    """A journal of version 2 with 200 slots, of which nothing was flushed; four puts were under way at a time."""
+    for number in range(200):
+        store.put(number, acknowledged=max(number - 3, 0))
+    return store
+
+
+def slots(store: Store) -> dict[str, bytes]:
+    return dict(store._objects)
+
+
+@pytest.mark.parametrize("lost", [0, 20, 195])
+async def test_a_slot_that_was_lost_is_damage_and_all_evidence_stays(two_hundred: Store, lost: int) -> None:
+    two_hundred.drop(lost)
+    before = slots(two_hundred)
+    for _ in range(2):
+        with pytest.raises(JournalDamaged, match=f"{lost:08d} is missing: .* below 196 were acknowledged"):
+            await fenced(two_hundred)
+    assert slots(two_hundred) == before
+    two_hundred.put(lost)  # as an operator restores it
+    assert await fenced(two_hundred) == range(200)
+
+
+@pytest.mark.parametrize("lost", [196, 198])
+async def test_what_no_slot_states_is_the_end_or_was_never_acknowledged(two_hundred: Store, lost: int) -> None:
+    two_hundred.drop(lost)
+    assert await fenced(two_hundred) == range(lost)
+
+
+async def test_version_1_tells_what_was_lost_below_a_window_from_the_newest_slot_or_below_a_fence(store: Store) -> None:
+    for number in range(200):
+        store.put(number)
+    store.drop(134)
+    with pytest.raises(JournalDamaged, match=r"00000134 is missing: .* below 135"):
+        await fenced(store)
+    store.put(134)
+    assert await fenced(store) == range(200)
+    store.drop(135)
+    with pytest.raises(JournalDamaged, match=r"00000135 is missing: .* below 200"):
+        await fenced(store)
+    store.drop(200)  # the fence
+    assert await fenced(store) == range(135), "as all brokers of level 1 do: it may be the end"
+
+
+async def test_a_fence_far_below_the_newest_slot_is_found_when_it_is_read(two_hundred: Store) -> None:
+    two_hundred.drop(20)
+    two_hundred.put(20, 0, SlotKind.FENCE)  # a recovery of an earlier version took the gap for the end
+    found = await fenced(two_hundred)
+    with pytest.raises(JournalDamaged, match="00000020 is a fence, where the journal goes on"):
+        [commit async for commit in read_slots(two_hundred, B, found)]
+
+
+async def test_a_fence_inside_the_run_is_damage(two_hundred: Store) -> None:
+    two_hundred.drop(190)
+    two_hundred.put(190, 0, SlotKind.FENCE)
+    before = slots(two_hundred)
+    with pytest.raises(JournalDamaged, match="00000190 is missing: a fence is in its place, below slot 196"):
+        await fenced(two_hundred)
+    assert slots(two_hundred) == before
+
+
+async def test_a_fence_that_was_lost_is_put_again(two_hundred: Store) -> None:
+    assert await fenced(two_hundred) == range(200)
+    two_hundred.drop(200)
+    assert await fenced(two_hundred) == range(200)
+
+
+async def test_a_slot_that_is_lost_behind_the_first_look_is_damage(two_hundred: Store) -> None:
+    two_hundred.meanwhile["create", 200] = (two_hundred.drop(number) for number in (20,))
+    with pytest.raises(JournalDamaged, match="00000020 is missing"):
+        await fenced(two_hundred)
+
+
+async def test_a_wrong_404_while_reading_is_no_end(two_hundred: Store) -> None:
+    found = await fenced(two_hundred)
+    held = two_hundred._objects.pop(slot_name(B, 20))
+    with pytest.raises(JournalDamaged, match="00000020 is missing: it was there before"):
+        [commit async for commit in read_slots(two_hundred, B, found)]
+    two_hundred._objects[slot_name(B, 20)] = held
+    assert [commit.number async for commit in read_slots(two_hundred, B, found)] == list(range(200))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_slot_that_listings_hide_is_read_by_its_name(store: Store, version: int) -> None:
+    for number in range(200):
+        store.put(number, acknowledged=max(number - 3, 0) if version == 2 else None)
+    listed = store.list
+
+    async def hiding(prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        return [name for name in await listed(prefix, after=after, limit=limit) if name != slot_name(B, 20)]
+
+    store.list = hiding  # type: ignore[method-assign]
+    assert await fenced(store) == range(200)
+    assert len([commit async for commit in read_slots(store, B, range(200))]) == 200
+
+
+async def test_slots_that_land_amid_a_listing_are_no_damage(two_hundred: Store) -> None:
+    """A page was read before slot 150 landed, and the next one when later slots stated it."""
+    held = two_hundred._objects.pop(slot_name(B, 150))
+    listed, pages = two_hundred.list, []
+
+    async def landing(prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        pages.append(await listed(prefix, after=after, limit=limit))
+        two_hundred._objects[slot_name(B, 150)] = held
+        return pages[-1]
+
+    two_hundred.list = landing  # type: ignore[method-assign]
+    assert await fenced(two_hundred) == range(200)
+
+
+async def test_a_slot_that_is_listed_and_never_there_ends_the_look(store: Store) -> None:
+    store.put(0)
+    listed = store.list
+
+    async def lying(prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        return [*await listed(prefix, after=after, limit=limit), slot_name(B, 1)]
+
+    store.list = lying  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable, match="listed and do not exist"):
+        await fenced(store)
+
+
+async def test_of_a_recovered_journal_anything_may_be_missing(two_hundred: Store) -> None:
+    two_hundred.drop(*range(150))  # the clean stop of its broker was cut short
+    assert len(await fenced(two_hundred, is_recovered=True)) == 0
+    await remove_slots(two_hundred, B)
+    assert await list_slots(two_hundred, B) == [0]
+
+
+async def test_a_twin_that_lands_late_states_less_than_the_newest_slot(store: Store) -> None:
+    store.put(3, 1, acknowledged=2)  # long released and deleted, and here again
+    store.put(29, 28, acknowledged=29)
+    store.put(30, 29, acknowledged=30)
+    assert await fenced(store) == range(29, 31)

@@ -10,13 +10,14 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_reader import file_path, journal_files, read_journal, remove_journal
 from tests.support.journal.sim_disk import CountedIds, Fault, SimDisk, acks
+from tests.support.levels import newest
 
 OPENING = ["remove", "create", "write", "sync", "rename", "sync_folder"]
 
 
 def journal_on(disk: SimDisk, file_bytes: int = 1 << 20) -> FileJournal:
     disk.folder.mkdir(exist_ok=True)
-    return FileJournal(disk.folder, disk, CountedIds(), file_bytes)
+    return FileJournal(disk.folder, disk, CountedIds(), file_bytes, newest)
 
 
 def payloads(folder: Path) -> list[bytes]:
@@ -24,7 +25,7 @@ def payloads(folder: Path) -> list[bytes]:
 
 
 async def fill(folder: Path, commits: int, file_bytes: int) -> FileJournal:
-    journal = FileJournal(folder, Disk(), CountedIds(), file_bytes)
+    journal = FileJournal(folder, Disk(), CountedIds(), file_bytes, newest)
     for n in range(commits):
         await journal.append(acks(b"%d" % n))
     return journal
@@ -106,7 +107,7 @@ async def test_an_error_that_is_not_the_disks_ends_the_file_too(tmp_path: Path) 
         armed = False
 
     disk = Broken()
-    journal = FileJournal(tmp_path, disk, CountedIds(), 1 << 20)
+    journal = FileJournal(tmp_path, disk, CountedIds(), 1 << 20, newest)
     await journal.append(acks(b"a"))
     disk.armed = True
     with pytest.raises(MemoryError):
@@ -153,7 +154,7 @@ async def test_a_removal_that_fails_is_tried_again_with_the_next_release(tmp_pat
 async def test_a_folder_with_a_journal_is_not_taken_over(tmp_path: Path) -> None:
     await (await fill(tmp_path, 1, 100)).close()
     with pytest.raises(AssertionError, match="holds a journal"):
-        FileJournal(tmp_path, Disk(), CountedIds(), 100)
+        FileJournal(tmp_path, Disk(), CountedIds(), 100, newest)
 
 
 async def test_a_missing_or_empty_folder_or_a_torn_first_header_holds_nothing(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from seaweedq.journal.file_backend import FileJournals
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.journal.home_folder import HomeFolder
 from tests.support.journal.sim_disk import acks
+from tests.support.levels import newest
 
 
 class SlowDisk(Disk):
@@ -47,7 +48,7 @@ async def left_behind(folder: Path) -> JournalRecord:
     """A journal whose process has ended."""
     home = HomeFolder(folder, Disk(), SystemIds())
     home.lock()
-    journals = FileJournals(home, Disk(), SystemIds(), 1_000)
+    journals = FileJournals(home, Disk(), SystemIds(), 1_000, newest)
     journal = journals.create("b")
     await journal.append(acks(b"x"))
     await journal.close()
@@ -58,7 +59,7 @@ async def left_behind(folder: Path) -> JournalRecord:
 def other(folder: Path, disk: Disk) -> FileJournals:
     home = HomeFolder(folder, Disk(), SystemIds())
     home.lock()
-    return FileJournals(home, disk, SystemIds(), 1_000)
+    return FileJournals(home, disk, SystemIds(), 1_000, newest)
 
 
 async def test_a_lock_that_comes_after_a_cancellation_is_given_back(tmp_path: Path, disk: SlowDisk) -> None:

@@ -14,6 +14,7 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_reader import journal_files, read_journal
 from tests.support.journal.sim_disk import CountedIds, Fault, SimDisk, acks
+from tests.support.levels import newest
 from tests.support.tiers import examples
 
 FAULTS = st.dictionaries(
@@ -71,7 +72,7 @@ async def run(folder: Path, steps: list[int], faults: dict[int, Fault], short: i
     history = History(folder / "crashed", disk)
     disk.watch = history.watch
     (folder / "journal").mkdir()
-    journal = FileJournal(folder / "journal", disk, CountedIds(), 700)
+    journal = FileJournal(folder / "journal", disk, CountedIds(), 700, newest)
     for at, step in enumerate(steps):
         if step < 0:
             history.released = max(history.released, len(history.acknowledged) + 1 + step)

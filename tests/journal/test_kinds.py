@@ -14,6 +14,7 @@ from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
+from tests.support.levels import newest
 from tests.support.paths import ROOT
 
 OWN_MODULES = ("file_", "object_", "memory_")
@@ -22,7 +23,7 @@ OWN_MODULES = ("file_", "object_", "memory_")
 def opened(folder: Path, kind: str) -> Journals:
     setup = journal_setup(Settings(data_dir=folder, journal=kind), SystemClock(), SystemIds())
     setup.home.lock()
-    return setup.open(MemoryStore())
+    return setup.open(MemoryStore(), newest)
 
 
 async def refused(dead: DeadJournal) -> str:

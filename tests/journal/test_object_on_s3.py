@@ -7,11 +7,13 @@ import pytest
 
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.errors import Fenced
+from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.journal.object_listing import list_slots
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.storage.s3 import S3Store
+from tests.support.levels import newest
 from tests.support.processes.s3_service import S3Service
 
 B = "b"
@@ -55,12 +57,12 @@ async def append(journal: ObjectJournal, acknowledged: list[int], enough: asynci
 
 async def recover(store: S3Store) -> tuple[range, list[int]]:
     """The slots that count, and those that were read."""
-    slots = await fence(store, B, SystemIds())
+    slots = await fence(store, SlotHeaders(B, SystemIds(), newest))
     return slots, [commit.number async for commit in read_slots(store, B, slots)]
 
 
 async def test_all_that_was_acknowledged_and_is_needed_is_read_by_both(stores: list[S3Store]) -> None:
-    journal = ObjectJournal(stores[0], B, SystemClock(), SystemIds(), Pace(4, LINGER_S, LINGER_S))
+    journal = ObjectJournal(stores[0], SlotHeaders(B, SystemIds(), newest), SystemClock(), Pace(4, LINGER_S, LINGER_S))
     acknowledged: list[int] = []
     enough = asyncio.Event()
     broker = asyncio.create_task(append(journal, acknowledged, enough))

@@ -5,11 +5,13 @@ import asyncio
 import pytest
 
 from seaweedq.errors import Fenced, JournalUnavailable
+from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_recovery import fence
 from seaweedq.storage.memory import MemoryStore
 from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
 from tests.support.journal.sim_disk import CountedIds, acks
+from tests.support.levels import newest
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ async def fence_at(store: HeldStore) -> range:
     """A recovery of which the store takes the puts at once."""
     other = MemoryStore()
     other._objects = store.objects
-    return await fence(other, "b", CountedIds())
+    return await fence(other, SlotHeaders("b", CountedIds(), newest))
 
 
 async def test_a_slot_is_acknowledged_when_all_before_it_are_durable(journal: ObjectJournal, store: HeldStore) -> None:

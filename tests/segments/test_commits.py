@@ -6,10 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.errors import JournalDamaged
+from seaweedq.errors import JournalDamaged, NeedsNewerBroker
+from seaweedq.formats import Format
+from seaweedq.levels import HIGHEST
 from seaweedq.segments.commits import (
     COMMIT_HEADER_BYTES,
     FILE_HEADER_BYTES,
+    FILES,
     Commit,
     FileHeader,
     encode_commit,
@@ -30,7 +33,7 @@ def joined(number: int, frames: list[Frame], file_id: bytes = FILE_ID) -> bytes:
 
 def file_of(commits: list[list[Frame]]) -> tuple[bytes, list[int]]:
     """A file's bytes, and where its header and each of its commits end."""
-    data = FileHeader(FILE_ID, 3, 999, FIRST).encode()
+    data = FileHeader(FILE_ID, 3, 999, FIRST).encode(HIGHEST)
     ends = [len(data)]
     for number, frames in enumerate(commits, FIRST):
         data += joined(number, frames)
@@ -181,14 +184,17 @@ def test_user_data_forges_no_commit(copied: int, around: bytes) -> None:
 
 def test_the_header_alone_can_be_read() -> None:
     header = FileHeader(FILE_ID, 2**40, 2**50, 2**60)
-    data = header.encode()
+    data = header.encode(HIGHEST)
     assert len(data) == FILE_HEADER_BYTES
     assert read_header(data, 10**9, "f") == header
 
 
-def test_another_format_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seaweedq.segments.commits.VERSION", 2)
-    data = FileHeader(FILE_ID, 0, 0, 0).encode()
+def test_a_later_version_is_named_and_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = FILES.newest + 1
+    monkeypatch.setattr("seaweedq.segments.commits.FILES", Format("journal files", {1: later}))
+    data = FileHeader(FILE_ID, 0, 0, 0).encode(HIGHEST)
     monkeypatch.undo()
-    with pytest.raises(JournalDamaged, match="version 2"):
+    with pytest.raises(NeedsNewerBroker, match=f"^f has version {later} .* reads version 1; a newer broker is needed"):
         read_file(data, "f")
+    with pytest.raises(JournalDamaged, match="damaged header"):
+        read_file(flipped(data, 8, 1) + bytes(99), "f")

@@ -6,7 +6,9 @@ key says `recovered`: now, and not before, the leader gives X's segments to livi
 goes, then its key. A crash between any two leaves the key, and the next recovery begins again; each step does nothing
 where it was done before, and two brokers may do them at once.
 
-A journal that cannot be reached is unknown, never empty: its segments wait.
+A journal that cannot be reached is unknown, never empty: its segments wait. So do those of a damaged one. But while
+one broker reads a journal another may finish, and delete what the first one misses then. It has marked the key before,
+so who finds damage looks at the key: what was recovered is not damaged.
 """
 
 import logging
@@ -21,6 +23,7 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import JournalDamaged
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
 
@@ -85,6 +88,11 @@ class JournalRecovery:
         except JournalUnreachable as error:
             self._note_unreached(broker, str(error))
             return False
+        except JournalDamaged:
+            if not await self._is_finished(broker):
+                raise
+            logger.info("the journal of %s went while it was read: another recovery has finished", broker)
+            return True
         finally:
             await dead.close()
 
@@ -93,6 +101,11 @@ class JournalRecovery:
         for broker in [broker for broker in self._unreached if broker not in journals]:
             self._unreached.remove(broker)
             logger.info("the journal of %s was recovered by another broker", broker)
+
+    async def _is_finished(self, broker: str) -> bool:
+        """Returns whether the journal was recovered, by what its key says now; its content may be gone then."""
+        there = await self._coordination.get(keys.JOURNALS.key(broker))
+        return there is None or keys.JOURNALS.decode(there.value).recovered
 
     async def _own(self) -> list[tuple[str, Versioned[JournalRecord]]]:
         entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())

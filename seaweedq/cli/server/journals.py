@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from seaweedq.clock import Clock, Ids
+from seaweedq.formats import Level
 from seaweedq.journal import file_backend, object_backend
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_backend import FileJournals
@@ -29,9 +30,9 @@ def journal_setup(
     home = HomeFolder(settings.home, disk, ids, sleep)
     pace = Pace(settings.journal_window, settings.journal_linger_s, settings.journal_linger_max_s)
 
-    def open_journals(store: ObjectStore) -> Journals:
-        files = FileJournals(home, disk, ids, settings.journal_file_bytes)
-        objects = ObjectJournals(home, store, clock, ids, pace)
+    def open_journals(store: ObjectStore, level: Level) -> Journals:
+        files = FileJournals(home, disk, ids, settings.journal_file_bytes, level)
+        objects = ObjectJournals(home, store, clock, ids, pace, level)
         return JournalKinds({file_backend.KIND: files, object_backend.KIND: objects}, settings.journal_kind)
 
     return JournalSetup(home, open_journals)

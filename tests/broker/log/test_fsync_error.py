@@ -15,6 +15,7 @@ from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.file_reader import read_journal
 from seaweedq.segments.frames import rows_of
 from tests.support.brokers.commit_parts import LAYOUT, append, give, running, segment, values
+from tests.support.levels import newest
 
 
 class FailingDisk(Disk):
@@ -54,7 +55,7 @@ def recovered(folder: Path) -> dict[int, bytes]:
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
 async def test_only_what_was_answered_is_found_after_the_disk_has_healed(tmp_path: Path, error: int) -> None:
     disk, one = FailingDisk(), segment()
-    journal = FileJournal(tmp_path / "journal", disk, SystemIds(), 1 << 20)
+    journal = FileJournal(tmp_path / "journal", disk, SystemIds(), 1 << 20, newest)
     async with running(journal) as commit:
         await give(commit, append(one, b"a", b"b"))
         disk.error = error
@@ -71,7 +72,7 @@ async def test_only_what_was_answered_is_found_after_the_disk_has_healed(tmp_pat
 
 async def test_a_crash_while_the_disk_fails_keeps_what_was_answered(tmp_path: Path) -> None:
     disk, one = FailingDisk(), segment()
-    journal = FileJournal(tmp_path / "journal", disk, SystemIds(), 1 << 20)
+    journal = FileJournal(tmp_path / "journal", disk, SystemIds(), 1 << 20, newest)
     async with running(journal) as commit:
         await give(commit, append(one, b"a"))
         disk.error = errno.EIO

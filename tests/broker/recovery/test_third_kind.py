@@ -9,6 +9,7 @@ import pytest
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
+from seaweedq.formats import Level
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.interface import DeadJournal, Journal, Journals, JournalSetup, JournalUnreachable
@@ -122,7 +123,7 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> list[Peer]:
     def setup(settings: Settings, clock: Clock, ids: Ids, disk: Disk | None = None) -> JournalSetup:
         home = HomeFolder(settings.home, disk or Disk(), ids)
 
-        def opened(store: ObjectStore) -> Journals:
+        def opened(store: ObjectStore, level: Level) -> Journals:
             return JournalKinds({"quorum": Quorums(home, made)}, "quorum")
 
         return JournalSetup(home, opened)

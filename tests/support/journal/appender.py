@@ -10,11 +10,12 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.folder_lock import FolderLock
 from tests.support.journal.sim_disk import acks, payload
+from tests.support.levels import newest
 
 
 async def main(folder: Path) -> None:
     FolderLock(folder, Disk()).acquire()
-    journal = FileJournal(folder, Disk(), SystemIds(), file_bytes=40_000)
+    journal = FileJournal(folder, Disk(), SystemIds(), file_bytes=40_000, level=newest)
     for expected in count():
         print(await journal.append(acks(payload(expected))), flush=True)
 

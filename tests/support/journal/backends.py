@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.records import JournalRecord
@@ -29,6 +30,7 @@ from seaweedq.segments.commits import Commit
 from seaweedq.storage.memory import MemoryStore
 from tests.support.fixtures.services import s3_store
 from tests.support.journal.sim_disk import CountedIds, acks
+from tests.support.levels import newest
 
 BROKER = "b"
 FILE_BYTES = 1_000
@@ -76,6 +78,10 @@ class Backend(ABC):
     def open_dead(self) -> DeadJournal:
         """The broker's journal as one more process sees it."""
         return self.journals(self.new_home()).open_dead(BROKER, self.record)
+
+    def mark(self) -> None:
+        """Note in the journal's key that it was recovered, as a recovery does before it removes the content."""
+        self.record = replace(self.record, recovered=True)
 
     def die(self) -> None:
         """End the broker's process: its lock goes with it."""
@@ -136,7 +142,7 @@ class InFiles(Backend):
         pass
 
     def journals(self, home: HomeFolder) -> Journals:
-        return FileJournals(home, self.disk, self.ids, FILE_BYTES)
+        return FileJournals(home, self.disk, self.ids, FILE_BYTES, newest)
 
     @property
     def journal_folder(self) -> Path:
@@ -169,7 +175,7 @@ class InObjects(Backend):
         self.store: Any = MemoryStore()
 
     def journals(self, home: HomeFolder) -> Journals:
-        return ObjectJournals(home, self.store, SystemClock(), self.ids, Pace(self.window))
+        return ObjectJournals(home, self.store, SystemClock(), self.ids, Pace(self.window), newest)
 
     async def held(self) -> list[Commit]:
         """What is there once the deletions under way are done."""

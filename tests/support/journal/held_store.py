@@ -5,10 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from seaweedq.errors import StoreUnavailable
+from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
 from tests.support.journal.sim_disk import CountedIds
+from tests.support.levels import newest
 
 
 @dataclass(eq=False)
@@ -107,4 +109,6 @@ async def settle() -> None:
 
 
 def journal_on(store: MemoryStore, hands: Hands, window: int = 4, linger_s: float = 0) -> ObjectJournal:
-    return ObjectJournal(store, "b", hands, CountedIds(), Pace(window, linger_s, 0.25), hands.sleep)
+    return ObjectJournal(
+        store, SlotHeaders("b", CountedIds(), newest), hands, Pace(window, linger_s, 0.25), hands.sleep
+    )

@@ -9,14 +9,18 @@ from itertools import count
 from pathlib import Path
 
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.storage.local import LocalStore
 from tests.support.journal.sim_disk import acks, payload
+from tests.support.levels import newest
+
+HEADERS = SlotHeaders("b", SystemIds(), newest)
 
 
 async def append(store: LocalStore) -> None:
-    journal = ObjectJournal(store, "b", SystemClock(), SystemIds(), Pace(4))
+    journal = ObjectJournal(store, HEADERS, SystemClock(), Pace(4))
 
     async def one(n: int) -> None:
         number = await journal.append(acks(payload(n)))
@@ -33,7 +37,7 @@ async def append(store: LocalStore) -> None:
 
 
 async def recover(store: LocalStore) -> None:
-    async for commit in read_slots(store, "b", await fence(store, "b", SystemIds())):
+    async for commit in read_slots(store, "b", await fence(store, HEADERS)):
         assert bytes(commit.frames[0].payload) == payload(commit.number)
         print(f"read {commit.number}", flush=True)
     await remove_slots(store, "b")
