@@ -32,6 +32,7 @@ def steps(w: World, b: Bounds) -> Steps:
         yield from x_deletes(w, b)
         yield from x_moves(w, b)
     yield from puts_land(w, b)
+    yield from slots_are_lost(w, b)
     yield from recovery(w, b)
     yield from successor(w, "Y", w.y)
     yield from successor(w, "Z", w.z)
@@ -50,7 +51,8 @@ def x_takes(w: World, b: Bounds) -> Steps:
             yield "X seals", replace(_x(w, is_sealing=True), flying=w.flying | {put})
     is_idle = x.released == x.next_slot and not x.is_at_rest and not x.waiting
     if (x.waiting or is_idle) and len(x.sent) < b.window:
-        put = Put("journal", (x.next_slot, 0), Object("X", x.waiting, x.released))
+        acknowledged = min((slot.number for slot in x.sent), default=x.next_slot)
+        put = Put("journal", (x.next_slot, 0), Object("X", x.waiting, x.released, acknowledged=acknowledged))
         sent = (*x.sent, Sent(x.next_slot, x.waiting, x.released))
         after = _x(w, waiting=(), sent=sent, next_slot=x.next_slot + 1, is_at_rest=is_idle)
         yield f"X puts slot {x.next_slot}", replace(after, flying=w.flying | {put})
@@ -152,6 +154,16 @@ def puts_land(w: World, b: Bounds) -> Steps:
             yield f"{what}, and will again", after
 
 
+def slots_are_lost(w: World, b: Bounds) -> Steps:
+    """The store loses a slot that counts, and that others state."""
+    if w.losses < b.losses and not w.recovered:
+        run = run_of(w.journal)
+        for name, slot in w.journal:
+            if run.first <= name[0] < run.reached and not slot.is_fence:
+                lost = replace(w, journal=without(w.journal, name), losses=w.losses + 1)
+                yield f"slot {name[0]} is lost", lost
+
+
 def recovery(w: World, b: Bounds) -> Steps:
     if not w.lease_ended:
         yield "X's lease ends", replace(w, lease_ended=True, recoverers=(Recoverer(),) * b.recoverers)
@@ -164,9 +176,11 @@ def recovery(w: World, b: Bounds) -> Steps:
 
 
 def _recoverer(w: World, r: Recoverer, me: str, b: Bounds) -> Iterator[tuple[str, World, Recoverer]]:
-    slots, run = dict(w.journal), r.run or run_of(w.journal)
+    slots, run = dict(w.journal), r.run or run_of(w.journal, b.left_out != "state what was acknowledged")
     if r.step == "look":
-        if run.fence is None:
+        if run.is_torn and b.left_out != "miss what was acknowledged":
+            yield "looks: a slot is missing", w, replace(r, step="doubt")
+        elif run.fence is None:
             yield "looks", w, replace(r, step="fence", run=run)
         elif run.fence == r.known:
             yield "looks: the fence holds", w, replace(r, step="read", run=run)
@@ -183,10 +197,17 @@ def _recoverer(w: World, r: Recoverer, me: str, b: Bounds) -> Iterator[tuple[str
     elif r.step == "read":
         end = max((name[0] + 1 for name in slots), default=0) if b.left_out == "stop at a gap" else run.end
         found = [(name, slots[name]) for n in range(run.first, end) if (name := (n, 0)) in slots]
-        if b.left_out != "stop at a gap" and len(found) < end - run.first:  # another recovery deletes
-            found = found[: next(i for i, n in enumerate(range(run.first, end)) if (n, 0) not in slots)]
         step = "give" if b.left_out == "give last" else "work in"
-        yield "reads", w, replace(r, step=step, rows=rows_in(found), run=None)
+        gone = len(found) < end - run.first or any(slot.is_fence for _, slot in found)
+        if b.left_out != "stop at a gap" and gone:  # another recovery deletes, or a slot was lost
+            found = found[: next((i for i, n in enumerate(range(run.first, end)) if (n, 0) not in slots), None)]
+            step = step if b.left_out == "ask the key" else "doubt"
+        yield "reads", w, replace(r, step=step, rows=rows_in(found) if step != "doubt" else (), run=None)
+    elif r.step == "doubt":
+        if w.recovered:
+            yield "asks the key: another has finished", w, replace(r, step="done")
+        else:
+            yield "asks the key: that is damage", w, replace(r, step="damaged")
     elif r.step in ("work in", "wait"):
         yield from _works_in(w, r, me, b)
     elif r.step == "give":

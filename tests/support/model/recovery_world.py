@@ -2,7 +2,8 @@
 
 Broker X owns the one segment. It makes messages durable in its journal, flushes them to the segment's chain, may seal
 it, or move it to the living broker Y. Its lease may end at any moment; then recoverers work its journal in and give
-the segment to Z, while X, the zombie, goes on, and its puts land late, or twice.
+the segment to Z, while X, the zombie, goes on, and its puts land late, or twice. The store may lose a slot that others
+state as acknowledged: then no recovery may end as if nothing were missing.
 """
 
 from collections.abc import Iterable
@@ -18,6 +19,9 @@ RULES = {
     "acknowledge in order": "a durable slot is acknowledged though an earlier one is not durable yet",
     "flush what is acknowledged": "a flush takes what is not durable in the journal yet",
     "stop at a gap": "a recovery also reads what lies behind the first gap",
+    "state what was acknowledged": "slots do not state what was acknowledged, as in version 1",
+    "miss what was acknowledged": "a recovery takes every gap for the end, whatever the slots behind it state",
+    "ask the key": "a recovery takes a slot that goes while it reads for the work of another one, without asking",
     "journal the seal": "the seal goes straight into the chain",
     "one put to a chain": "two puts to the chain are under way",
     "release what is flushed": "X releases rows when their flush begins, not when it is done",
@@ -41,6 +45,7 @@ class Object:
     rows: tuple[Row, ...] = ()
     released: int = 0
     is_fence: bool = False
+    acknowledged: int = 0
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class Recoverer:
-    """`known` is a fence that was there before the look; `run` what the look found."""
+    """`known` is a fence that was there before the look; `run` what the look found. One that found damage is stuck."""
 
     step: str = "look"
     known: int | None = None
@@ -118,6 +123,7 @@ class World:
     owner: str = "X"
     recoverers: tuple[Recoverer, ...] = ()
     crashes: int = 0
+    losses: int = 0
     recovered: bool = False
     y: Successor = Successor()
     z: Successor = Successor()
@@ -132,6 +138,7 @@ class Bounds:
     recoverers: int = 1
     crashes: int = 1
     twice: bool = False
+    losses: int = 0
     left_out: str | None = None
 
 
@@ -148,13 +155,15 @@ def without(objects: Objects, name: Name) -> Objects:
 
 
 @cache
-def run_of(journal: Objects) -> Run:
-    """What the broker's own code makes of the journal."""
-    headers = {
-        number: SlotHeader(SlotKind.FENCE if slot.is_fence else SlotKind.DATA, "X", number, "", slot.released)
-        for (number, _), slot in journal
-    }
+def run_of(journal: Objects, states: bool = True) -> Run:
+    """What the broker's own code makes of the journal. `states`: slots state what was acknowledged."""
+    headers = {number: _header(number, slot, states) for (number, _), slot in journal}
     return valid_run(headers.keys(), headers)
+
+
+def _header(number: int, slot: Object, states: bool) -> SlotHeader:
+    kind = SlotKind.FENCE if slot.is_fence else SlotKind.DATA
+    return SlotHeader(kind, "X", number, "", slot.released, slot.acknowledged * states)
 
 
 def end_of(chain: Objects) -> Name:
