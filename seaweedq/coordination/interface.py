@@ -65,11 +65,19 @@ class WatchLost(Exception):
     """A watch cannot continue without a gap (compaction, reconnect): read everything again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease as it was granted: `lease` is above 0, and `ttl_s` may be longer than what was asked for."""
+
+    lease: int
+    ttl_s: float
+
+
 class Leases(Protocol):
     """Leases: keys that exist as long as their holder renews."""
 
-    async def grant(self, ttl_s: float) -> int:
-        """Grants a new lease. Returns its id, above 0."""
+    async def grant(self, ttl_s: float) -> Grant:
+        """Grants a new lease of `ttl_s` seconds, or more."""
 
     async def renew(self, lease: int) -> bool:
         """Restarts the lease's time. False: it has ended, and never comes back."""

@@ -1,9 +1,10 @@
 """A broker's membership: its lease, its key, and whether it may still act on them.
 
-The lease's age counts from *sending* the last successful renewal, so this broker stops no later than coordination ends
-the lease. Renewal is a task of the broker's own event loop: a loop that is blocked for a whole lease answers no request
-either, so losing the lease is then right. In a cluster that would be costly: `aside` renews while the loop is
-blocked, for up to STALL_LEASES leases; a broker that hangs for good still loses its segments.
+The lease's age counts from *sending* the newest renewal that was answered, so this broker stops no later than
+coordination ends the lease. Where coordination grants a longer lease than `lease_s`, the grant counts. Renewal is a
+task of the broker's own event loop: a loop that is blocked for a whole lease answers no request either, so losing the
+lease is then right. In a cluster that would be costly: `aside` renews while the loop is blocked, for up to STALL_LEASES
+leases; a broker that hangs for good still loses its segments.
 """
 
 import asyncio
@@ -16,9 +17,10 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.records import BrokerRecord
+from seaweedq.coordination.renewals import Renewals
 from seaweedq.coordination.thread_loop import AsideWork, StartAside
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import CoordinationUnavailable, SeaweedqError
+from seaweedq.errors import CoordinationUnavailable
 from seaweedq.levels import HIGHEST, LOWEST, VERSION
 
 logger = logging.getLogger(__name__)
@@ -85,6 +87,8 @@ class Membership:
         self._lease_s = lease_s
         self._on_lost = on_lost
         self._valid_until_s = 0.0
+        self._ended = False
+        self._renewals = Renewals(clock, self.broker, lease_s, self.renew)
         self._renewal: asyncio.Task[None] | None = None
         self._start_aside = aside
         self._aside: AsideWork | None = None
@@ -92,14 +96,28 @@ class Membership:
         self._home_seen_s = 0.0
 
     async def start(self, admit: Callable[[], Awaitable[Sequence[Compare]]] = _everybody_may) -> None:
-        """Takes a lease, writes `brokers/{broker}`, and begins to renew. The key is written under the comparisons of
+        """Takes a lease, begins to renew, and writes `brokers/{broker}`. The key is written under the comparisons of
         `admit`, which is asked again where one does not hold. Raises CoordinationUnavailable, and as `admit` does."""
-        sent_s = self._clock.monotonic_s()
-        self.lease = await self._coordination.leases.grant(self._lease_s)
+        await self._take_lease()
+        self._begin_renewing()  # before the key is written, which may take as long as a lease
         self._held = self._held.stored(await self._write_key(admit))
+
+    async def _take_lease(self) -> None:
+        sent_s, asked_s = self._clock.monotonic_s(), self._lease_s
+        grant = await self._coordination.leases.grant(asked_s)
+        self.lease, self._lease_s = grant.lease, grant.ttl_s
+        if grant.ttl_s > asked_s:
+            logger.warning(
+                "coordination grants leases of %g s, not of %g s (lease_s): a death is noticed that much later",
+                grant.ttl_s,
+                asked_s,
+            )
         self._valid_until_s = sent_s + self._lease_s
+
+    def _begin_renewing(self) -> None:
+        self._renewals = Renewals(self._clock, self.broker, self._lease_s, self.renew)
         if self._start_aside is not None:
-            self._home, self._home_seen_s = asyncio.get_running_loop(), sent_s
+            self._home, self._home_seen_s = asyncio.get_running_loop(), self._clock.monotonic_s()
             self._aside = self._start_aside(self._keep_renewing, "lease-renewal")
         else:
             self._renewal = asyncio.create_task(self._keep_renewing(), name="lease-renewal")
@@ -142,6 +160,11 @@ class Membership:
             self._held = held.stored(revision)
         return revision is not None
 
+    @property
+    def missed_renewals(self) -> int:
+        """How many renewals got no answer in this life."""
+        return self._renewals.missed
+
     def valid(self) -> bool:
         """Tells whether the lease is younger than `lease_s`: only then may the broker acknowledge, and serve its
         tails."""
@@ -156,27 +179,18 @@ class Membership:
         """Renews once. False: the lease has ended, for good. Raises CoordinationUnavailable, which decides nothing."""
         sent_s = self._clock.monotonic_s()
         alive = await self._coordination.leases.renew(self.lease)
-        if alive:
-            self._valid_until_s = sent_s + self._lease_s
-        else:
+        if not alive:
             self._end()
+        elif not self._ended:  # renewals overlap: an older one may be answered after a newer one
+            self._valid_until_s = max(self._valid_until_s, sent_s + self._lease_s)
         return alive
 
     async def _keep_renewing(self) -> None:
-        alive = True
-        while alive:
-            await asyncio.sleep(self._lease_s / 3)
-            if self._home_stands_still():
-                logger.error("the event loop of %s does not run; its lease is no longer renewed", self.broker)
-                break
-            try:
-                alive = await self.renew()
-            except CoordinationUnavailable:
-                continue
-            except SeaweedqError:
-                logger.exception("cannot renew the lease of %s any more", self.broker)
-                self._end()
-                break
+        try:
+            await self._renewals.run(self._home_stands_still)
+        except Exception:
+            logger.exception("cannot renew the lease of %s any more", self.broker)
+            self._end()
         self._tell_lost()
 
     def _home_stands_still(self) -> bool:
@@ -186,7 +200,10 @@ class Membership:
             return False
         with suppress(RuntimeError):  # it was closed, and is not seen again
             self._home.call_soon_threadsafe(self._see_home)
-        return self._clock.monotonic_s() - self._home_seen_s > STALL_LEASES * self._lease_s
+        still = self._clock.monotonic_s() - self._home_seen_s > STALL_LEASES * self._lease_s
+        if still:
+            logger.error("the event loop of %s does not run; its lease is no longer renewed", self.broker)
+        return still
 
     def _see_home(self) -> None:
         self._home_seen_s = self._clock.monotonic_s()
@@ -199,4 +216,5 @@ class Membership:
                 self._home.call_soon_threadsafe(self._on_lost)
 
     def _end(self) -> None:
+        self._ended = True
         self._valid_until_s = 0.0

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import ParamSpec, TypeVar
 
 from seaweedq.clock import Clock
-from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Page, Put, WatchLost
+from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Grant, Page, Put, WatchLost
 from seaweedq.coordination.polling import Changes, PollingCoordination
 
 P = ParamSpec("P")
@@ -71,10 +71,10 @@ class _Engine:
         found = tuple(change for changes in later for change in changes if change.key.startswith(prefix))
         return Changes(found, max(revision, self._revision), more=False)
 
-    def grant(self, ttl_s: float) -> int:
+    def grant(self, ttl_s: float) -> Grant:
         self._granted += 1
         self._leases[self._granted] = _Lease(ttl_s, self._clock.monotonic_s())
-        return self._granted
+        return Grant(self._granted, ttl_s)
 
     def renew(self, lease: int) -> bool:
         self._end_leases()

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import ParamSpec, Protocol, TypeVar
 
-from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Leases, Page, Put
+from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Grant, Leases, Page, Put
 from seaweedq.coordination.transactions import check_transaction
 from seaweedq.errors import CoordinationUnavailable, SeaweedqError
 
@@ -44,7 +44,7 @@ class Engine(Protocol):
     def changes(self, prefix: str, revision: int) -> Changes:
         """Returns the changes after a revision; raises WatchLost if the log does not reach back that far."""
 
-    def grant(self, ttl_s: float) -> int:
+    def grant(self, ttl_s: float) -> Grant:
         """As Leases.grant."""
 
     def renew(self, lease: int) -> bool:
@@ -103,7 +103,7 @@ class PollingCoordination:
             if not self._watches:
                 self._stop_poll()
 
-    async def grant(self, ttl_s: float) -> int:
+    async def grant(self, ttl_s: float) -> Grant:
         """As Leases."""
         return await self._step(self._engine.grant, ttl_s)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, TypeAlias
 
+POLL_S = 0.002
+
 
 class AsideWork(Protocol):
     """Work that was started aside."""
@@ -30,7 +32,8 @@ class Aside:
         """Cancels the work, and waits until its thread has ended."""
         with suppress(RuntimeError):  # it has ended already
             self._loop.call_soon_threadsafe(self._task.cancel)
-        await asyncio.to_thread(self._thread.join)
+        while self._thread.is_alive():  # in no pool of threads: whatever hangs there, a lease is given back
+            await asyncio.sleep(POLL_S)
 
     def _run(self) -> None:
         try:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from seaweedq.coordination.etcd.backend import Access, EtcdCoordination
-from seaweedq.coordination.interface import Coordination, Leases
+from seaweedq.coordination.interface import Coordination, Grant, Leases
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from tests.support.processes.etcd_service import EtcdServer
@@ -74,10 +74,10 @@ class AgeingLeases:
     def __init__(self, leases: Leases, clock: FakeClock, ends_s: dict[int, tuple[float, float]]) -> None:
         self._leases, self._clock, self._ends_s = leases, clock, ends_s
 
-    async def grant(self, ttl_s: float) -> int:
-        lease = await self._leases.grant(FOR_EVER_S)
+    async def grant(self, ttl_s: float) -> Grant:
+        lease = (await self._leases.grant(FOR_EVER_S)).lease
         self._ends_s[lease] = (self._clock.seconds + ttl_s, ttl_s)
-        return lease
+        return Grant(lease, ttl_s)
 
     async def renew(self, lease: int) -> bool:
         alive = await self._leases.renew(lease)

@@ -8,13 +8,13 @@ from seaweedq.coordination.interface import Change, Compare, Coordination, Delet
 
 
 async def leased(coordination: Coordination, key: str, ttl_s: float = 5) -> int:
-    lease = await coordination.leases.grant(ttl_s)
+    lease = (await coordination.leases.grant(ttl_s)).lease
     assert await coordination.commit([], [Put(key, b"", lease)])
     return lease
 
 
 async def test_a_leased_key_names_its_lease(coordination: Coordination) -> None:
-    lease = await coordination.leases.grant(5)
+    lease = (await coordination.leases.grant(5)).lease
     assert lease > 0
     revision = await coordination.commit([], [Put("a", b"", lease)])
     assert await coordination.get("a") == Entry("a", b"", revision or 0, lease)
@@ -55,13 +55,13 @@ async def test_an_ended_lease_never_comes_back(backend: Any, coordination: Coord
     await backend.advance(5)
     assert not await coordination.leases.renew(lease)
     assert await coordination.commit([], [Put("b", b"", lease)]) is None
-    assert await coordination.leases.grant(5) != lease
+    assert (await coordination.leases.grant(5)).lease != lease
     assert not await coordination.leases.renew(lease)
 
 
 async def test_a_put_under_an_ended_lease_stops_the_whole_transaction(backend: Any, coordination: Coordination) -> None:
-    ended = await coordination.leases.grant(1)
-    living = await coordination.leases.grant(9)
+    ended = (await coordination.leases.grant(1)).lease
+    living = (await coordination.leases.grant(9)).lease
     await backend.advance(2)
     assert await coordination.commit([], [Put("a", b"", living), Put("b", b"", ended)]) is None
     assert await coordination.commit([], [Put("a", b"", 12345)]) is None
@@ -93,7 +93,7 @@ async def test_a_key_written_anew_belongs_to_its_new_lease(
 
 async def test_the_end_of_a_lease_is_one_new_revision_in_watches(backend: Any) -> None:
     one, other = backend.connect(), backend.connect()
-    lease = await one.leases.grant(5)
+    lease = (await one.leases.grant(5)).lease
     revision = await one.commit([], [Put("a/1", b"", lease), Put("a/2", b"", lease), Put("b", b"", lease)])
     watch = other.watch("a/", revision)
     await backend.advance(5)

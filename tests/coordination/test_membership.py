@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from seaweedq.clock import Ids
-from seaweedq.coordination.interface import Coordination, Put
+from seaweedq.coordination.interface import Coordination, Grant, Put
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.errors import CoordinationUnavailable
@@ -164,7 +164,7 @@ async def test_a_start_whose_lease_ends_meanwhile_says_so(
     leases = Interrupted(coordination)
     monkeypatch.setattr(coordination, "leases", leases)
 
-    async def grant(ttl_s: float) -> int:
+    async def grant(ttl_s: float) -> Grant:
         lease = await leases._leases.grant(ttl_s)
         await backend.advance(ttl_s)
         return lease

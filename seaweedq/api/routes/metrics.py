@@ -105,6 +105,9 @@ class ClusterMetrics:
 
     def metrics(self) -> Iterator[Metric]:
         """As Source."""
+        missed = self.view.membership.missed_renewals
+        help = "Renewals of this broker's lease that got no answer"
+        yield CounterMetricFamily("seaweedq_lease_renewals_missed", help, value=missed)
         catalog, leads = self.view.catalog, float(self.election.is_leader)
         help = "The level at which the cluster writes"
         yield GaugeMetricFamily("seaweedq_cluster_level", help, value=self.level.written)

@@ -15,11 +15,10 @@ from seaweedq.coordination.etcd.key_space import KeySpace
 from seaweedq.coordination.etcd.rpc import rpc
 from seaweedq.coordination.etcd.transport import Access, LeaseNotFound, Transport
 from seaweedq.coordination.etcd.watch import Watch
-from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Leases, Page, Put
+from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Grant, Leases, Page, Put
 from seaweedq.coordination.transactions import check_transaction
 
 JOIN_S = 5.0
-RENEWAL_S = 1.0  # what takes longer is better sent again, to the next endpoint, while the lease still lives
 
 
 class EtcdCoordination:
@@ -29,7 +28,7 @@ class EtcdCoordination:
     Raises ValueError without endpoints, OSError for TLS files that cannot be read.
     """
 
-    def __init__(self, access: Access, prefix: str, *, timeout_s: float = 3.0) -> None:
+    def __init__(self, access: Access, prefix: str, *, timeout_s: float = 5.0) -> None:
         self.leases: Leases = self
         self._keys = KeySpace(prefix)
         self._transport = Transport(access, timeout_s)
@@ -70,13 +69,14 @@ class EtcdCoordination:
         finally:
             self._watches.discard(watch)
 
-    async def grant(self, ttl_s: float) -> int:
+    async def grant(self, ttl_s: float) -> Grant:
         """As Leases. etcd counts whole seconds: `ttl_s` is rounded up, and is at least 2 s by etcd's default."""
-        return int((await self._transport.call(rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)))).ID)
+        granted = await self._transport.call(rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s)))
+        return Grant(int(granted.ID), float(granted.TTL))
 
     async def renew(self, lease: int) -> bool:
         """As Leases."""
-        answer = await self._transport.call(rpc.LeaseKeepAliveRequest(ID=lease), at_most_s=RENEWAL_S)
+        answer = await self._transport.call(rpc.LeaseKeepAliveRequest(ID=lease))
         return bool(answer.TTL > 0)
 
     async def revoke(self, lease: int) -> None:

@@ -1,12 +1,11 @@
 """Calls to an etcd cluster: endpoints, TLS, tokens, timeouts, and the meaning of its errors. Knows nothing of keys.
 
-Each endpoint has a channel of its own, and one endpoint is current. When it fails to answer, the next one becomes
-current. A call is repeated there only if it may happen twice. Calls run in gRPC's threads and return to the calling
-loop, whichever it is; nothing here ever blocks a loop.
+Each endpoint has a channel of its own, and one endpoint is current. When it fails to answer, or has not answered for
+SLOW_S, the next one becomes current. A call is repeated there only if it may happen twice. Calls run in gRPC's threads
+and return to the calling loop, whichever it is; nothing here ever blocks a loop.
 """
 
 import asyncio
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,11 +36,12 @@ OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.min_reconnect_backoff_ms", 1_000),  # it is also the time limit of one attempt to connect
+    ("grpc.min_reconnect_backoff_ms", 5_000),  # it is the time limit of one attempt to connect
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
+SLOW_S = 1.0
 SILENT = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -127,23 +127,22 @@ class Transport:
         """Returns the current endpoint."""
         return self._endpoints[self._current]
 
-    async def call(self, request: Any, *, repeat: bool = True, at_most_s: float = math.inf) -> Any:
+    async def call(self, request: Any, *, repeat: bool = True) -> Any:
         """Sends a request and returns the answer; `repeat`: it may happen twice. Raises CoordinationUnavailable (it may
         have happened), LeaseNotFound (it has not)."""
         self.check_open()
-        timeout_s = min(self._timeout_s, at_most_s)
         endpoint, tries = self.endpoint, len(self._endpoints)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._timeout_s):
                 while True:
                     endpoint, tries = self.endpoint, tries - 1
                     try:
-                        return await self._authorized(endpoint, request)
+                        return await self._patient(endpoint, request)
                     except grpc.RpcError as error:
                         self._judge(error, endpoint, again=repeat and tries > 0)
         except TimeoutError:
             self.blame(endpoint)
-            raise unavailable(f"etcd at {endpoint.address} did not answer within {timeout_s} s") from None
+            raise unavailable(f"etcd at {endpoint.address} did not answer within {self._timeout_s} s") from None
 
     async def metadata(self, endpoint: Endpoint) -> Metadata:
         """Returns the metadata of each call: a member without a leader must refuse it, and the user's token."""
@@ -174,6 +173,15 @@ class Transport:
         self.closed = True
         for endpoint in self._endpoints:
             endpoint.close()
+
+    async def _patient(self, endpoint: Endpoint, request: Any) -> Any:
+        """Sends a request. An endpoint that is slow gets no further ones, but its answer is waited for: all may be
+        slow."""
+        late = asyncio.get_running_loop().call_later(SLOW_S, self.blame, endpoint)
+        try:
+            return await self._authorized(endpoint, request)
+        finally:
+            late.cancel()
 
     async def _authorized(self, endpoint: Endpoint, request: Any) -> Any:
         metadata = await self.metadata(endpoint)

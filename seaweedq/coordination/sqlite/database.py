@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from seaweedq.clock import Clock
-from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Page, Put, WatchLost
+from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Grant, Page, Put, WatchLost
 from seaweedq.coordination.polling import Changes
 from seaweedq.errors import CoordinationUnavailable, Damaged, UnfitStore
 
@@ -96,10 +96,11 @@ class Database:
             )
             return Changes(tuple(Change(*row) for row in rows), until, until < newest)
 
-    def grant(self, ttl_s: float) -> int:
+    def grant(self, ttl_s: float) -> Grant:
         with self._writing() as db:
             row = (self._boot, ttl_s, self._clock.monotonic_s())
-            return db.execute("INSERT INTO leases (boot, ttl_s, renewed_s) VALUES (?, ?, ?)", row).lastrowid or 0
+            inserted = db.execute("INSERT INTO leases (boot, ttl_s, renewed_s) VALUES (?, ?, ?)", row)
+            return Grant(inserted.lastrowid or 0, ttl_s)
 
     def renew(self, lease: int) -> bool:
         with self._writing() as db:

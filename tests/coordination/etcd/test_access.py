@@ -52,7 +52,7 @@ async def test_a_user_works_below_its_prefix(guarded: EtcdServer, connect: Any) 
     revision = await coordination.commit([], [Put("a", b"1")])
     watch = coordination.watch("", revision - 1)
     assert [change.value for change in await anext(watch)] == [b"1"]
-    lease = await coordination.grant(60)
+    lease = (await coordination.grant(60)).lease
     assert await coordination.commit([], [Put("a", b"2", lease)])
     assert await coordination.renew(lease)
     await coordination.revoke(lease)

@@ -89,7 +89,7 @@ async def test_a_transaction_over_etcds_limit_says_so(etcd_server: EtcdServer, c
 async def test_a_killed_etcd_comes_back_with_everything(etcd_servers: Any, connect: Any) -> None:
     server = etcd_servers()
     coordination = connect(server.endpoint)
-    lease = await coordination.grant(60)
+    lease = (await coordination.grant(60)).lease
     revision = await coordination.commit([], [Put("a", b"1"), Put("b", b"2", lease)])
     server.kill()
     began = time.monotonic()

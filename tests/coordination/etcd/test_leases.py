@@ -24,7 +24,7 @@ async def coordination(etcd_server: EtcdServer) -> AsyncIterator[EtcdCoordinatio
 
 async def test_a_lease_that_is_not_renewed_ends_with_its_keys(coordination: EtcdCoordination) -> None:
     granted_s = time.monotonic()
-    lease = await coordination.grant(1)
+    lease = (await coordination.grant(1)).lease
     revision = await coordination.commit([], [Put("a", b"", lease), Put("b", b"", lease), Put("c", b"")])
     assert revision
     async with asyncio.timeout(1 + END_S):
@@ -37,7 +37,7 @@ async def test_a_lease_that_is_not_renewed_ends_with_its_keys(coordination: Etcd
 
 
 async def test_a_lease_that_is_renewed_lives_on(coordination: EtcdCoordination) -> None:
-    lease = await coordination.grant(1)
+    lease = (await coordination.grant(1)).lease
     await coordination.commit([], [Put("a", b"", lease)])
     end_s = time.monotonic() + 1 + END_S
     while time.monotonic() < end_s:
@@ -49,7 +49,7 @@ async def test_a_lease_that_is_renewed_lives_on(coordination: EtcdCoordination) 
 
 async def test_a_part_of_a_second_is_a_whole_one(etcd_server: EtcdServer, coordination: EtcdCoordination) -> None:
     for asked_s, given_s in ((0.2, 1), (1.0, 1), (4.1, 5)):
-        lease = await coordination.grant(asked_s)
+        lease = (await coordination.grant(asked_s)).lease
         assert f"granted with TTL({given_s}s)" in etcd_server.control("lease", "timetolive", f"{lease:x}")
         await coordination.revoke(lease)
 
@@ -57,7 +57,7 @@ async def test_a_part_of_a_second_is_a_whole_one(etcd_server: EtcdServer, coordi
 async def test_a_lease_survives_a_restart_of_etcd(etcd_servers: Any) -> None:
     server = etcd_servers()
     coordination = EtcdCoordination(Access([server.endpoint]), "")
-    lease = await coordination.grant(30)
+    lease = (await coordination.grant(30)).lease
     await coordination.commit([], [Put("a", b"", lease)])
     await coordination.close()
     server.kill()

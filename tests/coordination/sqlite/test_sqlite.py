@@ -46,7 +46,7 @@ async def main():
 """
 HOLD_A_LEASE = """
 async def main():
-    lease = await coordination.leases.grant(0.5)
+    lease = (await coordination.leases.grant(0.5)).lease
     await coordination.commit([], [Put("held", b"", lease)])
     print("held", flush=True)
     while await coordination.leases.renew(lease):
@@ -130,13 +130,13 @@ class Still:
 )
 async def test_leases_of_another_boot_have_ended(path: Path, boot: str, seconds: float, alive: bool) -> None:
     before = EmbeddedCoordination(path, Still(1000), boot="one")
-    lease = await before.leases.grant(60)
+    lease = (await before.leases.grant(60)).lease
     await before.commit([], [Put("a", b"", lease)])
     await before.close()
     after = EmbeddedCoordination(path, Still(seconds), boot=boot)
     assert (await after.get("a") is not None) == alive
     assert await after.leases.renew(lease) == alive
-    assert await after.leases.grant(60) > lease
+    assert (await after.leases.grant(60)).lease > lease
     await after.close()
 
 
@@ -224,7 +224,7 @@ async def test_a_watch_reports_what_it_cannot_read(path: Path) -> None:
 
 async def test_own_changes_wake_watches_without_any_poll(path: Path) -> None:
     coordination = EmbeddedCoordination(path, SystemClock(), poll_s=3600)
-    lease = await coordination.leases.grant(60)
+    lease = (await coordination.leases.grant(60)).lease
     watch = coordination.watch("", 0)
     acts: list[Callable[[], Awaitable[object]]] = [
         lambda: coordination.commit([], [Put("a", b"", lease)]),

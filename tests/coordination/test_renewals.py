@@ -1,0 +1,204 @@
+"""Renewals on simulated time: coordination that answers late, not at all, or out of order."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from seaweedq.coordination.interface import Grant
+from seaweedq.coordination.keys import BROKERS
+from seaweedq.coordination.membership import BrokerIdentity, Membership
+from seaweedq.coordination.memory import MemoryCoordination
+from seaweedq.errors import CoordinationUnavailable
+from tests.support.brokers.machine import SeededIds
+from tests.support.brokers.simulated_loop import clock, simulate
+
+T = TypeVar("T")
+LEASE_S = 5.0
+
+
+class SlowLeases:
+    """Leases whose requests take `to_s` to coordination, and their answers `back_s`, each as it is when it is sent."""
+
+    def __init__(self, coordination: MemoryCoordination) -> None:
+        self._coordination = coordination
+        self.to_s = self.back_s = 0.0
+        self.extra_s = 0.0  # of each grant
+        self.sent_s: list[float] = []
+
+    async def grant(self, ttl_s: float) -> Grant:
+        return await self._carried(lambda: self._coordination.grant(ttl_s + self.extra_s))
+
+    async def renew(self, lease: int) -> bool:
+        self.sent_s.append(clock().time())
+        return await self._carried(lambda: self._coordination.renew(lease))
+
+    async def revoke(self, lease: int) -> None:
+        await self._coordination.revoke(lease)
+
+    async def _carried(self, work: Callable[[], Awaitable[T]]) -> T:
+        to_s, back_s = self.to_s, self.back_s
+        await asyncio.sleep(to_s)
+        answer = await work()
+        await asyncio.sleep(back_s)
+        return answer
+
+
+class Scene:
+    """A member whose coordination is slow. `lost` says when its lease was lost."""
+
+    def __init__(self) -> None:
+        self.coordination = MemoryCoordination(clock())
+        self.leases = self.coordination.leases = SlowLeases(self.coordination)
+        self.lost: list[float] = []
+        identity = BrokerIdentity.of(SeededIds(1), "b", "")
+        self.member = Membership(
+            self.coordination, clock(), identity, LEASE_S, lambda: self.lost.append(clock().time())
+        )
+
+    async def lives_for(self, time_s: float) -> bool:
+        """Whether its lease is valid, here and there, all the time."""
+        end_s = clock().time() + time_s
+        while clock().time() < end_s:
+            await asyncio.sleep(0.1)
+            there = await self.coordination.get(BROKERS.key(self.member.broker))
+            if self.lost or not self.member.valid() or there is None:
+                return False
+        return True
+
+    async def end(self) -> None:
+        await self.member.stop()
+        await self.coordination.close()
+
+
+def in_scene(act: Callable[[Scene], Awaitable[Any]]) -> None:
+    async def play() -> None:
+        scene = Scene()
+        await scene.member.start()
+        try:
+            await act(scene)
+        finally:
+            await scene.end()
+        assert [task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}] == []
+
+    simulate(play())
+
+
+@pytest.mark.parametrize(("to_s", "back_s"), [(0.0, 1.2), (1.2, 0.0), (0.6, 0.6), (1.9, 1.9)])
+def test_answers_that_come_late_end_no_lease(to_s: float, back_s: float) -> None:
+    async def act(scene: Scene) -> None:
+        scene.leases.to_s, scene.leases.back_s = to_s, back_s
+        assert await scene.lives_for(120)
+        assert scene.member.missed_renewals == 0
+
+    in_scene(act)
+
+
+def test_a_pause_of_coordination_that_is_shorter_than_the_lease_ends_none() -> None:
+    async def act(scene: Scene) -> None:
+        for _ in range(10):
+            scene.leases.to_s = 3600
+            assert await scene.lives_for(LEASE_S - 2)
+            scene.leases.to_s = 0
+            assert await scene.lives_for(2)
+
+    in_scene(act)
+
+
+def test_renewals_are_sent_each_second_whatever_is_answered() -> None:
+    async def act(scene: Scene) -> None:
+        scene.leases.back_s = 3600
+        assert await scene.lives_for(4.8)
+        assert [round(at_s, 6) for at_s in scene.leases.sent_s] == [1, 2, 3, 4]
+        await asyncio.sleep(60)
+        assert not scene.member.valid()
+        under_way = [task for task in asyncio.all_tasks() if task.get_name() == "renewal"]
+        assert len(under_way) <= 5
+        assert not scene.lost, "that nobody answers decides nothing"
+
+    in_scene(act)
+
+
+def test_the_age_of_the_lease_counts_from_the_newest_sending_that_was_answered() -> None:
+    async def act(scene: Scene) -> None:
+        began_s = clock().time()
+        scene.leases.back_s = 2.5  # of the sending after 1 s
+        await asyncio.sleep(1.5)
+        scene.leases.back_s = 0.2  # of the one after 2 s
+        await asyncio.sleep(1)
+        scene.leases.to_s = 3600
+        await asyncio.sleep(began_s + 6.9 - clock().time())
+        assert scene.member.valid(), "the older answer came later, and took nothing back"
+        await asyncio.sleep(0.2)
+        assert not scene.member.valid()
+
+    in_scene(act)
+
+
+def test_an_answer_under_way_does_not_revive_a_lease_that_has_ended() -> None:
+    async def act(scene: Scene) -> None:
+        scene.leases.back_s = 2
+        await asyncio.sleep(1.5)
+        scene.leases.back_s = 0
+        await scene.coordination.revoke(scene.member.lease)
+        await asyncio.sleep(3)
+        assert not scene.member.valid()
+        assert len(scene.lost) == 1
+
+    in_scene(act)
+
+
+def test_a_longer_grant_counts_and_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async def play() -> None:
+        scene = Scene()
+        scene.leases.extra_s = 3
+        await scene.member.start()
+        scene.leases.to_s = 3600
+        await asyncio.sleep(LEASE_S + 2.9)
+        assert scene.member.valid()
+        await asyncio.sleep(0.2)
+        assert not scene.member.valid()
+        await scene.end()
+
+    simulate(play())
+    assert "leases of 8 s, not of 5 s" in caplog.text
+
+
+@pytest.mark.parametrize("error", [CoordinationUnavailable("away"), None])
+def test_missed_renewals_are_counted_and_told_of_each_ten_seconds(
+    caplog: pytest.LogCaptureFixture, error: Exception | None
+) -> None:
+    async def act(scene: Scene) -> None:
+        async def miss(lease: int) -> bool:
+            if error:
+                raise error
+            await asyncio.sleep(3600)
+            return True
+
+        scene.leases.renew = miss  # type: ignore[method-assign]
+        await asyncio.sleep(1.5 if error else LEASE_S + 1.5)
+        assert "1 renewals of the lease of" in caplog.text
+        assert len(caplog.records) == 1
+        await asyncio.sleep(30)
+        assert len(caplog.records) == 4
+        assert "10 renewals of the lease of" in caplog.records[-1].getMessage()
+        assert scene.member.missed_renewals in (31, 30)
+
+    caplog.set_level(logging.INFO)
+    in_scene(act)
+
+
+def test_a_renewal_that_fails_unforeseen_ends_the_life_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    async def act(scene: Scene) -> None:
+        async def fail(lease: int) -> bool:
+            raise RuntimeError("a defect")
+
+        scene.leases.renew = fail  # type: ignore[method-assign]
+        await asyncio.sleep(1.5)
+        assert not scene.member.valid()
+        assert len(scene.lost) == 1
+
+    in_scene(act)
+    assert "a defect" in caplog.text
