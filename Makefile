@@ -55,13 +55,14 @@ $(BIN)/minio: | $(STAMP)
 kube: $(STAMP)  ## Kubernetes' API server, controllers and scheduler in .venv/bin, built with Go 1.25 or newer in ten minutes of CPU: with them `make test-all` runs the chart
 	$(BIN)/python scripts/build_kube.py
 
-check: $(STAMP) ## lint, format, types, import contracts, documentation links, the Helm chart
+check: $(STAMP) ## lint, format, types, import contracts, documentation links, the Helm chart, the image's locks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python scripts/check_helm.py
+	$(BIN)/python scripts/image_lock.py --check
 
 bench: $(STAMP) ## every benchmark, each beside its limit
 	$(BIN)/python -m benchmarks

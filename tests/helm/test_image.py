@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,6 +19,15 @@ from tests.support.paths import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+@pytest.fixture
+def image_lock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """scripts/image_lock.py as a module."""
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    import image_lock
+
+    return image_lock
 
 
 def instructions(name: str) -> list[str]:
@@ -42,10 +53,87 @@ def test_everything_that_is_copied_is_there_and_sent_to_the_build() -> None:
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_it_installs_extras_that_there_are_on_a_python_that_is_supported() -> None:
-    (extras,) = re.findall(r"pip install '\.\[(.*)\]'", DOCKERFILE)
-    assert set(extras.split(",")) == {"s3", "etcd"} <= PROJECT["optional-dependencies"].keys()
-    assert SpecifierSet(PROJECT["requires-python"]).contains(instructions("ARG")[0].removeprefix("PYTHON="))
+def test_it_installs_nothing_but_what_the_locks_name() -> None:
+    steps = [step for line in instructions("RUN") for step in line.split("&&")]
+    installing = [step for step in steps if re.search(r"/pip .*\b(install|wheel) ", step)]
+    assert len(installing) == 5
+    assert all("--no-deps" in step and ("--require-hashes" in step or "--no-index" in step) for step in installing)
+    assert all("--no-build-isolation" in step for step in installing if "/pip wheel " in step)
+
+
+def test_dependencies_come_before_the_source() -> None:
+    first, *_ = DOCKERFILE.split(" AS source")
+    assert "-r requirements.lock" in first
+    assert re.findall("^COPY (.*)$", first, re.MULTILINE) == ["deploy/build.lock deploy/requirements.lock ./"]
+    *_, dependencies, source = instructions("COPY")
+    assert dependencies.startswith("--from=dependencies ")
+    assert source.startswith("--from=source ")
+
+
+def test_no_installer_is_left() -> None:
+    (removes,) = (line for line in instructions("RUN") if "pip uninstall" in line)
+    assert DOCKERFILE.index(removes) > DOCKERFILE.rindex("FROM ")
+    assert "--without-pip /opt/seaweedq" in DOCKERFILE
+    assert {"ensurepip", "pip*"} <= {path.rpartition("/")[2] for path in removes.split() if path.startswith("/usr/")}
+
+
+def test_the_locks_satisfy_the_project(image_lock: Any) -> None:
+    assert list(image_lock.complaints()) == []
+    locked = image_lock.pinned(ROOT / "deploy" / "requirements.lock")
+    assert len(locked) > 50
+    assert "pip" not in locked
+
+
+def test_a_lock_that_is_late_or_loose_is_refused(
+    image_lock: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("requirements.lock", "build.lock"):
+        (tmp_path / name).write_text((ROOT / "deploy" / name).read_text())
+    monkeypatch.setattr(image_lock, "DEPLOY", tmp_path)
+    assert image_lock.main(["--check"]) == 0
+    lock = (tmp_path / "requirements.lock").read_text()
+    (tmp_path / "requirements.lock").write_text(re.sub(r"^pyarrow==\S+", "pyarrow==1.0.0", lock, flags=re.MULTILINE))
+    assert image_lock.main(["--check"]) == 1
+    assert "requirements.lock: pyarrow>=" in capsys.readouterr().err
+    (tmp_path / "requirements.lock").write_text(f"{lock}left-pad==1.0\n")
+    assert image_lock.main(["--check"]) == 1
+    assert "without a version or a hash: left-pad==1.0" in capsys.readouterr().err
+
+
+def test_the_base_gets_the_digest_that_its_registry_names(
+    image_lock: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, printed = tmp_path / "Dockerfile", ""
+    copy.write_text(re.sub("^(ARG BASE=[^@]+?)(@.*)?$", r"\1", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE))
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        assert command[0] == "skopeo"
+        assert command[-1] == "docker://docker.io/library/python:3.11-slim-bookworm"
+        return subprocess.CompletedProcess(command, 0, printed)
+
+    monkeypatch.setattr(image_lock, "DOCKERFILE", copy)
+    monkeypatch.setattr(image_lock.shutil, "which", lambda tool, **_: tool)
+    monkeypatch.setattr(image_lock.subprocess, "run", run)
+    for digit in "ab":
+        printed = f"sha256:{digit * 64}\n"
+        assert image_lock.main(["--base"]) == 0
+        assert f"\nARG BASE=docker.io/library/python:3.11-slim-bookworm@{printed}" in copy.read_text()
+    printed = "manifest unknown"
+    assert image_lock.main(["--base"]) == 1
+    assert "skopeo gives no digest" in capsys.readouterr().err
+
+
+def test_it_says_what_it_is() -> None:
+    labels = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', instructions("LABEL")[0]))
+    assert (labels["version"], labels["licenses"]) == (PROJECT["version"], PROJECT["license"])
+    assert {"title", "description", "revision", "base.name"} <= labels.keys()
+    # A label with the commit makes all instructions behind it run again.
+    assert DOCKERFILE.index("LABEL ") > max(DOCKERFILE.index(line) for line in instructions("COPY"))
+
+
+def test_its_python_is_supported() -> None:
+    (version,) = re.findall(r"^BASE=\S+/python:([\d.]+)-", instructions("ARG")[0])
+    assert SpecifierSet(PROJECT["requires-python"]).contains(version)
 
 
 def test_it_does_not_run_as_root_and_owns_its_folder() -> None:

@@ -23,6 +23,7 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.services import Environment
 from seaweedq.cli.server import shell_hints as paste
 from seaweedq.cli.server.coordinations import open_coordination
+from seaweedq.cli.server.data_folder import check_folders
 from seaweedq.cli.server.http_server import HttpServer, listen, url_of
 from seaweedq.cli.server.journals import journal_setup
 from seaweedq.cli.server.secret import cluster_secret
@@ -106,7 +107,7 @@ class BrokerProcess:
     def _environment(self, url: str, stack: AsyncExitStack) -> Environment:
         """Returns the backends of a life, which `stack` closes."""
         settings, clock, ids = self._settings, SystemClock(), SystemIds()
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        check_folders(settings)
         store = open_store(settings, ids)
         stack.push_async_callback(store.close)
         coordination = open_coordination(settings, clock)

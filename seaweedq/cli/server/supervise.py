@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Sequence
 
+from seaweedq.cli.server.data_folder import check_folders
 from seaweedq.cli.server.member_process import Member
 from seaweedq.cli.server.members import check_folder, check_members, homes, member_command, own_program
 from seaweedq.cli.server.secret import cluster_secret
@@ -31,6 +32,7 @@ def supervise(settings: Settings, program: Sequence[str] | None = None) -> int:
     process was started. Raises InvalidRequest, DataFolderInUse, OSError."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # at info it tells of each look at /readyz
     check_members(settings)
+    check_folders(settings)
     lock = FolderLock(settings.data_dir, Disk())
     lock.acquire()
     lifeline, held = os.pipe()

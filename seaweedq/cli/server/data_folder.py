@@ -1,0 +1,46 @@
+"""The check that this process may write to the data folder and to a local store, before anything is written there.
+
+A container's user often is another than the owner of the volume. The error names the folder and the user that needs it.
+"""
+
+import os
+from pathlib import Path
+
+from seaweedq.settings import Settings
+
+# The data folder's own entries. An earlier run as another user, such as root, leaves some that this one may not write.
+PARTS = ("lock", "folder-id", "cluster-secret", "coordination.db", "journals", "members", "store")
+
+
+def check_folders(settings: Settings) -> None:
+    """Makes the data folder, and the folder of a local store if that is elsewhere. Raises PermissionError for the first
+    that this process may not write; OSError."""
+    _check("data folder", settings.data_dir)
+    scheme, _, path = settings.store.partition("://")
+    if scheme == "file" and path:
+        _check("store", Path(path))
+
+
+def _check(name: str, folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except PermissionError as error:
+        raise _refusal(name, folder, Path(error.filename).parent) from None
+    for part in (folder, *(folder / part for part in PARTS)):
+        if part.exists() and not _writable(part):
+            raise _refusal(name, folder, part)
+
+
+def _writable(path: Path) -> bool:
+    wanted = os.W_OK | os.X_OK if path.is_dir() else os.W_OK
+    return os.access(path, wanted, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _refusal(name: str, folder: Path, part: Path) -> PermissionError:
+    user, group = os.geteuid(), os.getegid()
+    if os.statvfs(part).f_flag & os.ST_RDONLY:
+        why = f"the file system of {part} is mounted for reading alone"
+    else:
+        make = "" if folder.exists() else f"mkdir -p {folder} && "
+        why = f"{part} belongs to user {part.stat().st_uid}; {make}chown -R {user}:{group} {folder}"
+    return PermissionError(f"{name} {folder} cannot be written by user {user}: {why}, or give the broker another folder")

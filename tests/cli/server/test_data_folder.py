@@ -1,0 +1,82 @@
+"""A folder that the broker's user may not write is named at the start, with that user."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seaweedq.cli.server.data_folder import check_folders
+from seaweedq.settings import Settings
+
+USER = 10001
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder of another user, for a test that runs as no root. All users may reach it, unlike pytest's own."""
+    if os.name != "posix":
+        pytest.skip("there are no users")
+    with tempfile.TemporaryDirectory() as made:
+        path = Path(made)
+        path.chmod(0o755 if os.geteuid() == 0 else 0o555)
+        yield path
+        path.chmod(0o755)
+
+
+@pytest.fixture
+def user() -> Iterator[int]:
+    """The user of the test: not root, which may write everywhere."""
+    if os.geteuid():
+        yield os.geteuid()
+        return
+    os.seteuid(USER)
+    try:
+        yield USER
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("below", [".", "data", "data/deeper"])
+def test_a_data_folder_of_another_user(folder: Path, user: int, below: str) -> None:
+    wanted = folder / below
+    with pytest.raises(PermissionError, match=f"^data folder {wanted} cannot be written by user {user}: ") as refused:
+        check_folders(Settings(data_dir=wanted))
+    make = "" if below == "." else f"mkdir -p {wanted} && "
+    help_text = f"{folder} belongs to user {folder.stat().st_uid}; {make}chown -R {user}:{os.getegid()} {wanted}"
+    assert help_text in str(refused.value)
+
+
+def test_what_another_user_left_in_it(folder: Path) -> None:
+    if os.geteuid():
+        pytest.skip("root alone makes files of others")
+    (folder / "lost+found").mkdir(mode=0o700)  # of the file system, and no business of the broker
+    (folder / "journals").mkdir()
+    os.chown(folder, USER, USER)
+    os.seteuid(USER)
+    try:
+        with pytest.raises(PermissionError, match=f"{folder}/journals belongs to user 0"):
+            check_folders(Settings(data_dir=folder))
+    finally:
+        os.seteuid(0)
+    os.chown(folder / "journals", USER, USER)
+    os.seteuid(USER)
+    try:
+        check_folders(Settings(data_dir=folder))
+    finally:
+        os.seteuid(0)
+
+
+def test_a_local_store_of_another_user(folder: Path, user: int) -> None:
+    with (
+        tempfile.TemporaryDirectory() as own,
+        pytest.raises(PermissionError, match=f"^store {folder} cannot be written"),
+    ):
+        check_folders(Settings(data_dir=Path(own), store=f"file://{folder}"))
+
+
+def test_folders_of_ones_own_are_made(tmp_path: Path) -> None:
+    check_folders(Settings(data_dir=tmp_path / "a" / "b", store=f"file://{tmp_path}/c"))
+    assert (tmp_path / "a" / "b").is_dir()
+    assert (tmp_path / "c").is_dir()
