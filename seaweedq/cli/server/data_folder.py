@@ -1,6 +1,6 @@
 """The check that this process may write to the data folder and to a local store, before anything is written there.
 
-A container's user often is another than the owner of the volume. The error names the folder and the user that needs it.
+A container often runs as another user than the owner of its volume. The error names the folder and the user.
 """
 
 import os
