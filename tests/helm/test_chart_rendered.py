@@ -85,14 +85,15 @@ def test_a_setting_arrives_as_it_was_given(render: Render, settings_of: Callable
     assert getattr(settings_of(render(config={name: given[name]})), name) == given[name]
 
 
-@pytest.mark.parametrize("config", [{}, {"shutdown_s": 45}, {"shutdown_s": 59.5}])
+@pytest.mark.parametrize("config", [{}, {"shutdown_s": 45}, {"shutdown_s": 59.5, "shutdown_delay_s": 6.5}])
 def test_a_pod_has_time_to_drain(
     render: Render, settings_of: Callable[..., Settings], config: dict[str, float]
 ) -> None:
     manifests = render(config=config)
     _, sleep_s = broker(manifests)["lifecycle"]["preStop"]["exec"]["command"]
     granted = pod(manifests)["terminationGracePeriodSeconds"]
-    assert granted >= int(sleep_s) + settings_of(manifests).shutdown_s + 10
+    settings = settings_of(manifests)
+    assert granted >= int(sleep_s) + settings.shutdown_delay_s + settings.shutdown_s + 10
 
 
 def test_every_url_that_the_chart_prints_or_asks_passes(

@@ -43,4 +43,5 @@ def _refusal(name: str, folder: Path, part: Path) -> PermissionError:
     else:
         make = "" if folder.exists() else f"mkdir -p {folder} && "
         why = f"{part} belongs to user {part.stat().st_uid}; {make}chown -R {user}:{group} {folder}"
-    return PermissionError(f"{name} {folder} cannot be written by user {user}: {why}, or give the broker another folder")
+    why += ", or give the broker another folder"
+    return PermissionError(f"{name} {folder} cannot be written by user {user}: {why}")
