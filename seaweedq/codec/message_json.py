@@ -30,7 +30,6 @@ def encode_messages(
     pieces: Iterable[tuple[int, pa.RecordBatch]],
     segment: int,
     layout: Layout,
-    attempts: Mapping[int, int] | None,
     links: Mapping[str, str] = NO_LINKS,
     max_bytes: int = sys.maxsize,
 ) -> tuple[bytes, int | None]:
@@ -40,7 +39,7 @@ def encode_messages(
     left = max_bytes - 1  # two brackets, and one comma less than counted
     together = dense(pieces)
     for first, rows in _slices(together) if layout.format is Format.TYPED else together:
-        texts = message_texts(first, rows, segment, layout, attempts, links)
+        texts = message_texts(offsets(first, rows.num_rows), rows, segment, layout, None, links)
         ends = _ends(texts)
         fit = max(int(np.searchsorted(ends, left, side="right")), 0 if columns else 1)
         columns.append(texts.slice(0, fit))
@@ -91,26 +90,25 @@ def json_array(columns: Sequence[pa.StringArray]) -> bytes:
 
 
 def message_texts(
-    first_offset: int,
+    numbers: pa.Array,
     rows: pa.RecordBatch,
     segment: int,
     layout: Layout,
-    attempts: Mapping[int, int] | None,
+    attempts: pa.Array | None,
     links: Mapping[str, str] = NO_LINKS,
 ) -> pa.StringArray:
     """Returns one JSON object for each row.
 
-    `rows` have the schema `layout.rows(mask)`, and the first is at `first_offset`. `attempts` are by offset, 1 where
-    there is none; None leaves `attempt` out. `links` are URLs of payloads by the URI of their reference.
+    `rows` have the schema `layout.rows(mask)`, and `numbers` are their offsets (int64). `attempts` are their numbers of
+    deliveries; None leaves `attempt` out. `links` are URLs of payloads by the URI of their reference.
     """
-    numbers = offsets(first_offset, rows.num_rows)
     offset = numbers.cast(pa.string())
     name = "value_base64" if layout.format is Format.BYTES else "value"
     parts: list[Text] = [f'{{"id":"{segment}-', offset, '","key":', *_key(rows), f',"{name}":', _value(rows, layout)]
     parts += [',"headers":', _headers(rows), ',"timestamp":', *_moments(rows.column("_timestamp"))]
     parts += [f',"segment":{segment},"offset":', offset]
     if attempts is not None:
-        parts += [',"attempt":', _attempts(numbers, attempts)]
+        parts += [',"attempt":', attempts.cast(pa.string())]
     if "_reference" in rows.schema.names:
         parts.append(_references(rows.column("_reference"), links))
     return _join([*parts, "}"])
@@ -150,12 +148,6 @@ def _headers(rows: pa.RecordBatch) -> Text:
         return "{}"
     headers = rows.column("_headers").to_pylist()
     return pa.array([msgspec.json.encode(dict(each)).decode() if each else "{}" for each in headers], pa.string())
-
-
-def _attempts(numbers: pa.Array, attempts: Mapping[int, int]) -> Text:
-    if not attempts:
-        return "1"
-    return pa.array([str(attempts.get(offset, 1)) for offset in numbers.to_pylist()], pa.string())
 
 
 def _value(rows: pa.RecordBatch, layout: Layout) -> Text:

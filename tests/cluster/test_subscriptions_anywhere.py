@@ -35,7 +35,7 @@ def test_one_consumer_has_a_segment_whichever_broker_it_asks(together: Together)
     assert len(first) == 60
     assert [together.pull(broker, consumer="b") for broker in range(BROKERS)] == [[], [], []]
     refused = together.ask("POST", 2, f"{NAME}/ack", json={"ids": [first[0]["id"]], "consumer": "b"}).json()
-    assert refused == {"acked": 0, "unknown": [first[0]["id"]]}
+    assert refused == {"acked": 0, "late": 0, "unknown": [first[0]["id"]]}
 
 
 def test_a_pull_sees_what_was_published_before_it_at_any_broker(together: Together) -> None:

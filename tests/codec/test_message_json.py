@@ -22,7 +22,7 @@ def rows(*singles: tuple[str | None, bytes, dict[str, str] | None], layout: Layo
 
 def test_a_message_read() -> None:
     piece = rows(('a"\n', b'{"a":  1.50}', {"h": 'v"'}), (None, b"null", None))
-    text = encode_messages([(7, piece)], 3, JSON, None)[0]
+    text = encode_messages([(7, piece)], 3, JSON)[0]
     assert text == (
         b'[{"id":"3-7","key":"a\\"\\n","value":{"a":  1.50},"headers":{"h":"v\\""},'
         b'"timestamp":"2026-09-21T14:13:20.000000Z","segment":3,"offset":7},'
@@ -33,9 +33,9 @@ def test_a_message_read() -> None:
 
 def test_pieces_follow_each_other_and_none_are_an_empty_array() -> None:
     pieces = [(0, rows((None, b"1", None), (None, b"2", None))), (10, rows(("k", b"3", None)))]
-    found = json.loads(encode_messages(pieces, 0, JSON, None)[0])
+    found = json.loads(encode_messages(pieces, 0, JSON)[0])
     assert [(m["id"], m["key"], m["value"]) for m in found] == [("0-0", None, 1), ("0-1", None, 2), ("0-10", "k", 3)]
-    assert encode_messages([], 0, JSON, None)[0] == b"[]"
+    assert encode_messages([], 0, JSON)[0] == b"[]"
     assert json_array([]) == b"[]"
 
 
@@ -46,15 +46,16 @@ def test_pieces_follow_each_other_and_none_are_an_empty_array() -> None:
 def test_as_many_messages_as_fit_but_at_least_one(sizes: list[list[int]], max_bytes: int) -> None:
     texts = [[b'"%b"' % (b"x" * size) for size in piece] for piece in sizes]
     pieces = [(100 * at, rows(*[(None, text, None) for text in piece])) for at, piece in enumerate(texts)]
-    whole = json.loads(encode_messages(pieces, 0, JSON, None)[0])
-    text, left_out = encode_messages(pieces, 0, JSON, None, max_bytes=max_bytes)
+    whole = json.loads(encode_messages(pieces, 0, JSON)[0])
+    text, left_out = encode_messages(pieces, 0, JSON, max_bytes=max_bytes)
     found = json.loads(text)
     assert found == whole[: len(found)]
     assert len(text) <= max_bytes or len(found) <= 1
     assert left_out == (whole[len(found)]["offset"] if len(found) < len(whole) else None)
     if left_out is not None:
         assert len(found) >= 1
-        more = message_texts(left_out, rows((None, texts[left_out // 100][left_out % 100], None)), 0, JSON, None)
+        alone = rows((None, texts[left_out // 100][left_out % 100], None))
+        more = message_texts(pa.array([left_out]), alone, 0, JSON, None)
         assert len(text) + 1 + len(more[0].as_py()) > max_bytes
 
 
@@ -63,7 +64,7 @@ def test_texts_that_are_made_in_slices(max_bytes: int) -> None:
     layout = Layout.of(Format.TYPED, pa.schema([("x", pa.int32())]))
     columns = [pa.array([0] * 9000, pa.timestamp("us", "UTC")), pa.array(range(9000), pa.int32())]
     piece = pa.RecordBatch.from_arrays(columns, schema=layout.rows(0))
-    text, left_out = encode_messages([(7, piece)], 0, layout, None, max_bytes=max_bytes)
+    text, left_out = encode_messages([(7, piece)], 0, layout, max_bytes=max_bytes)
     found = [message["value"]["x"] for message in json.loads(text)]
     assert found == list(range(9000 if left_out is None else left_out - 7))
     assert (left_out is None) == (max_bytes > 1 << 20)
@@ -84,21 +85,24 @@ def test_neighbours_of_one_schema_are_put_together() -> None:
     assert list(dense([])) == []
 
 
-@pytest.mark.parametrize(("attempts", "told"), [(None, [None] * 3), ({}, [1, 1, 1]), ({6: 4}, [1, 4, 1])])
-def test_attempts_are_by_offset(attempts: dict[int, int] | None, told: list[int | None]) -> None:
-    texts = message_texts(5, rows(*[(None, b"1", None)] * 3), 0, JSON, attempts).to_pylist()
-    assert [json.loads(text).get("attempt") for text in texts] == told
+@pytest.mark.parametrize("attempts", [None, [1, 1, 1], [1, 4, 65_535]])
+def test_offsets_and_attempts_are_those_of_each_row(attempts: list[int] | None) -> None:
+    counts = None if attempts is None else pa.array(attempts, pa.uint16())
+    texts = message_texts(pa.array([5, 6, 90]), rows(*[(None, b"1", None)] * 3), 2, JSON, counts).to_pylist()
+    found = [json.loads(text) for text in texts]
+    assert [message["id"] for message in found] == ["2-5", "2-6", "2-90"]
+    assert [message.get("attempt") for message in found] == (attempts or [None] * 3)
 
 
 def test_a_slice_of_rows_reads_as_its_own() -> None:
     piece = rows(("a", b"1", {"x": "1"}), ("b", b"2", None), ('"', b"3", {"y": "2"}))
-    found = json.loads(encode_messages([(1, piece.slice(1, 1)), (2, piece.slice(2))], 0, JSON, None)[0])
+    found = json.loads(encode_messages([(1, piece.slice(1, 1)), (2, piece.slice(2))], 0, JSON)[0])
     assert [(m["key"], m["value"], m["headers"]) for m in found] == [("b", 2, {}), ('"', 3, {"y": "2"})]
 
 
 def test_bytes_are_base64() -> None:
     piece = rows((None, b"\xff\x00a", None), (None, b"", None), layout=BYTES)
-    found = json.loads(encode_messages([(0, piece)], 0, BYTES, None)[0])
+    found = json.loads(encode_messages([(0, piece)], 0, BYTES)[0])
     assert [m["value_base64"] for m in found] == ["/wBh", ""]
     assert all("value" not in m for m in found)
 
@@ -118,7 +122,7 @@ def test_bytes_are_base64() -> None:
 )
 def test_what_was_sent_is_read(messages: list[tuple[str | None, Any, dict[str, str]]], first: int) -> None:
     piece = rows(*[(key, json.dumps(value).encode(), headers) for key, value, headers in messages])
-    found = json.loads(encode_messages([(first, piece)], 1, JSON, None)[0])
+    found = json.loads(encode_messages([(first, piece)], 1, JSON)[0])
     assert [(m["key"], m["value"], m["headers"], m["offset"]) for m in found] == [
         (*message, first + at) for at, message in enumerate(messages)
     ]
@@ -145,7 +149,7 @@ TYPED_VALUE = {
 def test_typed_values_read_as_they_were_sent() -> None:
     lines = [TYPED_VALUE, {"small": 1}, {"small": 2, "name": "plain"}]
     piece = decode_ndjson(b"\n".join(json.dumps({"value": value}).encode() for value in lines), intake("typed"))
-    found = json.loads(encode_messages([(0, piece)], 0, TYPED, None)[0])
+    found = json.loads(encode_messages([(0, piece)], 0, TYPED)[0])
     nothing = dict.fromkeys(TYPED_VALUE)
     assert [m["value"] for m in found] == [TYPED_VALUE, nothing | {"small": 1}, nothing | {"small": 2, "name": "plain"}]
     again = decode_ndjson(b"\n".join(json.dumps({"value": m["value"]}).encode() for m in found), intake("typed"))
@@ -163,7 +167,7 @@ def test_floats_that_json_lacks_are_null_and_small_decimals_are_exact() -> None:
         pa.array([one, -one, Decimal(10**17)], pa.decimal128(38, 20)),
     ]
     piece = pa.RecordBatch.from_arrays(columns, schema=layout.rows(0))
-    found = [m["value"] for m in json.loads(encode_messages([(0, piece)], 0, layout, None)[0])]
+    found = [m["value"] for m in json.loads(encode_messages([(0, piece)], 0, layout)[0])]
     assert [(value["x"], value["y"]) for value in found] == [(None, None), (None, 1e-45), (-0.0, None)]
     assert [Decimal(value["d"]) for value in found] == [one, -one, Decimal(10**17)]
 
@@ -172,4 +176,4 @@ def test_names_of_fields_are_escaped() -> None:
     layout = Layout.of(Format.TYPED, pa.schema([('a"b', pa.int32())]))
     columns = [pa.array([NOW_US], pa.timestamp("us", "UTC")), pa.array([1], pa.int32())]
     piece = pa.RecordBatch.from_arrays(columns, schema=layout.rows(0))
-    assert json.loads(encode_messages([(0, piece)], 0, layout, None)[0])[0]["value"] == {'a"b': 1}
+    assert json.loads(encode_messages([(0, piece)], 0, layout)[0])[0]["value"] == {'a"b': 1}

@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seaweedq.codec.message_json import encode_messages
+from seaweedq.codec.message_json import encode_messages, json_array, message_texts
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Reference, Single, rows_of_singles
 from tests.support.tiers import examples
@@ -29,7 +30,8 @@ def test_as_an_encoder_would(format: Format, references: list[Reference | None],
     layout, rows = rows_of(format, references)
     cut = min(cut, len(references) - 1)
     links = {r.uri: f'http://x/?{n}&"\\' for n, r in enumerate(references) if r and r.uri is not None} if linked else {}
-    found = json.loads(encode_messages([(cut, rows.slice(cut))], 3, layout, {cut: 2}, links)[0])
+    numbers, ones = pa.array(range(cut, len(references))), pa.array([1] * (len(references) - cut))
+    found = json.loads(json_array([message_texts(numbers, rows.slice(cut), 3, layout, ones, links)]))
     assert [each["offset"] for each in found] == list(range(cut, len(references)))
     for message, reference in zip(found, references[cut:], strict=True):
         assert list(message)[-1] == ("reference" if reference else "attempt")
@@ -52,7 +54,7 @@ def test_many_messages_in_pieces() -> None:
     layout, referring = rows_of(Format.JSON, [Reference(f"s3://b/{n}", n, "a/b", "ab") for n in range(100)])
     _, plain = rows_of(Format.JSON, [None] * 100)
     found = json.loads(
-        encode_messages([(0, referring), (100, plain), (200, referring)], 0, layout, None, {"s3://b/7": "u"})[0]
+        encode_messages([(0, referring), (100, plain), (200, referring)], 0, layout, {"s3://b/7": "u"})[0]
     )
     assert [each["offset"] for each in found] == list(range(300))
     assert [each.get("reference", {}).get("size") for each in found] == [*range(100), *[None] * 100, *range(100)]

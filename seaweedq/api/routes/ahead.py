@@ -59,7 +59,7 @@ def declare(app: FastAPI) -> None:
         Takes(AckRequest, {"ids": ["0-17", "0-18"]}, required=True),
         {200: AckAnswer},
         _REFUSES,
-        shows={"acked": 1, "unknown": ["0-18"]},
+        shows={"acked": 1, "late": 0, "unknown": ["0-18"]},
     )
     _declare_content(app)
     for path, endpoint, tag, answered_by, options in (

@@ -151,7 +151,7 @@ def _arrow_answer(segment: OpenSegment, record: SegmentRecord, next_offset: int,
 def _answer(
     segment: OpenSegment, record: SegmentRecord, next_offset: int, alive: Pieces, links: Mapping[str, str]
 ) -> Response:
-    messages, left_out = encode_messages(alive, segment.id, segment.layout, None, links, MAX_BYTES - _FRAME_BYTES)
+    messages, left_out = encode_messages(alive, segment.id, segment.layout, links, MAX_BYTES - _FRAME_BYTES)
     content = b'{"messages":%b,"next_offset":%d,"sealed":%b,"successors":%b}' % (
         messages,
         next_offset if left_out is None else left_out,

@@ -2,12 +2,15 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
@@ -18,11 +21,12 @@ from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.routes.fetch import Message
+from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.subscriptions.dispatcher import Delivered, Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
-from seaweedq.codec.message_json import dense, json_array, message_texts
+from seaweedq.codec.message_json import json_array, message_texts
 from seaweedq.errors import ChainDamaged, NotOwner
 
 MAX_WAIT_S = 30.0
@@ -55,9 +59,11 @@ class PullAnswer(msgspec.Struct):
 
 
 class AckAnswer(msgspec.Struct):
-    """`acked` counts the ids that are acked now, durably; `unknown` ones are neither leased nor acked."""
+    """`acked` counts the ids that are acked now, durably; `late` those of them whose lease had ended, while nobody else
+    got the message; `unknown` ones are neither leased nor acked."""
 
     acked: int
+    late: int
     unknown: list[str]
 
 
@@ -98,12 +104,11 @@ class PullAndAck:
                 return await self._delivered(topic, found)
 
     async def _delivered(self, topic: Topic, found: Sequence[Delivered]) -> Answer:
-        links = await self.payloads.links_of(topic, [rows for one in found for _, rows in one.pieces])
+        links = await self.payloads.links_of(topic, [one.rows for one in found])
         self.finder.check_lease()
         texts = [
-            message_texts(first, rows, one.segment.id, one.segment.layout, one.attempts, links)
-            for one in found
-            for first, rows in dense(one.pieces)
+            message_texts(numbers, rows, segment.id, segment.layout, attempts, links)
+            for segment, numbers, attempts, rows in _together(found)
         ]
         return Answer(200, b'{"messages":%b}' % json_array(texts))
 
@@ -128,7 +133,8 @@ class PullAndAck:
         judged = await self.dispatcher.ack(topic, name, offsets, wanted.consumer)
         self.finder.check_lease()
         unknown += [f"{segment}-{offset}" for segment, result in judged.items() for offset in result.unknown]
-        return Answer(200, msgspec.json.encode({"acked": sum(r.known for r in judged.values()), "unknown": unknown}))
+        acked, late = sum(one.known for one in judged.values()), sum(one.late for one in judged.values())
+        return Answer(200, msgspec.json.encode(AckAnswer(acked, late, unknown)))
 
     @asynccontextmanager
     async def _asked(
@@ -140,6 +146,17 @@ class PullAndAck:
             with self.reader.budget.holding(needed_by_json(content)):
                 request = decode_request(content, scope, decoder)
                 yield await self.catalog.known(topic), request
+
+
+def _together(found: Sequence[Delivered]) -> Iterator[tuple[Readable, pa.Array, pa.Array, pa.RecordBatch]]:
+    """Yields segment, offsets, attempts and rows, neighbours of one segment and schema put together: texts take 0.2 ms
+    a batch, however small that is."""
+    for _, group in groupby(found, lambda one: (one.segment.id, one.rows.schema)):
+        same = list(group)
+        numbers = pa.array(np.concatenate([one.offsets for one in same]))
+        attempts = pa.array(np.concatenate([one.attempts for one in same]))
+        rows = same[0].rows if len(same) == 1 else pa.concat_batches([one.rows for one in same])
+        yield same[0].segment, numbers, attempts, rows
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

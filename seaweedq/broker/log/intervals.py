@@ -2,8 +2,12 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
 
 Run = tuple[int, int]
+Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Runs:
@@ -75,12 +79,11 @@ class Runs:
         return found
 
 
-def runs_of(offsets: Iterable[int]) -> list[Run]:
+def runs_of(offsets: Iterable[int] | Offsets) -> list[Run]:
     """Returns the sorted disjoint runs of any offsets."""
-    runs: list[Run] = []
-    for offset in sorted(offsets):
-        if runs and offset <= runs[-1][1]:
-            runs[-1] = (runs[-1][0], max(runs[-1][1], offset + 1))
-        else:
-            runs.append((offset, offset + 1))
-    return runs
+    found = np.unique(offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, np.int64))
+    if not len(found):
+        return []
+    cuts = np.flatnonzero(np.diff(found) != 1) + 1
+    lows, highs = found[np.concatenate([[0], cuts])], found[np.concatenate([cuts - 1, [len(found) - 1]])] + 1
+    return list(zip(lows.tolist(), highs.tolist(), strict=True))

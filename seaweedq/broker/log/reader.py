@@ -10,7 +10,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -198,12 +200,20 @@ def _of_tail(segment: OpenSegment, offset: int, limit: int, max_bytes: int, firs
 
 def unexpired(first: int, rows: pa.RecordBatch, now_us: int) -> Pieces:
     """Returns those of `rows` (offsets from `first`) whose `_expires` is not over."""
+    over = expired(rows, now_us)
+    if over is None:
+        return [(first, rows)]
+    alive = np.flatnonzero(~over).tolist()
+    return [(first + low, rows.slice(low, high - low)) for low, high in runs_of(alive)]
+
+
+def expired(rows: pa.RecordBatch, now_us: int) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """Returns for each row whether its `_expires` is over; None where that is so for none."""
     at = rows.schema.get_field_index("_expires")
     if at < 0:
-        return [(first, rows)]
-    over = pc.less_equal(rows.column(at), pa.scalar(now_us, TIMESTAMP)).fill_null(False)
-    alive = pc.indices_nonzero(pc.invert(over)).to_pylist()
-    return [(first + low, rows.slice(low, high - low)) for low, high in runs_of(alive)]
+        return None
+    over = pc.less_equal(rows.column(at), pa.scalar(now_us, TIMESTAMP)).fill_null(False).to_numpy(zero_copy_only=False)
+    return over if over.any() else None
 
 
 def fitting(

@@ -13,42 +13,50 @@ a crash after 4 has no effect.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
 from seaweedq.broker.log.group_commit import GroupCommit
-from seaweedq.broker.log.intervals import Run
-from seaweedq.broker.log.reader import Pieces, unexpired
+from seaweedq.broker.log.intervals import Offsets, runs_of
+from seaweedq.broker.log.reader import Pieces, expired
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore
-from seaweedq.broker.subscriptions.delivery import AckResult
+from seaweedq.broker.subscriptions.delivery import AckResult, Delivery
 from seaweedq.broker.subscriptions.subscription import Acks, SegmentCursor, Subscription
+from seaweedq.broker.subscriptions.window import Array
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import NotOwner, Unavailable
+from seaweedq.errors import NotOwner, NotReady, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.segments.frames import Frame, FrameKind
 
 PULL_BYTES = 8 * 1024 * 1024
+SPAN_GAP = 4096  # acked rows between two due ones that are rather skipped than read
 PAUSE_S = 0.2  # before a segment that could not be read is tried again
 ANYBODY = ""  # pulls without a consumer count as one
 
 
+Part = tuple[Offsets, pa.RecordBatch]
+
+
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Messages of one segment that a pull returns: rows, and the number of deliveries of each offset that was delivered
-    before."""
+    """Messages of one segment that a pull returns: rows of one schema, their offsets, and how often each was delivered,
+    this time included."""
 
     segment: Readable
-    pieces: Pieces
-    attempts: dict[int, int]
+    offsets: Offsets
+    attempts: Array
+    rows: pa.RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +174,10 @@ class Dispatcher:
         unsure: set[int] = set()
         async for attempt in deadline.attempts(topic.signal):
             look = await self._round(topic, name, consumer or ANYBODY, max_messages)
-            if look.found or self._closing:
+            if look.found:
                 return look.found
+            if self._closing and not poll.is_over:  # there may be messages yet, at another broker
+                raise NotReady("the broker is stopping; pull again")
             unsure = look.missing | (look.stale - asked)
             if unsure:
                 asked |= await self._readables.refresh(topic, unsure)
@@ -200,28 +210,28 @@ class Dispatcher:
                 continue
             cursor.delivery.expire(now_s)
             judged[segment] = result = cursor.delivery.judge(wanted, consumer)
-            if result.runs:
-                durable.append(self._begin_ack(subscription, segment, cursor, result.runs))
+            if len(result.taken):
+                durable.append(self._begin_ack(subscription, segment, cursor, result.taken))
         if durable:
             await asyncio.gather(*map(asyncio.shield, durable))
             self._commit.check_lease()
         return judged
 
     def _begin_ack(
-        self, subscription: Subscription, segment: int, cursor: SegmentCursor, runs: Sequence[Run]
+        self, subscription: Subscription, segment: int, cursor: SegmentCursor, taken: Offsets
     ) -> asyncio.Future[int]:
-        """Journals the runs. They count, and pin their commit, once the journal has them, and before it can be released
+        """Journals acks. They count, and pin their commit, once the journal has them, and before it can be released
         (broker/log/group_commit)."""
-        cursor.delivery.begin_ack(runs)
+        cursor.delivery.begin_ack(taken)
 
         def end(commit: asyncio.Future[int]) -> None:
             is_durable = not commit.cancelled() and commit.exception() is None
-            cursor.delivery.end_ack(runs, is_durable)
+            cursor.delivery.end_ack(taken, is_durable)
             if is_durable:
                 cursor.pin_at(commit.result())
             subscription.topic.signal.wake()  # perhaps it is another consumer's turn now, or the window has room again
 
-        commit = self._commit.append_frame(self._frame(subscription, segment, runs))
+        commit = self._commit.append_frame(self._frame(subscription, segment, taken))
         commit.add_done_callback(end)
         return commit
 
@@ -251,53 +261,57 @@ class Dispatcher:
         return max(0.001, min([longest_s, *left_s]))
 
     async def _lease(self, topic: Topic, subscription: Subscription, consumer: str, wanted: int) -> Look:
-        """Goes round the segments, beginning with another one each time, until there are enough messages."""
+        """Goes round the segments, beginning with another one each time, until there are enough messages. The leases
+        begin when all is read, however long that takes."""
         if not subscription.advance(self._catalog.records(topic)):
             await self._catalog.reread(topic)
             subscription.reset_frontier(self._catalog.records(topic))
         now_s = self._clock.monotonic_s()
-        deadline_s = now_s + subscription.record.ack_deadline_s
         found: list[Delivered] = []
+        leased: list[Delivery] = []
         left_bytes = PULL_BYTES
         segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
-        for segment in subscription.rotate(segments):
-            delivery = subscription.cursor(segment.id).delivery
-            delivery.expire(now_s)
-            while wanted > 0 and left_bytes > 0 and (run := delivery.available(consumer, segment.end, wanted)):
-                try:
-                    pieces = await segment.read(run[0], run[1] - run[0], left_bytes)
-                except Unavailable:
-                    missing.add(segment.id)
-                    break
-                now = delivery.available(consumer, segment.end, wanted)
-                if now is None or now[0] != run[0]:
-                    continue  # leases ended, or an ack failed, during the read: the offsets that became due go first
-                read = (run[0], run[0] + sum(rows.num_rows for _, rows in pieces))
-                delivery.lease(read, consumer, deadline_s)
-                pieces = self._without_expired(delivery.pass_over, pieces)
-                count = sum(rows.num_rows for _, rows in pieces)
-                if count:
-                    attempts = {o: n for o in range(*read) if (n := delivery.attempts.get(o))}
-                    found.append(Delivered(segment, pieces, attempts))
-                wanted -= count
-                left_bytes -= sum(rows.nbytes for _, rows in pieces)
+        try:
+            for segment in subscription.rotate(segments):
+                delivery = subscription.cursor(segment.id).delivery
+                delivery.expire(now_s)
+                leased.append(delivery)
+                while wanted > 0 and left_bytes > 0:
+                    try:
+                        taken = await _take(segment, delivery, consumer, wanted, left_bytes)
+                    except Unavailable:
+                        missing.add(segment.id)
+                        break
+                    if taken is None:
+                        break
+                    alive = self._without_expired(segment, delivery, taken)
+                    found += alive
+                    wanted -= sum(len(one.offsets) for one in alive)
+                    left_bytes -= sum(rows.nbytes for _, rows in taken)
+        except BaseException:
+            for delivery in leased:
+                delivery.cancel_leases()
+            raise
+        deadline_s = self._clock.monotonic_s() + subscription.record.ack_deadline_s
+        for delivery in leased:
+            delivery.begin_leases(deadline_s)
         return Look(found, missing, {segment.id for segment in segments if not segment.certain})
 
-    def _without_expired(self, pass_over: Callable[[int, int], None], pieces: Pieces) -> Pieces:
+    def _without_expired(self, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> list[Delivered]:
         """Returns the rows whose time is not over; the others get to nobody, so they count as acked."""
-        kept: Pieces = []
-        for first, rows in pieces:
-            fresh = unexpired(first, rows, self._clock.now_us())
-            kept += fresh
-            low = first
-            for start, part in [*fresh, (first + rows.num_rows, rows)]:
-                pass_over(low, start)
-                low = start + part.num_rows
-        return kept
+        found, now_us = [], self._clock.now_us()
+        for offsets, rows in taken:
+            over = expired(rows, now_us)
+            if over is not None:
+                delivery.settle(offsets[over])
+                offsets, rows = offsets[~over], rows.filter(pa.array(~over))
+            if len(offsets):
+                found.append(Delivered(segment, offsets, delivery.attempts_of(offsets), rows))
+        return found
 
-    def _frame(self, subscription: Subscription, segment: int, runs: Iterable[Run]) -> Frame:
+    def _frame(self, subscription: Subscription, segment: int, taken: Offsets) -> Frame:
         topic = subscription.topic
-        acks = Acks(subscription.name, topic.record.incarnation, subscription.record.epoch, tuple(runs))
+        acks = Acks(subscription.name, topic.record.incarnation, subscription.record.epoch, tuple(runs_of(taken)))
         payload = msgspec.msgpack.encode(acks)
         return Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), self._clock.now_us(), payload)
 
@@ -311,3 +325,33 @@ class Dispatcher:
         subscription = Subscription(topic, name, held, cursors, records)
         self._subscriptions[topic, name] = subscription
         return subscription
+
+
+async def _take(segment: Readable, delivery: Delivery, consumer: str, wanted: int, max_bytes: int) -> list[Part] | None:
+    """Reads and leases the next messages, with one read for all that lie close together. Returns None where there are
+    none. Raises Unavailable."""
+    while len(due := delivery.available(consumer, segment.end, wanted)):
+        low, high = int(due[0]), _end_of_span(due)
+        pieces = await segment.read(low, high - low, max_bytes)
+        read_to = low + sum(rows.num_rows for _, rows in pieces)
+        given = delivery.available(consumer, read_to, wanted)
+        if len(given) and given[0] == low:
+            delivery.lease(given, consumer)
+            return list(_rows_at(pieces, given))
+        # Leases ended, or an ack failed, during the read: the offsets that became due go first.
+    return None
+
+
+def _end_of_span(offsets: Offsets) -> int:
+    far = np.flatnonzero(np.diff(offsets) > SPAN_GAP)
+    return int(offsets[far[0] if len(far) else -1]) + 1
+
+
+def _rows_at(pieces: Pieces, offsets: Offsets) -> Iterator[Part]:
+    """Yields the rows at these offsets, which lie in the pieces."""
+    for first, rows in pieces:
+        here = offsets[np.searchsorted(offsets, first) : np.searchsorted(offsets, first + rows.num_rows)]
+        if len(here) == rows.num_rows:
+            yield here, rows
+        elif len(here):
+            yield here, rows.take(pa.array(here - first))

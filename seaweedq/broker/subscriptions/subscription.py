@@ -145,7 +145,7 @@ class Subscription:
             return Backlog(segment, 0, end, end)
         acked_to = found.delivery.acked_to
         end = max(end, acked_to)
-        return Backlog(segment, acked_to, end, max(0, end - acked_to - found.delivery.acked.size))
+        return Backlog(segment, acked_to, end, max(0, end - acked_to - found.delivery.acked_count))
 
     def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Sequence[int]) -> AckResult:
         """Judges an ack in a segment that has no cursor here and has this record and revision: in a done segment

@@ -72,9 +72,10 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """The answer to an ack; `unknown` ids were no longer leased."""
+    """The answer to an ack; `unknown` ids were no longer leased, `late` ones neither, but nobody else had got them."""
 
     acked: int
+    late: int = 0
     unknown: list[str] = []
 
 

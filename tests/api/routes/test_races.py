@@ -91,7 +91,7 @@ def test_pulls_of_one_consumer_never_share_a_message(http: httpx.Client, at_once
         got: list[str] = []
         while messages := client.post(f"{sub}/pull", json={"max_messages": 20, "wait_s": 0.1}).json()["messages"]:
             ids = [message["id"] for message in messages]
-            assert client.post(f"{sub}/ack", json={"ids": ids}).json() == {"acked": len(ids), "unknown": []}
+            assert client.post(f"{sub}/ack", json={"ids": ids}).json() == {"acked": len(ids), "late": 0, "unknown": []}
             got += ids
         return got
 

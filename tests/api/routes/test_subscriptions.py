@@ -127,7 +127,7 @@ def test_pull_and_ack_go_through_all_segments(http: httpx.Client) -> None:
     while messages := pull(http, sub, max_messages=70):
         assert len(messages) <= 70
         seen += ids(messages)
-        assert ack(http, sub, *ids(messages)) == {"acked": len(messages), "unknown": []}
+        assert ack(http, sub, *ids(messages)) == {"acked": len(messages), "late": 0, "unknown": []}
     assert sorted(seen) == sorted(sent)
     assert all(one["messages"] == 0 for one in http.get(sub).json()["lag"])
 
@@ -139,7 +139,7 @@ def test_one_consumer_at_a_time_has_a_segment(http: httpx.Client, topic: str, su
     assert pull(http, sub) == []
     more = ids(pull(http, sub, consumer="a", max_messages=4))
     assert mine + more == [f"0-{n}" for n in range(8)]
-    assert ack(http, sub, *mine, consumer="b") == {"acked": 0, "unknown": mine}
+    assert ack(http, sub, *mine, consumer="b") == {"acked": 0, "late": 0, "unknown": mine}
     assert ack(http, sub, *mine, *more, consumer="a")["acked"] == 8
     assert ids(pull(http, sub, consumer="b")) == ["0-8", "0-9"]
 
@@ -158,7 +158,7 @@ def test_what_is_not_acked_comes_again(http: httpx.Client, topic: str, sub: str)
 def test_acks_beyond_the_first_unacked_are_kept(http: httpx.Client, topic: str, sub: str) -> None:
     send(http, topic, *range(6))
     pull(http, sub)
-    assert ack(http, sub, "0-1", "0-3", "0-5") == {"acked": 3, "unknown": []}
+    assert ack(http, sub, "0-1", "0-3", "0-5") == {"acked": 3, "late": 0, "unknown": []}
     assert (lag(http, sub)["messages"], lag(http, sub)["acked_to"]) == (3, 0)
     again: list[dict[str, Any]] = []
     end = time.monotonic() + 5 * DEADLINE_S
@@ -192,16 +192,27 @@ def test_unknown_ids_are_named_as_they_came(http: httpx.Client, topic: str, sub:
     found = ack(http, sub, "0-0", "0-0", *odd)
     assert found["acked"] == 1
     assert sorted(found["unknown"]) == sorted(odd)
-    assert ack(http, sub, "0-0", "0-1") == {"acked": 2, "unknown": []}
-    assert ack(http, sub) == {"acked": 0, "unknown": []}
+    assert ack(http, sub, "0-0", "0-1") == {"acked": 2, "late": 0, "unknown": []}
+    assert ack(http, sub) == {"acked": 0, "late": 0, "unknown": []}
 
 
 def test_an_ack_that_comes_too_late_is_unknown(http: httpx.Client, topic: str, sub: str) -> None:
     send(http, topic, 1)
     (message,) = pull(http, sub, consumer="slow")
     pull(http, sub, consumer="next", wait_s=5 * DEADLINE_S)
-    assert ack(http, sub, message["id"], consumer="slow") == {"acked": 0, "unknown": [message["id"]]}
-    assert ack(http, sub, message["id"], consumer="next")["acked"] == 1
+    assert ack(http, sub, message["id"], consumer="slow") == {"acked": 0, "late": 0, "unknown": [message["id"]]}
+    assert ack(http, sub, message["id"], consumer="next") == {"acked": 1, "late": 0, "unknown": []}
+
+
+def test_an_ack_that_comes_late_counts_while_nobody_else_has_the_message(
+    http: httpx.Client, topic: str, sub: str
+) -> None:
+    send(http, topic, 1)
+    (message,) = pull(http, sub, consumer="slow")
+    time.sleep(2 * DEADLINE_S)
+    assert ack(http, sub, message["id"], consumer="other") == {"acked": 0, "late": 0, "unknown": [message["id"]]}
+    assert ack(http, sub, message["id"], consumer="slow") == {"acked": 1, "late": 1, "unknown": []}
+    assert pull(http, sub, consumer="next") == []
 
 
 def test_a_pull_waits_for_the_first_message(http: httpx.Client, topic: str, sub: str, broker: BrokerProcess) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from seaweedq.broker.subscriptions.assignment import Assignment
@@ -169,18 +170,18 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
     a, b = await world.join("a"), await world.join("b")
     held = await a.claim(world.topic, "s", Versioned.new(RECORD))
     old = await world.subscription(held)
-    old.cursor(0).delivery.lease((0, 4), "c", 30.0)
+    old.cursor(0).delivery.lease(np.arange(4), "c", 30.0)
     assert await CursorStore(world.coordination).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
     first = await world.subscription(await b.take(world.topic, "s"))
     delivery = first.cursor(0).delivery
-    assert delivery.available("another", 10, 10) is None
-    assert delivery.available("c", 10, 10) == (4, 10)
-    assert delivery.judge([0, 1], "c").runs == [(0, 2)]
+    assert not len(delivery.available("another", 10, 10))
+    assert delivery.available("c", 10, 10).tolist() == [*range(4, 10)]
+    assert delivery.judge([0, 1], "c").taken.tolist() == [0, 1]
     delivery.expire(20.0)
-    assert delivery.available("another", 10, 10) == (0, 10)
+    assert delivery.available("another", 10, 10).tolist() == [*range(10)]
     second = await world.subscription(await b.take(world.topic, "s"))
-    assert second.cursor(0).delivery.available("another", 10, 10) == (0, 10)
+    assert second.cursor(0).delivery.available("another", 10, 10).tolist() == [*range(10)]
 
 
 @pytest.mark.parametrize("state", ["creating", "deleting"])

@@ -2,6 +2,7 @@
 
 from unittest.mock import patch
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -34,6 +35,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.acking: list[set[int]] = []
         self.leased: dict[int, float] = {}
         self.holder = ""
+        self.last: dict[int, str] = {}
         self.times = dict.fromkeys(range(start, max(acked, default=start)), 1)  # they came before what is acked
         self.before = start
 
@@ -44,31 +46,39 @@ class DeliveryMachine(RuleBasedStateMachine):
     def publish(self, count: int) -> None:
         self.end = min(END, self.end + count)
 
-    @rule(consumer=CONSUMERS, limit=st.integers(1, 8))
-    def pull(self, consumer: str, limit: int) -> None:
+    @rule(consumer=CONSUMERS, limit=st.integers(1, 8), data=st.data())
+    def pull(self, consumer: str, limit: int, data: st.DataObject) -> None:
         self.expire()
-        run = self.delivery.available(consumer, self.end, limit)
-        if run is None:
+        found = self.delivery.available(consumer, self.end, limit)
+        if not len(found):
             if not self.leased and not self.acking:
                 unacked = [o for o in range(self.end) if o not in self.acked]
                 assert not unacked, f"{unacked} are with nobody, and are not delivered"
             return
-        low, high = run
-        assert low < high <= min(self.end, self.acked_to() + WINDOW)
-        assert high - low <= limit
-        offsets = set(range(low, high))
+        given = found.tolist()
+        offsets = set(given)
+        assert given == sorted(offsets)
+        assert given[-1] < min(self.end, self.acked_to() + WINDOW)
+        assert len(given) <= limit
         assert not self.leased or self.holder == consumer, "two consumers at a time"
         assert not offsets & self.acked, "acked, and delivered again"
         assert not offsets & set().union(*self.acking), "delivered while its ack is on its way"
         assert not offsets & self.leased.keys(), "delivered twice at a time"
-        earlier = {o for o in range(low) if o not in self.acked}
+        earlier = {o for o in range(given[-1]) if o not in self.acked and o not in offsets}
         assert earlier <= self.leased.keys() | set().union(*self.acking), "an earlier one was passed over"
-        self.delivery.lease(run, consumer, self.now_s + DEADLINE_S)
+        self.delivery.lease(found, consumer)
+        if data.draw(st.integers(0, 9)) == 0:  # the client went before it got them
+            self.delivery.cancel_leases()
+            for offset in offsets:
+                self.last.pop(offset, None)
+            return
+        self.delivery.begin_leases(self.now_s + DEADLINE_S)
         self.holder = consumer
+        self.last |= dict.fromkeys(given, consumer)
         for offset in offsets:
             self.leased[offset] = self.now_s + DEADLINE_S
             self.times[offset] = self.times.get(offset, 0) + 1
-            assert self.delivery.attempts.get(offset, 1) == self.times[offset]
+        assert self.delivery.attempts_of(found).tolist() == [self.times[offset] for offset in given]
 
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
@@ -79,13 +89,16 @@ class DeliveryMachine(RuleBasedStateMachine):
         offsets = data.draw(st.lists(st.sampled_from(free) | st.sampled_from(known), max_size=6))
         consumer = data.draw(st.sampled_from(["a", "b", None]))
         judged = self.delivery.judge(offsets, consumer)
-        mine = consumer is None or consumer == self.holder
-        taken = {o for low, high in judged.runs for o in range(low, high)}
-        assert taken == {o for o in offsets if mine and o in self.leased}
+        taken = set(judged.taken.tolist())
+        held = {o for o in offsets if o in self.leased and consumer in (None, self.holder)}
+        due = [o for o in offsets if o not in self.leased and o not in self.acked]
+        late = {o for o in due if o in self.last and consumer in (None, self.last[o])}
+        assert taken == held | late
+        assert judged.late == len(late)
         assert set(judged.unknown) == set(offsets) - self.acked - taken
         assert judged.known + len(judged.unknown) == len(set(offsets))
-        if judged.runs:
-            self.delivery.begin_ack(judged.runs)
+        if taken:
+            self.delivery.begin_ack(judged.taken)
             self.acking.append(taken)
             for offset in taken:
                 self.leased.pop(offset, None)
@@ -94,7 +107,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     def journal(self, durable: bool, data: st.DataObject) -> None:
         if self.acking:
             taken = self.acking.pop(data.draw(st.integers(0, len(self.acking) - 1)))
-            self.delivery.end_ack(runs_of(taken), durable)
+            self.delivery.end_ack(np.array(sorted(taken)), durable)
             if durable:
                 self.acked |= taken
             else:
@@ -116,9 +129,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         if hasattr(self, "delivery"):
             assert self.delivery.acked_to == self.acked_to() >= self.before
             self.before = self.delivery.acked_to
-            assert {o for low, high in self.delivery.acked for o in range(low, high)} == {
-                o for o in self.acked if o >= self.delivery.acked_to
-            }
+            beyond = {o for o in self.acked if o >= self.delivery.acked_to}
+            assert {o for low, high in self.delivery.acked_runs() for o in range(low, high)} == beyond
+            assert self.delivery.acked_count == len(beyond)
 
     def expire(self) -> None:
         self.delivery.expire(self.now_s)

@@ -131,7 +131,7 @@ async def test_what_was_acked_of_a_segment_that_is_done_stays_acked(tmp_path: Pa
             await broker.serving.subscribing.dispatcher.checkpoint()
         await ack(other, ids)
         answer = await http.post(f"{SUBSCRIPTION}/ack", json={"ids": ["0-0", "0-40", "0-40", "1-0", "77-0"]})
-        assert answer.json() == {"acked": 1, "unknown": ["0-40", "1-0", "77-0"]}
+        assert answer.json() == {"acked": 1, "late": 0, "unknown": ["0-40", "1-0", "77-0"]}
 
 
 async def test_a_subscription_is_handed_on_amid_its_way(tmp_path: Path) -> None:

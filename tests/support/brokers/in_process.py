@@ -119,13 +119,13 @@ def single(text: str, key: str | None = None) -> Single:
     return Single(key, text.encode(), None, 1, None)
 
 
-async def subscribe(broker: Broker, topic: Topic, start: str = "earliest") -> bool:
+async def subscribe(broker: Broker, topic: Topic, start: str = "earliest", ack_deadline_s: float = 30) -> bool:
     """Create the subscription `s`."""
     now_us = broker.environment.clock.now_us()
-    record = SubscriptionRecord("ordered", start, 30, 0, None, now_us, epoch=now_us)
+    record = SubscriptionRecord("ordered", start, ack_deadline_s, 0, None, now_us, epoch=now_us)
     return await broker.serving.subscribing.admin.create(topic, "s", record)
 
 
 def offsets(found: Sequence[Any]) -> list[int]:
     """The offsets that a pull gave, of all segments."""
-    return [first + n for one in found for first, rows in one.pieces for n in range(rows.num_rows)]
+    return [offset for one in found for offset in one.offsets.tolist()]

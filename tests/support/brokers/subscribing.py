@@ -41,7 +41,7 @@ async def pull(http: httpx.AsyncClient, count: int = 100, consumer: str = "c", w
 
 async def ack(http: httpx.AsyncClient, ids: list[str]) -> None:
     answer = await http.post(f"{SUBSCRIPTION}/ack", json={"ids": ids})
-    assert answer.json() == {"acked": len(ids), "unknown": []}
+    assert answer.json() == {"acked": len(ids), "late": 0, "unknown": []}
 
 
 async def lag(http: httpx.AsyncClient) -> list[dict[str, Any]]:
