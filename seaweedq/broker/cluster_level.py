@@ -32,6 +32,7 @@ class Reads(msgspec.Struct, frozen=True):
 
     lowest: int = 1
     highest: int = 1
+    starting: bool = False
     recovered: bool = False
 
     def reads(self, level: int) -> bool:

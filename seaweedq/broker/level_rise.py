@@ -6,15 +6,17 @@ compares the cluster's record, the requesting broker's and those of the living b
 no broker that does not read N joins, since each compares the cluster's record in the transaction that writes its own.
 One that is older than levels compares nothing; it ends as it reads the record's `store`. 3. Read the brokers again and
 end the leases of those that do not read N, which had looked at the record before 2 and joined behind it; wait a lease,
-in which they notice it; until there are none. 4. A transaction writes `written` N: brokers write forms of N.
+in which they notice it; until there are none. It waits also where it finds none, since another broker may have ended
+them. 4. A transaction writes `written` N: brokers write forms of N.
 
 A crash behind 1 leaves a store that says more than is true, which costs nothing. One behind 2 leaves a cluster that
 *rises*: the leader goes on with 3, as does a repeated request. Each step may be done again, and by two at once: what 2
 and 4 write depends on the record that they compare.
 
-A broker that is older than levels, and was stopped between its look at the record and its join for longer than all
-this, is ended by the guard as soon as its record appears; each broker has a guard. It is not ready yet then: to become
-ready it compares its own record.
+A broker that is older than levels, and was stopped between its look at the record and its join until behind the read
+of 3, or for longer than all this, is ended by the guard as its record appears; each broker has a guard. It is starting
+then, and never gets ready: for that it compares its own record. While the level rises the guard leaves those that are
+ready to 3, which waits behind the end of their leases.
 """
 
 import asyncio
@@ -65,15 +67,15 @@ class LevelRise:
         Returns the record as it is then. Raises LevelConflict where `to` is lower than the level, or not read by all;
         Unavailable.
         """
-        begun = await self._begin(to or await self._newest())
-        record = await self._finish(waited=begun)
+        await self._begin(to or await self._newest())
+        record = await self._finish()
         await self._level.load()
         return record
 
     async def finish(self) -> None:
         """Ends a rise that was broken off."""
         if self._level.written < self._level.level:
-            await self._finish(waited=False)
+            await self._finish()
 
     async def tell(self) -> None:
         """Logs that the level could rise."""
@@ -90,12 +92,12 @@ class LevelRise:
         found = [reads.highest for _, reads in await self._living() if reads]
         return max(found, default=self._level.level)
 
-    async def _begin(self, to: int) -> bool:
-        """Does 0 to 2. Returns False where the level is there already."""
+    async def _begin(self, to: int) -> None:
+        """Does 0 to 2, unless the level is there already."""
         for _ in range(ATTEMPTS):
             known = await self._read()
             if known.record.level == to:
-                return False
+                return
             living = await self._living()
             await self._check(known.record.level, to, living)
             await mark_level(self._store, to)
@@ -103,7 +105,7 @@ class LevelRise:
             if await self._announce(known, to, [entry for entry, _ in living]):
                 logger.warning("the cluster's level rises from %d to %d", known.record.level, to)
                 reach("level.announced")
-                return True
+                return
         raise Unavailable("the cluster's brokers changed whenever its level was to rise; ask again")
 
     async def _check(self, level: int, to: int, living: Sequence[_Living]) -> None:
@@ -133,8 +135,9 @@ class LevelRise:
         compares = [Compare(put.key, known.revision), own, *others[:COMPARED]]
         return await self._coordination.commit(compares, [put]) is not None
 
-    async def _finish(self, waited: bool) -> ClusterRecord:
-        """Does 3 and 4. `waited`: nobody's lease was ended since this broker has announced the level."""
+    async def _finish(self) -> ClusterRecord:
+        """Does 3 and 4."""
+        waited = False
         while (known := await self._read()).record.written < known.record.level:
             if await end_leases(self._coordination, known.record.level):
                 waited = False
@@ -164,8 +167,8 @@ class LevelRise:
 
 
 class LevelGuard:
-    """Ends the leases of brokers that have joined although they do not read the level that is written. While the level
-    rises, the rise does."""
+    """Ends the leases of brokers that have joined although they do not read the level; while it rises, of those that
+    are starting."""
 
     def __init__(self, coordination: Coordination, level: ClusterLevel, roster: Roster) -> None:
         self._coordination = coordination
@@ -175,7 +178,8 @@ class LevelGuard:
 
     def look(self) -> None:
         """Looks at the brokers that are known, after these or the level have changed."""
-        if any(known.record.highest < self._level.written for known in self._roster.brokers.values()):
+        records = [known.record for known in self._roster.brokers.values()]
+        if any(one.highest < self._level.level and (one.starting or self._is_settled) for one in records):
             self._found.set()
 
     async def run(self) -> None:
@@ -185,17 +189,23 @@ class LevelGuard:
             await self._found.wait()
             self._found.clear()
             try:
-                await end_leases(self._coordination, self._level.written)
+                await end_leases(self._coordination, self._level.level, ready_too=self._is_settled)
             except Unavailable as error:
                 logger.warning("brokers that do not read the cluster's level still have leases: %s", error)
                 await asyncio.sleep(RETRY_S)
                 self.look()
 
+    @property
+    def _is_settled(self) -> bool:
+        return self._level.written == self._level.level
 
-async def end_leases(coordination: Coordination, level: int) -> bool:
-    """Ends the leases of all brokers that do not read a level. Returns whether there were any."""
+
+async def end_leases(coordination: Coordination, level: int, ready_too: bool = True) -> bool:
+    """Ends the leases of all brokers that do not read a level, or of those that are starting. Returns whether there
+    were any."""
     entries, _ = await read_all(coordination, keys.BROKERS.prefix())
-    too_old = [entry for entry in entries if (reads := reads_of(entry.value)) and not reads.reads(level)]
+    known = [(entry, reads) for entry in entries if (reads := reads_of(entry.value))]
+    too_old = [entry for entry, reads in known if not reads.reads(level) and (ready_too or reads.starting)]
     for entry in too_old:
         (broker,) = keys.BROKERS.parse(entry.key)
         logger.warning("broker %s does not read level %d, which the cluster has: its lease ends", broker, level)

@@ -65,7 +65,7 @@ class PollingCoordination:
         self._engine = engine
         self._poll_s = poll_s
         self._closed = False
-        self._watches: set[asyncio.Event] = set()
+        self._watches: dict[asyncio.Event, None] = {}  # in the order in which they began, and are woken
         self._poller: asyncio.Task[None] | None = None
 
     async def get(self, key: str) -> Entry | None:
@@ -86,7 +86,7 @@ class PollingCoordination:
     async def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[Change]]:
         """As Coordination."""
         changed = asyncio.Event()
-        self._watches.add(changed)
+        self._watches[changed] = None
         if self._poller is None:
             self._poller = asyncio.create_task(self._poll(), name="coordination-poll")
         try:
@@ -99,7 +99,7 @@ class PollingCoordination:
                 if not found.more:
                     await changed.wait()
         finally:
-            self._watches.discard(changed)
+            self._watches.pop(changed, None)
             if not self._watches:
                 self._stop_poll()
 

@@ -196,13 +196,13 @@ async def test_who_came_behind_the_announcement_and_does_not_read_it_is_out_befo
     await world.join("old.1")
     assert await world.brokers() == {"new", "old"}
     with crash_at("level.cleared"):
-        await world.rise._finish(waited=True)
+        await world.rise._finish()
     assert await world.brokers() == {"new"}
     assert "written" not in await world.record()
-    assert (await world.rise._finish(waited=True)).written == 2
+    assert (await world.rise._finish()).written == 2
 
 
-async def test_it_waits_a_lease_behind_the_end_of_a_lease_and_where_it_goes_on(
+async def test_it_waits_a_lease_also_where_it_finds_nobody_to_keep_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
@@ -220,10 +220,19 @@ async def test_it_waits_a_lease_behind_the_end_of_a_lease_and_where_it_goes_on(
     assert slept == [LEASE_S]
 
 
-async def test_a_rise_without_late_comers_waits_for_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world.rise, "_lease_s", 1000)
-    async with asyncio.timeout(5):
+async def test_while_it_rises_the_guard_ends_those_that_are_starting(world: World) -> None:
+    with crash_at("level.announced"):
         await world.rise.rise(2)
+    await world.join("old.1", starting=True)
+    await world.join("served.1")
+    await world.look()
+    guard = LevelGuard(world.coordination, world.level, world.roster)
+    running = asyncio.create_task(guard.run())
+    async with asyncio.timeout(5):
+        while "old" in await world.brokers():
+            await asyncio.sleep(0.001)
+    assert await world.brokers() == {"new", "served"}
+    running.cancel()
 
 
 async def test_one_that_comes_when_all_is_over_loses_its_lease(world: World) -> None:
