@@ -16,7 +16,7 @@
     │   └── Forbidden
     │       └── ForeignOrigin
     ├── Unavailable               the client may retry after `retry_after_s`
-    │   ├── NotReady, Overloaded, NeedsNewerBroker
+    │   ├── NotReady, Overloaded, NeedsNewerBroker, PeerTooOld
     │   ├── JournalUnavailable, StoreUnavailable, CoordinationUnavailable
     │   └── NotOwner, PartlyTaken
     ├── Fenced                    another writer has replaced this one: stop writing, read the state again
@@ -308,6 +308,12 @@ class NeedsNewerBroker(Unavailable):
     """A later version of this program wrote what the request needs, in a form that this broker does not read."""
 
     slug, title = "needs-newer-broker", "A newer broker is needed"
+
+
+class PeerTooOld(Unavailable):
+    """The broker that was asked is of an earlier version, which does not know what it is asked for."""
+
+    slug, title = "peer-too-old", "Another broker is too old"
 
 
 class JournalUnavailable(Unavailable):

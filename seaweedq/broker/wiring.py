@@ -119,7 +119,7 @@ def build_joined(environment: Environment, core: Core, cluster: str, lost: Calla
     """Builds what a member has. `lost` is told when its lease has ended."""
     membership = _membership(environment, lost)
     settings, coordination, clock = environment.settings, environment.coordination, environment.clock
-    entries = EntryWriter(cluster, membership.broker, clock, environment.ids)
+    entries = EntryWriter(cluster, membership.broker, clock, environment.ids, lambda: core.level.written)
     view = ClusterView(core.catalog, core.roster, membership, clock)
     journals = environment.journals.open(environment.store, lambda: core.level.written)
     return Joined(

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from seaweedq.errors import ChainDamaged
+from seaweedq.errors import ChainDamaged, NeedsNewerBroker
 from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, TIMESTAMP_FIELD
 from seaweedq.segments.producers import ProducerTables
@@ -102,7 +102,7 @@ class SegmentAudit:
         self._check_name(name)
         try:
             parquet, metadata = open_entry(file, self.folder + str(name))
-        except ChainDamaged as error:
+        except (ChainDamaged, NeedsNewerBroker) as error:
             self.finding(error.detail, name)
             return
         with parquet:
@@ -175,7 +175,7 @@ class SegmentAudit:
             self.finding("states a newest _timestamp below that of the entry before it", name)
         try:
             ProducerTables.decode(metadata.producers, self.segment)
-        except ValueError as error:
+        except (ValueError, NeedsNewerBroker) as error:
             self.finding(str(error), name)
 
     def _check_schema(self, name: EntryName, schema: pa.Schema) -> None:

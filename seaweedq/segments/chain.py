@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
-from seaweedq.errors import ChainDamaged, Fenced, StoreUnavailable
+from seaweedq.errors import ChainDamaged, Fenced, NeedsNewerBroker, StoreUnavailable
 from seaweedq.invariants import require
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.storage.interface import ObjectStore
@@ -147,6 +147,8 @@ class Chain:
             there = await asyncio.to_thread(self.metadata, self.next)
         except (ChainDamaged, OSError) as error:
             raise StoreUnavailable(f"{path} exists but cannot be read, so its writer is unknown") from error
+        except NeedsNewerBroker as error:
+            raise Fenced(f"a newer broker wrote {path}: this broker does not own the segment any more") from error
         if there.nonce != metadata.nonce:
             raise Fenced(f"broker {there.broker} wrote {path}: this broker does not own the segment any more")
 

@@ -2,6 +2,9 @@
 
 The metadata is in the Parquet footer under the key `seaweedq`, so that each file describes itself. Nonce, producer
 tables and seal are what makes a chain of such files a log.
+
+The metadata has no version: what a version adds, others ignore. A version whose files must not be read that way says
+`needs_level` in the metadata; brokers that do not read that level need to be newer.
 """
 
 import mmap
@@ -16,6 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from seaweedq.errors import ChainDamaged
+from seaweedq.formats import needs_newer
+from seaweedq.levels import HIGHEST
 from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layout
 
 ROW_GROUP_ROWS = 65_536
@@ -54,6 +59,11 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     max_timestamp_us: int
     producers: bytes
     seal: Seal | None = None
+    needs_level: int | msgspec.UnsetType = msgspec.UNSET  # no level up to HIGHEST writes it
+
+
+class _Needs(msgspec.Struct):
+    needs_level: int = 1
 
 
 class EntryName(msgspec.Struct, frozen=True, order=True):
@@ -132,14 +142,15 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 
 def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata]:
-    """Opens an entry: the Parquet file and its metadata, which must match its name. Raises ChainDamaged.
+    """Opens an entry: the Parquet file and its metadata, which must match its name. Raises ChainDamaged,
+    NeedsNewerBroker.
 
     The pages' checksums are verified when rows are read; on a mismatch reading raises OSError.
     """
     try:
         parquet = pq.ParquetFile(file, page_checksum_verification=True)
         raw = parquet.metadata.metadata or {}
-        metadata = msgspec.json.decode(raw[METADATA_KEY], type=EntryMetadata)
+        metadata = _decoded(raw[METADATA_KEY], name)
         if parquet.schema_arrow.names[0] != OFFSET_FIELD.name:
             raise KeyError(OFFSET_FIELD.name)
     except (pa.ArrowException, OSError, LookupError, ValueError, msgspec.DecodeError) as error:
@@ -157,6 +168,13 @@ def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata
             name=name,
         )
     return parquet, metadata
+
+
+def _decoded(stated: bytes, name: str) -> EntryMetadata:
+    needs = msgspec.json.decode(stated, type=_Needs).needs_level  # first, since a later level may have other members
+    if needs > HIGHEST:
+        raise needs_newer(f"{name} needs a broker that reads level {needs}; this one reads levels up to {HIGHEST}")
+    return msgspec.json.decode(stated, type=EntryMetadata)
 
 
 def read_rows(parquet: pq.ParquetFile, group: int, layout: Layout) -> pa.RecordBatch:

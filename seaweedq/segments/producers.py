@@ -15,6 +15,7 @@ from itertools import islice, pairwise
 
 import msgspec
 
+from seaweedq.formats import Format
 from seaweedq.segments.keyrange import KeyRange
 
 DAY_US = 24 * 3600 * 1_000_000
@@ -77,12 +78,15 @@ class _Part(msgspec.Struct, array_like=True):
     producers: dict[str, _Producer]
 
 
-class _Encoded(msgspec.Struct, array_like=True):
+class _Versioned(msgspec.Struct, array_like=True):
     version: int
+
+
+class _Encoded(_Versioned, array_like=True):
     parts: list[_Part]
 
 
-VERSION = 2
+TABLES = Format("producer tables", {1: 2})  # there was no level when version 1 went
 
 
 @dataclass
@@ -193,24 +197,25 @@ class ProducerTables:
         """Returns the tables, ordered by their ranges."""
         return [self._tables[low] for low in sorted(self._tables)]
 
-    def encode(self) -> bytes:
-        """Encodes all tables, compressed, without the bounds (limit, remembered, ttl)."""
+    def encode(self, level: int) -> bytes:
+        """Encodes all tables as that level of the cluster has them: compressed, without the bounds (limit, remembered,
+        ttl)."""
         parts = [_Part(table.key_range.low, table.key_range.high, table._producers) for table in self.parts]
-        return zlib.compress(msgspec.msgpack.encode(_Encoded(VERSION, parts)), 1)
+        return zlib.compress(msgspec.msgpack.encode(_Encoded(TABLES.at(level), parts)), 1)
 
     @staticmethod
     def decode(
         data: bytes, segment: int, limit: int = 1000, remembered: int = 8, ttl_us: int = DAY_US
     ) -> "ProducerTables":
-        """Decodes the tables of `segment` that `encode` wrote. Raises ValueError for any other bytes."""
+        """Decodes the tables of `segment` that `encode` wrote. Raises NeedsNewerBroker for a later version, and
+        ValueError for any other bytes."""
         try:
-            encoded = msgspec.msgpack.decode(zlib.decompress(data), type=_Encoded)
+            unpacked = zlib.decompress(data)
+            version = msgspec.msgpack.decode(unpacked, type=_Versioned).version
+            TABLES.check(version, f"segment {segment}")  # first, since a later version may have other members
+            encoded = msgspec.msgpack.decode(unpacked, type=_Encoded)
         except (zlib.error, msgspec.DecodeError) as error:
             raise ValueError(f"the producer tables cannot be read: {error}") from error
-        if encoded.version != VERSION:
-            raise ValueError(
-                f"the producer tables have version {encoded.version}; this program reads only version {VERSION}"
-            )
         tables = []
         for part in encoded.parts:
             table = ProducerTable(segment, KeyRange(part.low, part.high), limit, remembered, ttl_us)

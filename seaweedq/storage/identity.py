@@ -6,10 +6,11 @@ import msgspec
 
 from seaweedq.clock import Clock
 from seaweedq.errors import Damaged, UnfitStore
+from seaweedq.formats import Format
 from seaweedq.storage.interface import ObjectStore
 
 NAME = "_cluster.json"
-FORMAT_VERSION = 1
+STORE = Format("stores", {1: 1})  # levels have objects of their own: this one never changes
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -43,7 +44,7 @@ async def cluster_identity(store: ObjectStore, proposed: str, clock: Clock, mark
     found = await known_identity(store)
     if found is None:
         created = datetime.fromtimestamp(clock.now_us() // 1_000_000, UTC)
-        await store.create(NAME, msgspec.json.encode(Identity(proposed, FORMAT_VERSION, created, mark)))
+        await store.create(NAME, msgspec.json.encode(Identity(proposed, STORE.newest, created, mark)))
         found = _decode(await store.read(NAME))
     return found
 
@@ -53,12 +54,12 @@ def _decode(data: bytes) -> Identity:
         version = msgspec.json.decode(
             data, type=_Version
         ).format_version  # first, since a later version may add or drop
-        if version == FORMAT_VERSION:
+        if 1 <= version <= STORE.newest:
             return msgspec.json.decode(data, type=Identity)
     except msgspec.DecodeError as error:
         raise Damaged(f"{NAME} cannot be read: {error}", name=NAME) from error
     raise UnfitStore(
-        f"the store has format version {version}; this program knows only version {FORMAT_VERSION}",
+        f"the store has format version {version}; this program knows only version {STORE.newest}",
         found=version,
-        known=FORMAT_VERSION,
+        known=STORE.newest,
     )

@@ -15,8 +15,9 @@ from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.memory import MemoryStore
+from tests.support.levels import newest
 
-WRITER = EntryWriter("cluster", "broker.1", SystemClock(), SystemIds())
+WRITER = EntryWriter("cluster", "broker.1", SystemClock(), SystemIds(), newest)
 LAYOUT = Layout.of(Format.JSON)
 SOURCE = Source("flights", 0, KeyRange(0, KEY_SPACE), LAYOUT)
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTable, ProducerTables
 
@@ -13,7 +14,7 @@ Request = tuple[str, int, int, int]  # producer, low, high, count
 
 
 def encoded(table: ProducerTable) -> bytes:
-    return ProducerTables([table]).encode()
+    return ProducerTables([table]).encode(HIGHEST)
 
 
 def table(**bounds: int) -> ProducerTable:

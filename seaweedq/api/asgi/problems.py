@@ -59,6 +59,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.PartlyTaken: 503,
     errors.Overloaded: 503,
     errors.NeedsNewerBroker: 503,
+    errors.PeerTooOld: 503,
     errors.JournalUnavailable: 503,
     errors.StoreUnavailable: 503,
     errors.CoordinationUnavailable: 503,

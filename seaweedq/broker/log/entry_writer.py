@@ -13,6 +13,7 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.errors import ChainDamaged
 from seaweedq.failpoints import reach
+from seaweedq.formats import Level
 from seaweedq.invariants import require
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
@@ -48,9 +49,10 @@ class Source:
 
 
 async def known_producers(store: ObjectStore, source: Source, chain: Chain) -> ProducerTables:
-    """Returns the producer tables as of the chain's end, or of the predecessors' seals where it has no entry yet."""
+    """Returns the producer tables as of the chain's end, or of the predecessors' seals where it has no entry yet.
+    Raises ChainDamaged, NeedsNewerBroker."""
     if chain.last:
-        return ProducerTables.decode(chain.last.producers, source.segment)
+        return _tables(chain, chain.last, source.segment)
     found = await asyncio.gather(*(_sealed_producers(store, source.topic, number) for number in source.predecessors))
     return ProducerTables.inherited(source.segment, source.key_range, source.cuts, found)
 
@@ -60,17 +62,25 @@ async def _sealed_producers(store: ObjectStore, topic: str, segment: int) -> Pro
     await chain.open()
     if chain.last is None or chain.last.seal is None:
         raise ChainDamaged(f"{chain.folder} has successors, and no seal", name=chain.folder)
-    return ProducerTables.decode(chain.last.producers, segment)
+    return _tables(chain, chain.last, segment)
+
+
+def _tables(chain: Chain, last: EntryMetadata, segment: int) -> ProducerTables:
+    try:
+        return ProducerTables.decode(last.producers, segment)
+    except ValueError as error:
+        raise ChainDamaged(f"the last entry of {chain.folder}: {error}", name=chain.folder) from error
 
 
 class EntryWriter:
-    """Appends entries in the name of one broker."""
+    """Appends entries in the name of one broker, in the forms of the cluster's level."""
 
-    def __init__(self, cluster: str, broker: str, clock: Clock, ids: Ids) -> None:
+    def __init__(self, cluster: str, broker: str, clock: Clock, ids: Ids, level: Level) -> None:
         self._cluster = cluster
         self._broker = broker
         self._clock = clock
         self._ids = ids
+        self._level = level
 
     async def append(
         self,
@@ -102,7 +112,7 @@ class EntryWriter:
             schema_id=schema_id(source.layout.values),
             appended_us=self._clock.now_us(),
             max_timestamp_us=max_timestamp_us,
-            producers=producers.encode(),
+            producers=producers.encode(self._level()),
             seal=seal,
         )
         reach("entry.encode")

@@ -2,6 +2,11 @@
 
 Every one carries the cluster's secret; there is no other way in. A broker that does not answer is Unavailable, and the
 outcome of the request is unknown: the caller decides whether it may be repeated.
+
+Brokers of several versions call each other. A message travels as an array: a version adds members at its end, which
+have a default where they are absent, and which others ignore. A call that the other broker does not know is PeerTooOld.
+An error travels with the slug of its nearest class that every version knows, and its own beside. Whatever an earlier
+version would take wrongly is sent only at a level of the cluster that all brokers read.
 """
 
 import asyncio
@@ -12,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import SeaweedqError, Unavailable, by_slug
+from seaweedq.errors import PeerTooOld, SeaweedqError, Unavailable, by_slug
 
 if TYPE_CHECKING:
     import aiohttp  # a tenth of the time of a start, and a broker that is alone never needs it
@@ -21,27 +26,43 @@ SECRET_HEADER = "Seaweedq-Secret"
 CONNECT_S = 2.0
 LOOK_S = 0.5
 NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
-FORBIDDEN = 403
+FORBIDDEN, NOT_FOUND = 403, 404
+_FIRST_SLUGS = """
+bad-request chain-damaged client-error connection-failed coordination-unavailable damaged data-folder-in-use fenced
+forbidden internal invalid-import invalid-messages invalid-name invalid-request invalid-upload journal-damaged
+journal-unavailable message-too-large method-not-allowed not-found not-owner not-ready offset-out-of-range
+overloaded partly-taken payload-not-found payload-too-large request-timeout request-too-large segment-conflict
+segment-not-found sequence-out-of-order server-problem store-unavailable subscription-exists subscription-not-found
+too-many-uploads topic-being-deleted topic-exists topic-not-found unavailable unfit-store unreadable-body
+unreadable-request unsupported-content-type unsupported-encoding upload-conflict upload-expired upload-incomplete
+upload-mismatch upload-not-found
+"""
+KNOWN_TO_ALL = frozenset(_FIRST_SLUGS.split())  # the slugs of level 1
 T = TypeVar("T")
 Headers = Mapping[str, str]
 
 
 class ErrorMessage(msgspec.Struct, array_like=True):
-    """An error between brokers."""
+    """An error between brokers. `slug` is known to all versions; the error's own one is `exact`."""
 
     slug: str
     detail: str
     fields: dict[str, Any]
     inside: str = ""
+    exact: str = ""
 
     @staticmethod
     def of(error: SeaweedqError) -> "ErrorMessage":
         """Returns the message for an error."""
-        return ErrorMessage(error.slug, error.detail, dict(error.fields), error.inside)
+        kinds = [kind for kind in type(error).__mro__ if issubclass(kind, SeaweedqError)]
+        known = next(kind.slug for kind in kinds if kind.slug in KNOWN_TO_ALL)
+        return ErrorMessage(known, error.detail, dict(error.fields), error.inside, error.slug)
 
     def error(self) -> SeaweedqError:
         """Returns the error of the message."""
-        return by_slug().get(self.slug, SeaweedqError)(self.detail, inside=self.inside, **self.fields)
+        known = by_slug()
+        kind = known.get(self.exact) or known.get(self.slug, Unavailable)
+        return kind(self.detail, inside=self.inside, **self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +106,7 @@ class Peers:
 
     async def call(self, url: str, path: str, request: Any, answer: type[T], timeout_s: float) -> T:
         """Posts a request as msgpack to `/internal/{path}`, and returns the decoded answer. Raises Unavailable where no
-        answer came, else the error that the other broker raised."""
+        answer came, PeerTooOld for a call that is not known there, else the error that the other broker raised."""
         body = await self.post(url, path, msgspec.msgpack.encode(request), timeout_s)
         try:
             return msgspec.msgpack.decode(body, type=answer)
@@ -102,6 +123,8 @@ class Peers:
             return found.body
         if found.status == FORBIDDEN:
             raise wrong_secret(url)
+        if found.status == NOT_FOUND:
+            raise PeerTooOld("another broker is too old for this request", inside=f"{url} does not know {path}")
         try:
             raise msgspec.msgpack.decode(found.body, type=ErrorMessage).error()
         except msgspec.DecodeError:

@@ -16,8 +16,9 @@ from seaweedq.clock import Clock
 from seaweedq.coordination.interface import Change, Compare, Delete, Entry, Grant, Page, Put, WatchLost
 from seaweedq.coordination.polling import Changes
 from seaweedq.errors import CoordinationUnavailable, Damaged, UnfitStore
+from seaweedq.formats import Format
 
-FORMAT_VERSION = 1
+FILE = Format("coordination.db", {1: 1})
 WATCHED_AT_ONCE = 256  # revisions; bounds what a watch holds in memory
 LOG_PAGES = 32
 ROOM_BYTES = 256 * 1024
@@ -35,7 +36,7 @@ CREATE TABLE IF NOT EXISTS log (
     revision INTEGER NOT NULL, position INTEGER NOT NULL, key TEXT NOT NULL, value BLOB,
     PRIMARY KEY (revision, position)
 ) WITHOUT ROWID;
-PRAGMA user_version = {FORMAT_VERSION};
+PRAGMA user_version = {FILE.newest};
 """
 # Monotonic clocks start anew with the machine: a lease of another boot is over, as is one renewed in the future.
 ENDED = "SELECT lease FROM leases WHERE renewed_s + ttl_s <= :now OR renewed_s > :now OR boot <> :boot"
@@ -185,8 +186,8 @@ class Database:
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
     found = _one(db, "PRAGMA user_version")
-    if found not in (0, FORMAT_VERSION):
-        raise UnfitStore(f"{path} has format {found}; this program knows only format {FORMAT_VERSION}", found=found)
+    if not 0 <= found <= FILE.newest:
+        raise UnfitStore(f"{path} has format {found}; this program knows only format {FILE.newest}", found=found)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = FULL")
     db.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")

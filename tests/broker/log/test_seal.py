@@ -13,9 +13,10 @@ from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.entry import Seal
 from tests.support.brokers.commit_parts import StillClock, append, give, running, segment
+from tests.support.levels import newest
 
 SEAL = Seal((1,), ((0, 7),))
-WRITER = EntryWriter("cluster", "broker.1", StillClock(), SystemIds())
+WRITER = EntryWriter("cluster", "broker.1", StillClock(), SystemIds(), newest)
 
 
 async def filled(*commits: tuple[bytes, ...]) -> OpenSegment:

@@ -15,13 +15,15 @@ from seaweedq.coordination.records import Intent, Successor, TopicConfig, TopicR
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
 from seaweedq.journal.memory_journal import MemoryJournal
+from seaweedq.levels import HIGHEST
 from seaweedq.segments.entry import Seal
 from seaweedq.segments.keyrange import KEY_SPACE
 from seaweedq.segments.producers import FORWARD, Duplicate
 from tests.support.brokers.commit_parts import StillClock, segment
+from tests.support.levels import newest
 
 CLOCK = StillClock()
-FLUSHER = Flusher(EntryWriter("cluster", "broker.1", CLOCK, SystemIds()), lambda _: None)
+FLUSHER = Flusher(EntryWriter("cluster", "broker.1", CLOCK, SystemIds(), newest), lambda _: None)
 SEAL = Seal((1,), ((0, KEY_SPACE),))
 INTENT = Intent(1, "committed", (0,), (Successor(1, 0, KEY_SPACE),))
 
@@ -44,7 +46,7 @@ async def test_what_is_not_tried_any_more_is_not_in_the_seal() -> None:
     one = forwarded()
     await seal(one)
     assert one.chain.last is not None
-    assert (one.chain.last.seal, one.chain.last.producers) == (SEAL, one.producers.encode())
+    assert (one.chain.last.seal, one.chain.last.producers) == (SEAL, one.producers.encode(HIGHEST))
     assert not any(one.producers.parts)
 
 
@@ -55,5 +57,5 @@ async def test_a_seal_that_is_there_has_the_last_word_on_the_tables() -> None:
     await FLUSHER.seal(one, SEAL)
     await seal(one)
     assert one.chain.last is not None
-    assert one.producers.encode() == one.chain.last.producers
+    assert one.producers.encode(HIGHEST) == one.chain.last.producers
     assert one.producers.judge(0, f"{FORWARD}b.0.0", 0, 6, 7) == Duplicate(0, 0)

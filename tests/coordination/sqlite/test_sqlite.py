@@ -14,7 +14,7 @@ import pytest
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination, boot_id
-from seaweedq.coordination.sqlite.database import FORMAT_VERSION
+from seaweedq.coordination.sqlite.database import FILE
 from seaweedq.errors import CoordinationUnavailable, Damaged, UnfitStore
 
 PRELUDE = """
@@ -207,7 +207,7 @@ async def test_a_file_that_is_no_database_is_damage(path: Path) -> None:
 
 async def test_a_later_format_is_refused(path: Path) -> None:
     later = sqlite3.connect(path)
-    later.execute(f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    later.execute(f"PRAGMA user_version = {FILE.newest + 1}")
     later.close()
     coordination = EmbeddedCoordination(path, SystemClock())
     with pytest.raises(UnfitStore, match=r"format 2.*knows only format 1"):

@@ -12,6 +12,7 @@ from seaweedq.broker.publish.batch_split import Batch, Slice, locate, split
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.coordination.records import SegmentRecord
+from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, Verdict, inherited_cuts
 
@@ -66,7 +67,7 @@ class Topic:
         """Seal neighbours, and open successors on their range cut at `points`, as docs/scaling.md has it."""
         whole = KeyRange(self.records[segments[0]].low, self.records[segments[-1]].high)
         first = len(self.records)
-        tables = [ProducerTables.decode(self.tables[n].encode(), n) for n in segments]  # as the seals have them
+        tables = [ProducerTables.decode(self.tables[n].encode(HIGHEST), n) for n in segments]  # as the seals have them
         successors = list(range(first, first + len(points) + 1))
         for number, key_range in zip(successors, whole.cut(points), strict=True):
             cuts = inherited_cuts(key_range, tables)
@@ -85,7 +86,9 @@ class Topic:
 
     def restart(self, segment: int) -> None:
         """Its tables are read from its last entry."""
-        self.tables[segment] = ProducerTables.decode(self.tables[segment].encode(), segment, remembered=self.remembered)
+        self.tables[segment] = ProducerTables.decode(
+            self.tables[segment].encode(HIGHEST), segment, remembered=self.remembered
+        )
 
     def judge(self, request: Request, one: Slice) -> Verdict:
         """What the segment's table says of a slice."""

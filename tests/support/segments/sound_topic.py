@@ -17,6 +17,7 @@ from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.rows import Single, rows_of_singles
 from seaweedq.storage.identity import cluster_identity
 from seaweedq.storage.local import LocalStore
+from tests.support.levels import newest
 
 CLUSTER = "c" * 32
 ALL = KeyRange(0, KEY_SPACE)
@@ -69,7 +70,7 @@ class SoundTopic:
 
     async def _write(self, sizes: tuple[int, ...], segment: int, keys: KeyRange, seal: Seal | None) -> None:
         source = Source("flights", segment, keys, LAYOUT)
-        writer = EntryWriter(CLUSTER, "broker.1", SystemClock(), self._ids)
+        writer = EntryWriter(CLUSTER, "broker.1", SystemClock(), self._ids, newest)
         chain = Chain(self.store, "flights", segment)
         await chain.open()
         for at, size in enumerate(sizes):
