@@ -67,7 +67,8 @@ def test_a_broker_gets_settings_of_a_cluster(
     assert re.sub(r"https?://([^:]+):.*", r"\1", settings.s3_endpoints) in services
     assert (settings.journal_kind, settings.store.split("/")[2]) == ("object", "seaweedq")
     assert cluster_secret(settings)
-    assert int(services[name]["stop_grace_period"].removesuffix("s")) >= settings.shutdown_s + 10
+    grace_s = int(services[name]["stop_grace_period"].removesuffix("s"))
+    assert grace_s >= settings.shutdown_delay_s + settings.shutdown_s + 10
 
 
 def test_brokers_differ_in_name_url_and_port_alone(services: dict[str, Any]) -> None:
@@ -78,7 +79,25 @@ def test_brokers_differ_in_name_url_and_port_alone(services: dict[str, Any]) -> 
 
 
 def test_nothing_else_is_published(services: dict[str, Any]) -> None:
-    assert [name for name, service in services.items() if "ports" in service] == list(BROKERS)
+    published = {name: service["ports"] for name, service in services.items() if "ports" in service}
+    assert published.keys() == {*BROKERS, "brokers"}
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+def test_the_common_address_is_one_that_brokers_answer_to(services: dict[str, Any]) -> None:
+    assert "brokers" in services["broker-1"]["environment"]["SEAWEEDQ_ALLOWED_HOSTS"].split(",")
+
+
+def test_one_service_builds_the_image_of_all_brokers(services: dict[str, Any]) -> None:
+    assert [name for name, service in services.items() if "build" in service] == ["broker-1"]
+    assert len({services[name]["image"] for name in BROKERS}) == 1
+
+
+def test_podman_takes_it_too(services: dict[str, Any]) -> None:
+    options = {mount.partition(":")[2] for name in BROKERS for mount in services[name]["tmpfs"]}
+    assert options == {"", "mode=1777"}  # of a tmpfs podman refuses uid= and gid=
+    others = {service["image"] for name, service in services.items() if name not in BROKERS}
+    assert all("." in image.split("/")[0] for image in others)  # it asks which registry is meant
 
 
 def test_whoever_is_waited_for_says_when_it_is_ready(services: dict[str, Any]) -> None:
@@ -107,7 +126,8 @@ def test_versions_are_those_that_are_safe(services: dict[str, Any]) -> None:
 
 
 def test_what_has_to_survive_is_on_volumes(compose: dict[str, Any], services: dict[str, Any]) -> None:
-    kept = {name: service["volumes"][0].split(":") for name, service in services.items() if "volumes" in service}
+    mounted = {name: service["volumes"][0].split(":") for name, service in services.items() if "volumes" in service}
+    kept = {name: mount for name, mount in mounted.items() if not mount[0].startswith("./")}
     assert kept.keys() == {"etcd", "seaweedfs"} == compose["volumes"].keys()
     assert f"--data-dir={kept['etcd'][1]}" in services["etcd"]["command"]
     assert f"-dir={kept['seaweedfs'][1]} " in services["seaweedfs"]["command"]
