@@ -374,7 +374,8 @@ class ChainDamaged(Damaged):
 
 
 class UnfitStore(SeaweedqError):
-    """The store ignores create-if-absent, or lets several concurrent creates of one name succeed."""
+    """The store ignores create-if-absent, lets several concurrent creates of one name succeed, or lists, reads or
+    deletes otherwise than the queue needs."""
 
     slug, title = "unfit-store", "The store lacks a guarantee that the queue needs"
 

@@ -66,7 +66,7 @@ class Broker:
     async def start(self) -> None:
         """Does everything from the lock to the first request. Raises UnfitStore, InvalidRequest, Damaged,
         Unavailable."""
-        await probe(self.environment.store, self.environment.ids)
+        await probe(self.environment.store.payloads, self.environment.ids)
         joined = await self._join(await self._identify())
         await self._follow_views()
         await joined.recovery.recover_own()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
 Data = bytes | bytearray | memoryview
+NO_BUCKET = "NoSuchBucket"  # S3's code for it, in the field `code` of StoreUnavailable
 
 
 class ObjectStore(Protocol):

@@ -1,8 +1,9 @@
-"""The start-up probe: checks that the store has create-if-absent, the guarantee that safety depends on.
+"""The start-up probe: checks that the store is there, and has what safety depends on, first of all create-if-absent.
 
-Many writers race to create one new name, and one comes late. Exactly one may win, and its bytes must stay. A store with
-several endpoints is probed at each of them, and then at all of them at once: each endpoint may be correct alone, and
-yet know nothing of the others.
+It asks for the bucket before anything is written. Then many writers race to create one new name, and one comes late:
+exactly one may win, and its bytes must stay. `probe_answers` looks at how the store lists, reads and deletes. A store
+with several endpoints is probed at each of them, and the race is held at all of them at once, too: each endpoint may be
+correct alone, and yet know nothing of the others.
 """
 
 import asyncio
@@ -12,27 +13,30 @@ from contextlib import suppress
 
 from seaweedq.clock import Ids
 from seaweedq.errors import StoreUnavailable, UnfitStore
-from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.interface import NO_BUCKET, ObjectStore, PayloadStore
+from seaweedq.storage.probe_answers import check_answers
 
 logger = logging.getLogger("seaweedq")
 
 ATTEMPTS = 5  # for each racer: S3 answers 409 while a concurrent put is being resolved
 
 
-async def probe(store: ObjectStore, ids: Ids, racers: int = 32) -> None:
-    """Races `racers` creates of one new name below `_probe/`, and removes it again; at each of the store's endpoints.
+async def probe(store: PayloadStore, ids: Ids, racers: int = 32) -> None:
+    """Probes each of the store's endpoints with names of its own below `_probe/`, and removes them again.
 
     An endpoint that does not answer is excluded until the next start, unless none answers. Raises UnfitStore, which
-    says what the store ignores (fields: racers, winners); StoreUnavailable if a racer got no answer.
+    says what the store does wrong; StoreUnavailable if there is no answer, or no bucket at one of the endpoints.
     """
     if not isinstance(endpoints := getattr(store, "endpoints", None), Sequence):
-        await _race([store], ids, racers)
+        await _probe_one(store, ids, racers)
         return
-    answering: list[ObjectStore] = []
+    answering: list[PayloadStore] = []
     for endpoint in endpoints:
         try:
-            await _race([endpoint], ids, racers)
+            await _probe_one(endpoint, ids, racers)
         except StoreUnavailable as error:
+            if error.fields.get("code") == NO_BUCKET:
+                raise
             last = error
             logger.warning("an endpoint of the store does not answer, going on without it: %s", error)
         else:
@@ -44,6 +48,12 @@ async def probe(store: ObjectStore, ids: Ids, racers: int = 32) -> None:
     for endpoint in endpoints:
         if endpoint not in answering:
             store.leave_out(endpoint)  # type: ignore[attr-defined]
+
+
+async def _probe_one(store: PayloadStore, ids: Ids, racers: int) -> None:
+    await store.check_bucket()
+    await _race([store], ids, racers)
+    await check_answers(store, ids, _create)
 
 
 async def _race(stores: Sequence[ObjectStore], ids: Ids, racers: int) -> None:

@@ -22,7 +22,7 @@ from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
-from seaweedq.storage.interface import Data
+from seaweedq.storage.interface import NO_BUCKET, Data
 
 T = TypeVar("T")
 logger = logging.getLogger("seaweedq")
@@ -30,7 +30,6 @@ logger = logging.getLogger("seaweedq")
 SLOWEST_BYTES_PER_S = 1024 * 1024  # an upload below this rate is cancelled
 CHUNK_BYTES = 256 * 1024
 THREAD_BYTES = 1024 * 1024  # a checksum over more is computed in a thread
-NO_BUCKET = "NoSuchBucket"
 TRIES = 2  # of a request that may be repeated
 _NO_COPY = "x-amz-copy-source-if-match"
 _NO_COPIES = {_NO_COPY: '"no-copies"'}
@@ -137,6 +136,8 @@ class Bucket:
             async with answer["Body"] as body:
                 data = await body.read()
             first, last, size = _span(answer)
+            if span and "ContentRange" not in answer:
+                self.work_around("ignores ranges: whole objects are read instead, which costs time and traffic")
             if len(data) != last + 1 - first:
                 raise OSError(f"the store announced {last + 1 - first} bytes, but sent {len(data)}")
             return data, first, size
@@ -198,7 +199,7 @@ class Bucket:
         keys = [each["Key"] for each in page.get("Contents", ())]
         asked = [key for key in keys if key.startswith(prefix) and key != after]
         if len(asked) < len(keys):
-            self._work_around("lists keys outside the prefix, or the one to start after: they are left out")
+            self.work_around("lists keys outside the prefix, or the one to start after: they are left out")
         if page["IsTruncated"] and not asked:
             raise StoreUnavailable(f"the store's listing of {prefix} after {after!r} does not advance")
         return asked, bool(page["IsTruncated"])
@@ -260,7 +261,7 @@ class Bucket:
                     raise self._unavailable(what, error) from error
         raise AssertionError("unreachable")
 
-    def _work_around(self, what: str) -> None:
+    def work_around(self, what: str) -> None:
         """Logs once what this store does otherwise than S3 specifies."""
         if what not in self._worked_around:
             self._worked_around.add(what)

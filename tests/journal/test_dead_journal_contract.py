@@ -9,13 +9,13 @@ import pytest
 
 from seaweedq.errors import Fenced, JournalDamaged, JournalUnavailable, StoreUnavailable
 from seaweedq.journal.interface import DeadJournal, Journal, JournalUnreachable
-from tests.support.journal.backends import BACKENDS, BROKER, Backend
+from tests.support.journal.backends import BACKENDS, BROKER, IN_BACKENDS, Backend
 from tests.support.journal.sim_disk import acks
 
 STEPS = ["fence", "read one", "read all", "remove"]
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=IN_BACKENDS)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     made = BACKENDS[request.param](request, tmp_path)
     yield made

@@ -11,13 +11,13 @@ from seaweedq.journal.interface import Journal
 from seaweedq.journal.memory_journal import MemoryJournal
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind
-from tests.support.journal.backends import BACKENDS
+from tests.support.journal.backends import BACKENDS, IN_BACKENDS
 from tests.support.journal.sim_disk import acks
 
 Held = Callable[[], Awaitable[list[Commit]]]
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=IN_BACKENDS)
 async def opened(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[Journal, Held]]:
     backend = BACKENDS[request.param](request, tmp_path)
     journal = backend.create()

@@ -11,6 +11,9 @@ from seaweedq.storage.endpoints import Endpoints
 from seaweedq.storage.interface import Data, ObjectStore
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.probe import ATTEMPTS, probe
+from seaweedq.storage.probe_answers import LOOKS
+from seaweedq.storage.s3 import S3Store
+from tests.support.fixtures.services import s3_server
 
 
 class Overwriting(MemoryStore):
@@ -77,6 +80,154 @@ async def test_a_broken_store_is_unfit(broken: type[MemoryStore], detail: str, w
         await probe(store, ids)
     assert caught.value.fields.get("winners") == winners
     assert await store.list("") == []
+
+
+class Reduced(MemoryStore):
+    """Lists all but one name, as a listing that lags behind."""
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        return (await super().list(prefix, after, limit))[:-1]
+
+
+class Backward(MemoryStore):
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        return (await super().list(prefix, after, limit))[::-1]
+
+
+class Unlimited(MemoryStore):
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        return await super().list(prefix, after)
+
+
+class FromTheStart(MemoryStore):
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        return await super().list(prefix, "", limit)
+
+
+class AfterNamesAlone(MemoryStore):
+    """Goes on after a name that exists, and else begins again."""
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        return await super().list(prefix, after if after in self._objects else "", limit)
+
+
+class Whole(MemoryStore):
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        return await super().read(name)
+
+
+class Obliging(MemoryStore):
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        return await super().read(name, start, end) if name in self._objects else b""
+
+
+class Remembering(MemoryStore):
+    """Lists what was deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[str] = []
+
+    async def delete(self, name: str) -> None:
+        await super().delete(name)
+        self.deleted.append(name)
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        gone = [name for name in self.deleted if prefix and name.startswith(prefix)]
+        return gone + await super().list(prefix, after, limit)
+
+
+class Undying(MemoryStore):
+    """Reads what was deleted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: dict[str, bytes] = {}
+
+    async def delete(self, name: str) -> None:
+        self.deleted[name] = self._objects.pop(name, b"")
+
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        return self.deleted[name] if name in self.deleted else await super().read(name, start, end)
+
+
+@pytest.mark.parametrize(
+    ("broken", "wrong", "breaks"),
+    [
+        (Reduced, "right after", "recovery"),
+        (Backward, "byte order", "last file"),
+        (Unlimited, "as the first two names", "more than one page"),
+        (FromTheStart, "behind the first", "more than one page"),
+        (AfterNamesAlone, "a place between two names", "long segment"),
+        (Whole, "other bytes than a range", "Parquet"),
+        (Obliging, "never created", "recovery"),
+        (Remembering, "after their deletion", "removal"),
+        (Undying, "an object after its deletion", "retention"),
+    ],
+)
+async def test_what_a_store_does_wrong_is_named_with_what_it_breaks(
+    broken: type[MemoryStore], wrong: str, breaks: str, ids: Ids
+) -> None:
+    store = broken()
+    with pytest.raises(UnfitStore, match=f"{wrong}.*which breaks.*{breaks}") as caught:
+        await probe(store, ids)
+    assert wrong in caught.value.fields["wrong"]
+    assert breaks in caught.value.fields["breaks"]
+    assert store._objects == {}
+
+
+async def test_a_wrong_answer_that_does_not_come_again_condemns_no_store(ids: Ids) -> None:
+    class Once(Reduced):
+        listings = 0
+
+        async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+            self.listings += 1
+            return await (super() if self.listings == 1 else super(Reduced, self)).list(prefix, after, limit)
+
+    store = Once()
+    await probe(store, ids)
+    assert store.listings > LOOKS
+    assert store._objects == {}
+
+
+async def test_what_a_killed_probe_has_left_disturbs_no_later_one(ids: Ids) -> None:
+    killed = Gateway("a", objects := {})
+    for left in range(1, 60, 7):
+
+        def die(moment: str, name: str, left: list[int] = [left]) -> None:  # noqa: B006
+            left[0] -= 1
+            if left[0] < 0:
+                raise asyncio.CancelledError
+
+        killed.faults = die
+        with pytest.raises(asyncio.CancelledError):
+            await probe(killed, ids)
+    assert objects
+    left_over = dict(objects)
+    await probe(Gateway("b", objects), ids)
+    assert objects == left_over
+
+
+async def test_a_probe_needs_few_requests(ids: Ids) -> None:
+    store = Counted(MemoryStore())
+    await probe(store.payloads, ids)
+    assert store.requests["create"] == 32 + 1 + 4
+    assert store.requests.total() - store.requests["create"] <= 18
+
+
+@pytest.mark.usefixtures("moto_as_seaweedfs_server")
+async def test_no_bucket_is_made_by_a_mistyped_name(request: pytest.FixtureRequest, ids: Ids) -> None:
+    """SeaweedFS makes a bucket for any put."""
+    server = s3_server(request, "moto_as_seaweedfs_server")
+    there, mistyped = S3Store(f"s3://{server.place()}"), S3Store("s3://no-such-bukket/q", server.endpoint)
+    for store in (mistyped, Endpoints([there, mistyped])):
+        with pytest.raises(StoreUnavailable, match=f"no-such-bukket at {server.endpoint} does not exist"):
+            await probe(store, ids)
+    assert "no-such-bukket" not in server.buckets()
+    assert await mistyped.create("a", b"")  # the front is what it claims to be
+    assert "no-such-bukket" in server.buckets()
+    await there.close()
+    await mistyped.close()
 
 
 async def test_answers_lost_after_the_act_do_not_condemn_the_store(ids: Ids) -> None:

@@ -157,7 +157,7 @@ async def test_a_missing_bucket_is_named_and_is_no_missing_object(
 ) -> None:
     store = S3Store("s3://no-such-bucket", s3.endpoint)
     acts: list[Act] = [lambda store: store.check_bucket(), *REPEATABLE.values()]
-    if "seaweedfs" not in request.node.name:  # which would make it: so it is asked for first
+    if "seaweedfs" not in request.node.name and "yours" not in request.node.name:  # which may make it
         acts.append(lambda store: store.create("new", b""))
     for act in acts:
         with pytest.raises(StoreUnavailable, match=r"NoSuchBucket: bucket no-such-bucket at http") as caught:

@@ -43,9 +43,14 @@ STARTED: dict[Any, str] = {subprocess: "process", BrokerProcess: "process", Etcd
 STARTED[s3_service.running] = "service"
 STARTED |= dict.fromkeys((child, reader_process.ReaderProcess, missing_for_spark), "process")
 # What a parameter of a fixture over several backends stands for.
-PARAMETERS = {"etcd": "service", "spark": "spark", "object on S3": "service"} | {
-    name: "service" for kind in s3_service.SERVERS for name in (f"s3-{kind}", f"{kind}_server")
-}
+PARAMETERS = {
+    "etcd": "service",
+    "spark": "spark",
+    "object on S3": "service",
+    "object astray": "service",
+    "s3-yours": "service",
+    "yours_server": "service",
+} | {name: "service" for kind in s3_service.SERVERS for name in (f"s3-{kind}", f"{kind}_server")}
 _factor = 1.0
 _started: list[str] = []
 

@@ -31,6 +31,8 @@ from seaweedq.storage.memory import MemoryStore
 from tests.support.fixtures.services import s3_store
 from tests.support.journal.sim_disk import CountedIds, acks
 from tests.support.levels import newest
+from tests.support.storage.insistent import Insistent
+from tests.support.tiers import later
 
 BROKER = "b"
 FILE_BYTES = 1_000
@@ -229,10 +231,22 @@ class InS3(InObjects):
         pytest.skip("S3 cannot be told to fail")
 
 
+class Astray(InS3):
+    """In a store that lists as SeaweedFS does, and answers late, twice, or not at all."""
+
+    settles_s = 0.5
+
+    def setup(self, request: pytest.FixtureRequest) -> None:
+        self.store = s3_store(request, "moto_astray_server", Insistent)
+
+
 BACKENDS: dict[str, Callable[[pytest.FixtureRequest, Path], Backend]] = {
     "memory": InMemory,
     "file": InFiles,
     "object": InObjects,
     "object, one at a time": OneAtATime,
     "object on S3": InS3,
+    "object astray": Astray,
 }
+IN_BACKENDS = [later(name) if name == "object astray" else name for name in BACKENDS]
+"""The names of the backends as parameters of a fixture."""

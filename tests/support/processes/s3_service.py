@@ -20,6 +20,7 @@ from tests.support.processes.broker_process import free_port
 
 START_S = 60.0
 POLL_S = 0.05
+YOURS = "SEAWEEDQ_TEST_S3"
 KEY, SECRET = "a-key-of-the-tests", "the-secret-of-the-tests"
 Command, Env = list[str], dict[str, str]
 _numbers = count(1)
@@ -32,10 +33,13 @@ class S3Service:
 
     endpoint: str
     pid: int
+    given: str = ""  # a bucket of somebody's own server, whose credentials boto finds by itself
 
     @property
     def env(self) -> dict[str, str]:
         """Where it is, and who asks, for this process or another."""
+        if self.given:
+            return {"AWS_ENDPOINT_URL_S3": self.endpoint}
         return {
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -48,14 +52,20 @@ class S3Service:
         """A bucket and a prefix that nobody uses yet. All tests share the bucket: SeaweedFS gives each bucket volumes
         of its own, and runs out of them."""
         if self.endpoint not in _shared:
-            _shared[self.endpoint] = self.bucket()
+            _shared[self.endpoint] = self.given or self.bucket()
         return f"{_shared[self.endpoint]}/{os.getpid()}-{next(_numbers)}"
 
     def bucket(self) -> str:
-        """The name of a fresh bucket, for what needs a whole one."""
+        """The name of a fresh bucket, for what needs a whole one. Raises Absent where one bucket was given."""
+        if self.given:
+            raise Absent(f"{YOURS} names the one bucket that tests may use")
         name = f"bucket-{os.getpid()}-{next(_numbers)}"
         self._client().create_bucket(Bucket=name)
         return name
+
+    def buckets(self) -> list[str]:
+        """The names of all buckets."""
+        return [found["Name"] for found in self._client().list_buckets()["Buckets"]]
 
     def ready(self) -> bool:
         """Whether it answers."""
@@ -70,7 +80,7 @@ class S3Service:
     def _client(self):
         import boto3
 
-        session = boto3.Session(KEY, SECRET, region_name="us-east-1")
+        session = boto3.Session() if self.given else boto3.Session(KEY, SECRET, region_name="us-east-1")
         return session.client("s3", endpoint_url=self.endpoint)
 
 
@@ -103,6 +113,12 @@ def _binary(name: str) -> str:
     if found is None:
         raise Absent(f"there is no {name} binary: `make {name}` builds it where Go gets its source")
     return found
+
+
+def yours() -> S3Service:
+    """The server that the variable YOURS names as http://host:port/bucket."""
+    endpoint, _, bucket = os.environ[YOURS].rstrip("/").rpartition("/")
+    return S3Service(endpoint, 0, bucket)
 
 
 SERVERS: dict[str, Callable[[Path, int], tuple[Command, Env]]] = {

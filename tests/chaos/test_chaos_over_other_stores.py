@@ -1,4 +1,5 @@
-"""As test_chaos, shorter, over a store that answers many at once and checks signatures: MinIO, where its binary is."""
+"""As test_chaos, shorter, over other stores: one that answers many at once and checks signatures, MinIO, where its
+binary is; and one that lists as SeaweedFS does."""
 
 import pytest
 
@@ -10,10 +11,11 @@ FAULTS = ("kill owner", "late journal put of a dead one", "dropped answers")
 
 
 @pytest.mark.usefixtures("long_run")
-def test_a_short_run_over_minio_breaks_no_promise(tmp_path):
+@pytest.mark.parametrize("store", ["minio", "moto_as_seaweedfs"])
+def test_a_short_run_over_another_store_breaks_no_promise(tmp_path, store):
     faults = [fault for fault in ALL if fault.name in FAULTS]
     try:
-        report = run(Options(seed=1, seconds=12, lease_s=2.0, faults=faults, store="minio"), tmp_path)
+        report = run(Options(seed=1, seconds=12, lease_s=2.0, faults=faults, store=store), tmp_path)
     except Absent as absent:
         pytest.skip(str(absent))
     assert report.violations == []
