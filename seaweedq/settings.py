@@ -136,6 +136,13 @@ class Settings(BaseSettings):
         description="How long a request's headers may take to arrive before the broker closes the connection, and then "
         "its body before the broker answers 408.",
     )
+    answer_timeout_s: float = Field(
+        60,
+        gt=0,
+        le=3600,
+        description="How long a client may take no byte of its answer before the broker ends the connection. Answers "
+        "that are not taken hold memory.",
+    )
     publish_timeout_s: float = Field(
         15,
         gt=0,

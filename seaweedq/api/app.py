@@ -20,6 +20,7 @@ from starlette.types import ExceptionHandler
 from seaweedq.api.asgi.hosts_and_origins import HostRules
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, send
 from seaweedq.api.asgi.openapi import document_of
+from seaweedq.api.asgi.outgoing import Outgoing
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
@@ -75,6 +76,7 @@ class Application:
         self._inside = InsideLog(environment.clock)
         self.refusals = Refusals(environment.clock)
         self._reader = RequestReader.of(environment.settings, broker.core.budget, environment.clock, self.refusals)
+        self.unread = self._reader.unread
         self._hosts = HostRules(environment.url, environment.settings.allowed_hosts.split(","))
         self._secret = PeerSecret(environment.secret)
         self._internal = InternalServer(self._secret, self._readiness, self._reader, self._calls)
@@ -83,19 +85,13 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Answers hot routes here, the others in FastAPI. Requests that still wait at shutdown get 503."""
-        begun = False
-
-        async def noted(message: MutableMapping[str, Any]) -> None:
-            nonlocal begun
-            begun = True
-            await out(message)
-
+        outgoing = Outgoing(out, self._reader.unread)
         try:
-            await self._serve(scope, receive, noted)
+            await self._serve(scope, receive, outgoing)
         except asyncio.CancelledError:  # uvicorn cancels the requests that still run, and would answer a bare 500
             if not self._readiness.stopping:
                 raise
-            if not begun:
+            if not outgoing.begun:
                 error = NotReady("the broker is stopping; whether the request has taken effect is unknown")
                 await send(_problem_answer(error), out)
 
@@ -220,7 +216,9 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
     yield PullAndAck(catalog, dispatcher, subscribing.finder, proxy, payloads_, reader)
     yield UploadContent(catalog, uploads_, environment.store, reader)
-    yield FetchServices(catalog, serving.reading.finder, proxy, serving.reading.fetcher, payloads_, clock)
+    yield FetchServices(
+        catalog, serving.reading.finder, proxy, serving.reading.fetcher, payloads_, clock, reader.unread
+    )
     yield PayloadServices(catalog, payloads_, reader)
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader)
     yield SegmentMapServices(catalog, positions, core.roster)

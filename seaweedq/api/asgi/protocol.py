@@ -1,37 +1,61 @@
-"""Extends uvicorn's HTTP protocol: heads are bounded in size and time, and errors are problems.
+"""Extends uvicorn's HTTP protocol: heads are bounded in size and time, answers in memory, and errors are problems.
 
 `request_reader` bounds bodies. Before a request's head is complete no application is asked, and uvicorn bounds nothing.
+
+Requests may be pipelined. The next one begins once the buffer of the answers before it is nearly empty, and only so
+many are parsed ahead as fit in PIPELINED_BYTES: else one connection that takes no answer could have any number made.
 """
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from seaweedq.api.asgi.problems import problem
+from seaweedq.api.asgi.unread_answers import Unread, UnreadAnswers
 from seaweedq.errors import UnreadableRequest
 
 MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
+PIPELINED_BYTES = 4 * 1024
+BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as unread
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBounds:
+    """What bounds all connections of a broker."""
+
+    head_timeout_s: float
+    answer_timeout_s: float
+    unread: UnreadAnswers
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection; a head has to be complete within `head_timeout_s`."""
 
-    def __init__(self, *arguments: Any, head_timeout_s: float, **named: Any) -> None:
+    def __init__(self, *arguments: Any, bounds: ConnectionBounds, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._timeout_s = head_timeout_s
+        self._bounds = bounds
         self._timer: asyncio.TimerHandle | None = None
         self._head_open = False
         self._head_bytes = 0
+        self._body_left = 0  # of the request that comes now, by its Content-Length
+        self._unparsed: memoryview | None = None
+        self._deferred: tuple[Any, Any] | None = None
+        self._held_back = False  # reading is paused until all of _unparsed is parsed
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a head."""
         super().connection_made(transport)
-        self._timer = self.loop.call_later(self._timeout_s, self._too_slow)
+        transport.set_write_buffer_limits(BUFFER_BYTES)
+        self._unread = Unread(transport.get_write_buffer_size, transport.abort)
+        self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the wait for a head."""
+        """Ends the wait for a head, and forgets what was not taken."""
         self._stop_timer()
+        self._bounds.unread.end(self._unread)
+        self._unparsed = self._deferred = None
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
@@ -44,16 +68,52 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_open = False
         if self._timer:
             self._stop_timer()
+        self._body_left = next((int(v) for k, v in self.headers if k == b"content-length" and v.isdigit()), 0)
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Counts what is left of a body."""
+        self._body_left -= len(body)
+        super().on_body(body)
+
     def data_received(self, data: bytes) -> None:
-        """Counts the bytes that come before a head is complete."""
-        super().data_received(data)
-        if self._head_open and not self.transport.is_closing():
-            self._head_bytes += len(data)
-            self._timer = self._timer or self.loop.call_later(self._timeout_s, self._too_slow)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self.send_400_response(f"the request's line and headers are over {MAX_HEAD_BYTES} bytes")
+        """Parses what came, but of pipelined requests only a few at a time."""
+        if self._unparsed is not None or self.pipeline or self._deferred:
+            self._unparsed = memoryview(bytes(self._unparsed or b"") + data)
+            self._hold_back()
+        elif len(data) <= max(self._body_left, PIPELINED_BYTES):
+            self._feed(data)
+        else:
+            self._unparsed = memoryview(data)
+            self._feed_more()
+
+    def pause_writing(self) -> None:
+        """Counts the answers that are not taken. No more requests are read meanwhile."""
+        super().pause_writing()
+        self._bounds.unread.begin(self._unread)
+
+    def resume_writing(self) -> None:
+        """Goes on with the request that waited for its predecessor's answer to be taken."""
+        self._bounds.unread.end(self._unread)
+        super().resume_writing()
+        if self._deferred:
+            (cycle, app), self._deferred = self._deferred, None
+            super()._start_asgi_task(cycle, app)
+            self.loop.call_soon(self._feed_more)
+
+    def on_response_complete(self) -> None:
+        """Begins with the next request, or waits for one. A connection that closes must not wait for ever for its last
+        answer to be taken."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._abort_later()
+        elif self._unparsed is not None:
+            self.loop.call_soon(self._feed_more)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Closes a connection that was idle for too long."""
+        super().timeout_keep_alive_handler()
+        self._abort_later()
 
     def send_400_response(self, msg: str) -> None:
         """Answers with a problem, and closes the connection."""
@@ -62,10 +122,51 @@ class BoundedProtocol(HttpToolsProtocol):
         lines = [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()]
         self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", content]))
         self.transport.close()
+        self._abort_later()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if self.flow.write_paused:
+            self._deferred = cycle, app
+            self.flow.pause_reading()
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _feed(self, data: bytes | memoryview) -> None:
+        """Parses, and counts the bytes that come before a head is complete."""
+        super().data_received(data)  # type: ignore[arg-type]
+        if self._head_open and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            self._timer = self._timer or self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self.send_400_response(f"the request's line and headers are over {MAX_HEAD_BYTES} bytes")
+
+    def _feed_more(self) -> None:
+        """Parses what is left of a read, until a request has to wait for an answer to the one before it."""
+        while self._unparsed is not None and not self.transport.is_closing():
+            if self.pipeline or self._deferred:
+                self._hold_back()
+                return
+            size = max(self._body_left, PIPELINED_BYTES)
+            data, rest = self._unparsed[:size], self._unparsed[size:]
+            self._unparsed = rest if len(rest) else None
+            self._feed(data)
+        if self._held_back and not (self.pipeline or self._deferred or self.transport.is_closing()):
+            self._held_back = False
+            self.flow.resume_reading()
+
+    def _hold_back(self) -> None:
+        self._held_back = True
+        self.flow.pause_reading()
 
     def _too_slow(self) -> None:
         """Closes the connection without an answer: no request has come."""
         self.transport.close()
+        self._abort_later()
+
+    def _abort_later(self) -> None:
+        """Ends a connection that is closing, even if its client never takes what is left for it."""
+        self._stop_timer()
+        self._timer = self.loop.call_later(self._bounds.answer_timeout_s, self.transport.abort)
 
     def _stop_timer(self) -> None:
         if self._timer:

@@ -13,7 +13,7 @@ REASON_OF: dict[type[SeaweedqError], str] = {
     ForeignOrigin: "origin",
     MissingContentType: "content_type",
 }
-REASONS = (*REASON_OF.values(), "bodies", "slow_body")
+REASONS = (*REASON_OF.values(), "bodies", "slow_body", "answers", "slow_reader", "unread_answer")
 EVERY_S = 10.0
 logger = logging.getLogger(__name__)
 

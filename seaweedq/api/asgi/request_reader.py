@@ -15,6 +15,7 @@ from seaweedq.api.asgi.http import ClientGone, Receive, Scope, content_length, h
 from seaweedq.api.asgi.incomplete_bodies import SLOW_BYTES_PER_S, Incomplete, IncompleteBodies
 from seaweedq.api.asgi.json_requests import check_free_form, decode_request
 from seaweedq.api.asgi.refusals import Refusals
+from seaweedq.api.asgi.unread_answers import UnreadAnswers
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec.content_encoding import decode_body
@@ -34,12 +35,14 @@ class RequestReader:
     refusals: Refusals
     bodies: IncompleteBodies
     decoding: DecodingMemory
+    unread: UnreadAnswers
 
     @staticmethod
     def of(settings: Settings, budget: Budget, clock: Clock, refusals: Refusals) -> "RequestReader":
-        """Returns a reader whose requests share one budget."""
+        """Returns a reader whose requests share one budget, with their answers."""
         bodies = IncompleteBodies(budget, settings.max_request_bytes, clock.monotonic_s)
-        return RequestReader(settings, budget, clock, refusals, bodies, DecodingMemory(budget))
+        unread = UnreadAnswers(budget, clock, settings.answer_timeout_s, refusals)
+        return RequestReader(settings, budget, clock, refusals, bodies, DecodingMemory(budget), unread)
 
     def body(self, scope: Scope, receive: Receive) -> "Body":
         """Returns the body as a block that holds its memory: `async with reader.body(...) as content`."""

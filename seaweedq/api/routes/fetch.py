@@ -13,6 +13,7 @@ from seaweedq.api.asgi.http import header, query
 from seaweedq.api.asgi.openapi import described, integer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_number
 from seaweedq.api.asgi.services import services_of
+from seaweedq.api.asgi.unread_answers import UnreadAnswers
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, fitting, unexpired
@@ -91,6 +92,7 @@ class FetchServices:
     fetcher: Fetcher
     payloads: Payloads
     clock: Clock
+    unread: UnreadAnswers
 
 
 @router.get(
@@ -131,6 +133,7 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
                 answer = await services.proxy.relay(request.scope, target)
                 return Response(bytes(answer.body), answer.status, dict(answer.headers))
             opened, pieces = await services.fetcher.fetch(found, number, offset, limit, target.wait_s)
+            services.unread.admit(min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces)))  # before it is encoded
             next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
             now_us = services.clock.now_us()
             alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]

@@ -50,14 +50,11 @@ class _Payload(Response):
         self._stored, self._reader = stored, reader
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
-        budget = self._reader.budget
-        budget.hold(2 * PIECE_BYTES)
         try:
-            answer = await send_object(self._stored, scope, receive, out, self._reader.timeout_s)
+            with self._reader.unread.streaming(2 * PIECE_BYTES):
+                answer = await send_object(self._stored, scope, receive, out, self._reader.settings.answer_timeout_s)
         except FileNotFoundError:
             raise PayloadNotFound("the payload is not in the store any more") from None
-        finally:
-            budget.release(2 * PIECE_BYTES)
         if answer:
             await send(answer, out)
 

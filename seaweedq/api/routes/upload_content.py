@@ -135,15 +135,12 @@ class UploadContent:
         except FileNotFoundError:
             raise PayloadNotFound("the payload is not in the store", topic=topic, id=upload) from None
         read = partial(pieces, self.store, name, piece_bytes=CHUNK_BYTES)
-        budget = self.reader.budget
-        budget.hold(2 * CHUNK_BYTES)
         try:
-            stored = StoredObject(size, upload, "application/octet-stream", read)
-            return await send_object(stored, scope, body, out, self.reader.timeout_s)
+            with self.reader.unread.streaming(2 * CHUNK_BYTES):
+                stored = StoredObject(size, upload, "application/octet-stream", read)
+                return await send_object(stored, scope, body, out, self.reader.settings.answer_timeout_s)
         except FileNotFoundError:  # its topic was deleted meanwhile
             raise PayloadNotFound("the payload is not in the store any more", topic=topic, id=upload) from None
-        finally:
-            budget.release(2 * CHUNK_BYTES)
 
     async def _check(self, scope: Scope, method: str, name: str, size: int) -> None:
         shown = query(scope)

@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 
 from seaweedq.api.app import Application
-from seaweedq.api.asgi.protocol import BoundedProtocol
+from seaweedq.api.asgi.protocol import BoundedProtocol, ConnectionBounds
 from seaweedq.broker.broker import Broker
 from seaweedq.cli.server.stop_signals import StopSignals
 from seaweedq.settings import Settings
@@ -52,10 +52,12 @@ class HttpServer(uvicorn.Server):
     """uvicorn with the broker's own end of serving. Signals are those of the process, none of uvicorn's."""
 
     def __init__(self, broker: Broker, stop: StopSignals) -> None:
-        protocol = partial(BoundedProtocol, head_timeout_s=broker.environment.settings.request_timeout_s)
+        settings, application = broker.environment.settings, Application(broker)
+        bounds = ConnectionBounds(settings.request_timeout_s, settings.answer_timeout_s, application.unread)
+        protocol = partial(BoundedProtocol, bounds=bounds)
         super().__init__(
             uvicorn.Config(
-                Application(broker),
+                application,
                 lifespan="off",
                 access_log=False,
                 log_config=None,

@@ -1,0 +1,266 @@
+"""Answers that nobody takes: their memory is bounded, and they end; requests that are pipelined come out in order."""
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from seaweedq.api.asgi.http import Answer, Receive, Scope, Send, send
+from seaweedq.api.asgi.outgoing import Outgoing
+from seaweedq.api.asgi.protocol import BoundedProtocol, ConnectionBounds
+from seaweedq.api.asgi.refusals import Refusals
+from seaweedq.api.asgi.unread_answers import TICK_S, Unread, UnreadAnswers
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.clock import SystemClock
+from seaweedq.errors import Overloaded
+from tests.support.brokers.in_process_cluster import until
+
+MIB = 1 << 20
+TIMEOUT_S = 60.0
+
+
+class Shifted(SystemClock):
+    """The time of the machine, and what a test adds."""
+
+    more_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return super().monotonic_s() + self.more_s
+
+
+@dataclass
+class Reader:
+    """A client that takes what the test says."""
+
+    answers: UnreadAnswers
+    left: int = 0
+    gone: bool = False
+
+    def __post_init__(self) -> None:
+        self.unread = Unread(lambda: self.left, self.cut)
+
+    def cut(self) -> None:
+        self.gone = True
+
+    def given(self, size: int) -> "Reader":
+        self.answers.admit(size)
+        self.left = size
+        self.answers.begin(self.unread)
+        return self
+
+
+@dataclass
+class World:
+    clock: Shifted = field(default_factory=Shifted)
+    budget: Budget = field(default_factory=lambda: Budget(64 * MIB))
+
+    def __post_init__(self) -> None:
+        self.refusals = Refusals(self.clock)
+        self.answers = UnreadAnswers(self.budget, self.clock, TIMEOUT_S, self.refusals)
+
+    def later(self, seconds: float) -> None:
+        """Let so much time go by, with its ticks."""
+        for _ in range(int(seconds)):
+            self.clock.more_s += TICK_S
+            self.answers.tick()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_share_is_held_and_no_more(world: World) -> None:
+    readers = [Reader(world.answers).given(4 * MIB) for _ in range(4)]
+    with pytest.raises(Overloaded):
+        Reader(world.answers).given(MIB)
+    Reader(world.answers).given(1000)  # small ones are never refused
+    assert world.budget.answers == 16 * MIB + 1000
+    assert world.budget.excess < 0
+    world.answers.end(readers[0].unread)
+    world.answers.end(readers[0].unread)
+    Reader(world.answers).given(MIB)
+    assert world.refusals.counts["answers"] == 1
+
+
+async def test_the_first_is_never_refused(world: World) -> None:
+    Reader(world.answers).given(100 * MIB)
+    with pytest.raises(Overloaded):
+        Reader(world.answers).given(MIB)
+
+
+async def test_the_slowest_go_first_and_fast_ones_never(world: World) -> None:
+    readers = [Reader(world.answers).given(4 * MIB) for _ in range(4)]
+    for _ in range(6):
+        for n, reader in enumerate(readers[:3]):
+            reader.left -= n * 50_000
+        world.later(1)
+    Reader(world.answers).given(4 * MIB)
+    assert [reader.gone for reader in readers] == [True, False, False, False] or readers[3].gone
+    Reader(world.answers).given(4 * MIB)
+    assert [reader.gone for reader in readers] == [True, False, False, True]
+    Reader(world.answers).given(4 * MIB)
+    with pytest.raises(Overloaded):
+        Reader(world.answers).given(4 * MIB)
+    assert [reader.gone for reader in readers] == [True, True, False, True]
+    assert world.refusals.counts["slow_reader"] == 3
+
+
+async def test_who_takes_nothing_ends_and_who_takes_a_byte_does_not(world: World) -> None:
+    silent, slow = (Reader(world.answers).given(MIB) for _ in range(2))
+    for _ in range(int(TIMEOUT_S) + 1):
+        slow.left -= 1
+        world.later(1)
+    assert (silent.gone, slow.gone) == (True, False)
+    assert world.budget.answers == MIB
+    assert world.refusals.counts["unread_answer"] == 1
+
+
+async def test_a_stream_holds_what_is_on_its_way(world: World) -> None:
+    with world.answers.streaming(10 * MIB):
+        assert world.budget.answers == 10 * MIB
+        with pytest.raises(Overloaded), world.answers.streaming(10 * MIB):
+            pass
+    assert world.budget.answers == 0
+
+
+async def test_an_answer_without_room_is_a_503(world: World) -> None:
+    Reader(world.answers).given(16 * MIB)
+    for size, status in ((MIB, 503), (100, 200)):
+        sent: list[Any] = []
+
+        async def out(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        await send(Answer(200, bytes(size)), Outgoing(out, world.answers))
+        assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+        assert sent[0]["status"] == status
+
+
+# Over sockets.
+
+
+class Echo:
+    """Answers with the body, or with so many bytes as the path says."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
+        self.asked.append(scope["path"])
+        content, more = b"", True
+        while more:
+            message = await receive()
+            content += message.get("body", b"")
+            more = message.get("more_body", False)
+        size = int(scope["path"][1:] or 0)
+        await send(Answer(200, bytes(size) if size else content), out)
+
+
+@asynccontextmanager
+async def serving(world: World, app: Any) -> AsyncIterator[socket.socket]:
+    """A connection to a server of this protocol, whose socket takes little."""
+    config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
+    bounds = ConnectionBounds(10, TIMEOUT_S, world.answers)
+    make = partial(BoundedProtocol, config=config, server_state=ServerState(), app_state={}, bounds=bounds)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(make, "127.0.0.1", 0)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await loop.sock_connect(client, server.sockets[0].getsockname())
+    try:
+        yield client
+    finally:
+        client.close()
+        server.close()
+        await server.wait_closed()
+
+
+def request(path: str, body: bytes = b"", chunks: int = 0) -> bytes:
+    if not chunks:
+        return b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
+    size = max(1, -(-len(body) // chunks))
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    coded = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return b"POST %b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%b0\r\n\r\n" % (path.encode(), coded)
+
+
+async def answers(client: socket.socket, count: int) -> list[bytes]:
+    """The bodies of so many answers."""
+    loop, data, found = asyncio.get_running_loop(), bytearray(), []
+    while len(found) < count:
+        start = data.find(b"\r\n\r\n")
+        length = int(data[:start].lower().split(b"content-length: ")[1].split(b"\r\n")[0]) if start >= 0 else 0
+        if start < 0 or len(data) < start + 4 + length:
+            more = await asyncio.wait_for(loop.sock_recv(client, 1 << 20), 30)
+            assert more, "the connection ended"
+            data += more
+            continue
+        found.append(bytes(data[start + 4 : start + 4 + length]))
+        del data[: start + 4 + length]
+    return found
+
+
+async def test_pipelined_requests_begin_once_the_answer_before_is_taken(world: World) -> None:
+    app, size = Echo(), 8 * MIB
+    async with serving(world, app) as client:
+        await asyncio.get_running_loop().sock_sendall(client, request(f"/{size}") * 300)
+        await until(lambda: world.budget.answers)
+        await asyncio.sleep(0.05)
+        assert len(app.asked) == 1
+        assert 0 < world.budget.answers <= size
+        assert [len(one) for one in await answers(client, 3)] == [size] * 3
+        assert len(app.asked) <= 6
+    await until(lambda: not world.budget.answers)
+
+
+async def test_small_answers_do_not_pile_up_either(world: World) -> None:
+    app, size = Echo(), 1000
+    async with serving(world, app) as client:
+        sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(client, request(f"/{size}") * 4_000))
+        await until(lambda: world.budget.answers)
+        assert world.budget.answers < MIB
+        assert len(await answers(client, 4_000)) == 4_000
+        await sending
+    assert len(app.asked) == 4_000
+
+
+async def test_a_connection_that_takes_nothing_is_ended(world: World) -> None:
+    async with serving(world, Echo()) as client:
+        await asyncio.get_running_loop().sock_sendall(client, request(f"/{16 * MIB}"))
+        await until(lambda: world.budget.answers)
+        world.clock.more_s += TIMEOUT_S
+        world.answers.tick()
+        assert world.budget.answers == 0
+        with pytest.raises((ConnectionResetError, AssertionError)):
+            await answers(client, 1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_requests_come_out_as_they_were_however_they_are_cut(world: World, seed: int) -> None:
+    draw = random.Random(seed)
+    sizes = [draw.choice([0, 1, 17, 300, 5000, 70_000, 300_000]) for _ in range(60)]
+    wanted = [draw.randbytes(size) for size in sizes]
+    data = b"".join(request("/", body, draw.choice([0, 0, 1, 7])) for body in wanted)
+
+    async def cut(client: socket.socket) -> None:
+        at = 0
+        while at < len(data):
+            size = draw.choice([1, 100, 4096, 5000, 65_536, 1 << 20])
+            await asyncio.get_running_loop().sock_sendall(client, data[at : at + size])
+            at += size
+            await asyncio.sleep(0)
+
+    async with serving(world, Echo()) as client:
+        sending = asyncio.create_task(cut(client))
+        assert await answers(client, len(wanted)) == wanted
+        await sending
