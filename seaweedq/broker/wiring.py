@@ -162,7 +162,7 @@ def _recovery(
     environment: Environment, core: Core, membership: Membership, entries: EntryWriter, journals: Journals
 ) -> JournalRecovery:
     coordination = environment.coordination
-    replay = Replay(core.catalog, coordination, environment.store, entries)
+    replay = Replay(core.catalog, coordination, environment.store, entries, lambda: core.level.written)
     return JournalRecovery(core.catalog, coordination, membership, replay, journals, environment.journals.home.id)
 
 
@@ -177,7 +177,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
     ownership = publishing.ownership
     local = LocalPositions(joined.view, ownership, core.reader, log.flusher, loads, timeout_s)
     reading = _reading(environment, core.reader, joined.view, ownership, local, readiness)
-    subscribing = _subscribing(environment, joined.view, reading, log)
+    subscribing = _subscribing(environment, core.level, joined.view, reading, log)
     imports = _imports(environment, core, joined, publishing.publisher)
     reshaping = _reshaping(environment, joined.view, ownership, log, planner, roller)
     closing = TopicClosing(
@@ -252,11 +252,13 @@ def _reading(
     )
 
 
-def _subscribing(environment: Environment, view: ClusterView, reading: Reading, log: SegmentLog) -> Subscribing:
+def _subscribing(
+    environment: Environment, level: ClusterLevel, view: ClusterView, reading: Reading, log: SegmentLog
+) -> Subscribing:
     coordination, timeout_s = environment.coordination, environment.settings.publish_timeout_s
     readables, positions = reading.readables, reading.positions
     assignment = Assignment(coordination, view.roster, view.membership)
-    cursors = CursorStore(coordination, view.catalog.end_of)
+    cursors = CursorStore(coordination, lambda: level.written, view.catalog.end_of)
     dispatcher = Dispatcher(view, assignment, cursors, readables, log.commit, timeout_s)
     return Subscribing(
         assignment=assignment,

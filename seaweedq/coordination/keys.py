@@ -4,6 +4,7 @@ Numbers are padded, so that key order is numeric order.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
@@ -11,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from seaweedq.coordination.cursor_form import packed, unpacked
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records import (
     BrokerRecord,
@@ -35,14 +37,23 @@ Part = str | int
 ID_BOUND = 10**10  # of a number in a key: ten digits
 
 
+def _same(record: T) -> T:
+    return record
+
+
 @dataclass(frozen=True)
 class KeyKind(Generic[T]):
-    """One kind of key. `pattern` is a format string whose fields are the parts: `{name}`, or `{number:010d}`."""
+    """One kind of key. `pattern` is a format string whose fields are the parts: `{name}`, or `{number:010d}`.
+
+    `stored_form` makes what is stored of a record, `read_form` a record of what is stored; that one raises ValueError.
+    """
 
     pattern: str
     record: type[T]
     writer: str
     lifetime: str
+    stored_form: Callable[[T], T] = _same
+    read_form: Callable[[T], T] = _same
 
     def key(self, *parts: Part) -> str:
         """Returns the path with these parts, in the pattern's order. Raises ValueError for invalid parts."""
@@ -65,14 +76,14 @@ class KeyKind(Generic[T]):
 
     def encode(self, held: Versioned[T]) -> bytes:
         """Encodes the record as JSON, with the members that this version does not know."""
-        known = msgspec.json.encode(held.record)
+        known = msgspec.json.encode(self.stored_form(held.record))
         return msgspec.json.encode(held.unknown.merged(msgspec.json.decode(known))) if held.unknown else known
 
     def decode(self, value: bytes) -> T:
         """Decodes the record of a value. Raises Damaged."""
         try:
-            return self._decoder.decode(value)
-        except msgspec.DecodeError as error:
+            return self.read_form(self._decoder.decode(value))
+        except (msgspec.DecodeError, ValueError) as error:
             raise Damaged(f"the value of a key {self.pattern} cannot be read: {error}") from error
 
     def read(self, entry: Entry) -> Versioned[T]:
@@ -82,7 +93,7 @@ class KeyKind(Generic[T]):
         return Versioned(record, entry.revision, self._unknown(record, entry.value))
 
     def _unknown(self, record: T, value: bytes) -> Unknown:
-        known = msgspec.json.encode(record)
+        known = msgspec.json.encode(self.stored_form(record))
         if known == value:  # as nearly always: nobody compares members then
             return NOTHING
         return unknown_in(msgspec.json.decode(value), msgspec.json.decode(known))
@@ -168,6 +179,8 @@ CURSORS = KeyKind(
     CursorRecord,
     writer="the dispatcher, as a checkpoint; whoever recovers its journal, for the same epoch",
     lifetime="as long as its subscription and its segment",
+    stored_form=packed,
+    read_form=unpacked,
 )
 UPLOADS = KeyKind(
     "uploads/{topic}/{incarnation:010d}/{upload}",

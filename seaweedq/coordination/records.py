@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -209,6 +210,9 @@ class CursorRecord(msgspec.Struct, frozen=True):
     `attempts` counts the deliveries of unacked offsets (as strings) that were delivered more than once; offsets from
     `delivered_to` on were never delivered. `leases` are those that a resigning dispatcher had given to `consumer`, as
     (low, high, seconds left); they are valid for the very next epoch alone.
+
+    From level 2 on it says `needs_level`, and its stored form holds `acked` and `attempts` in `packed`
+    (coordination/cursor_form).
     """
 
     epoch: int
@@ -218,6 +222,8 @@ class CursorRecord(msgspec.Struct, frozen=True):
     delivered_to: int = 0
     leases: tuple[tuple[int, int, float], ...] = ()
     consumer: str | None = None
+    needs_level: int | UnsetType = UNSET
+    packed: str | UnsetType = UNSET
 
 
 class UploadRecord(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ matter.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -60,11 +60,19 @@ class Replayed:
 class Replay:
     """Replays the journals of dead brokers."""
 
-    def __init__(self, catalog: Catalog, coordination: Coordination, store: ObjectStore, entries: EntryWriter) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        coordination: Coordination,
+        store: ObjectStore,
+        entries: EntryWriter,
+        level: Callable[[], int],
+    ) -> None:
         self._catalog = catalog
         self._coordination = coordination
         self._store = store
         self._entries = entries
+        self._level = level
 
     async def replay(self, broker: str, commits: AsyncIterator[Commit]) -> Replayed:
         """Brings all frames of a broker's journal, in their order, to where they belong. Raises Damaged.
@@ -178,7 +186,7 @@ class Replay:
         delivery = Delivery.of(cursor)
         for low, high in acked[epoch]:
             delivery.pass_over(low, high)
-        record = delivery.record(epoch)
+        record = delivery.record(epoch, self._level())
         if found := broken_by(cursor if there else None, record):
             logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)
             raise InvariantViolated(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")

@@ -1,7 +1,8 @@
 """Cursors in coordination: read at a take-over, written as checkpoints.
 
 A checkpoint compares the subscription's revision, so that only the present dispatcher writes, and the revision of each
-cursor, so that a write which arrives late, after its answer was lost, does not overwrite a newer one. Acks pin their
+cursor, so that a write which arrives late, after its answer was lost, does not overwrite a newer one. A transaction
+has at most PAGE_BYTES. Acks pin their
 commits until a checkpoint with them is known to be durable. A cursor that would break an invariant is not written: its
 acks stay in the journal, all other cursors are written, and the subscription is not handed on.
 """
@@ -11,10 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from seaweedq.broker.subscriptions.assignment import key_of
+from seaweedq.broker.subscriptions.delivery import PACKED_LEVEL, WINDOW
 from seaweedq.broker.subscriptions.invariants import broken_by
 from seaweedq.broker.subscriptions.subscription import SegmentCursor, Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
+from seaweedq.coordination.cursor_form import fits
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.transactions import read_all
@@ -23,6 +26,8 @@ from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
 
 PAGE = 60  # cursors a transaction: a write and a comparison each
+PAGE_BYTES = 512 * 1024
+MAX_RUNS = 1_000  # acked runs that a cursor of level 1 carries before nothing new is delivered
 EndOf = Callable[[Topic, int], int | None]
 logger = logging.getLogger(__name__)
 
@@ -45,11 +50,19 @@ class _Change(NamedTuple):
 
 
 class CursorStore:
-    """Reads and writes the cursors of subscriptions. `end_of` gives the end of a segment that is known to be sealed."""
+    """Reads and writes the cursors of subscriptions, in the form of the cluster's `level`. `end_of` gives the end of a
+    segment that is known to be sealed."""
 
-    def __init__(self, coordination: Coordination, end_of: EndOf = _unknown) -> None:
+    def __init__(self, coordination: Coordination, level: Callable[[], int], end_of: EndOf = _unknown) -> None:
         self._coordination = coordination
+        self._level = level
         self._end_of = end_of
+        self._too_large: set[str] = set()  # the cursors of which the log says that they are not written
+
+    @property
+    def max_runs(self) -> int:
+        """Returns with how many acked runs a cursor gets no new messages: the form of level 1 holds no more."""
+        return WINDOW if self._level() >= PACKED_LEVEL else MAX_RUNS
 
     async def read(self, topic: Topic, name: str, epoch: int, now_s: float) -> dict[int, SegmentCursor]:
         """Returns all cursors of a subscription that was taken over in `epoch`, by segment."""
@@ -69,12 +82,12 @@ class CursorStore:
                 changed = [
                     _Change(segment, cursor, record, cursor.newest)
                     for segment, cursor in subscription.cursors.items()
-                    if (record := cursor.changed(subscription.record.epoch, handover_s))
+                    if (record := cursor.changed(subscription.record.epoch, self._level(), handover_s))
                 ]
                 changed = self._checked(subscription, changed, handover_s is not None)
-                pages = [changed[start : start + PAGE] for start in range(0, len(changed), PAGE)]
+                pages = _pages([self._put(subscription, one) for one in changed])
                 if not [page for page in pages if not await self._write(subscription, page)]:
-                    subscription.forget_done()
+                    subscription.forget_done(self._level())
                     return True
                 there = await self._coordination.get(key_of(subscription.topic, subscription.name))
                 if there is None or there.revision != subscription.held.revision:
@@ -96,11 +109,30 @@ class CursorStore:
                     one.cursor.held.record,
                     one.record,
                 )
-            else:
+            elif handing_on or self._fits(subscription, one):
                 good.append(one)
         if handing_on and len(good) < len(changed):
             raise InvariantViolated(f"subscription {name!r} of {topic.name!r} has cursors that may not be written")
         return good
+
+    def _fits(self, subscription: Subscription, one: _Change) -> bool:
+        """Tells whether a cursor is small enough. If not, its acks stay in the journal until it is; in a handover it is
+        written all the same, and etcd takes it."""
+        key = f"{subscription.topic.name}/{subscription.name}/{one.segment}"
+        if fits(one.record):
+            self._too_large.discard(key)
+            return True
+        if key not in self._too_large:
+            self._too_large.add(key)
+            logger.warning(
+                "the cursor of %s on segment %s of %s has %d acked runs, too many for a record of level 1: its acks "
+                "stay in the journal until there are fewer; a higher level of the cluster has no such bound",
+                subscription.name,
+                one.segment,
+                subscription.topic.name,
+                len(one.record.acked),
+            )
+        return False
 
     async def _look(self, subscription: Subscription) -> None:
         """Reads again what the cursors' next checkpoints replace. What their last ones held stays as it is known: those
@@ -114,23 +146,32 @@ class CursorStore:
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
         return {int(keys.CURSORS.parse(entry.key)[3]): entry for entry in entries}
 
-    async def _write(self, subscription: Subscription, changed: Sequence[_Change]) -> bool:
-        topic, name = subscription.topic, subscription.name
-        writes = [
-            Put(
-                keys.CURSORS.key(topic.name, topic.record.incarnation, name, one.segment),
-                keys.CURSORS.encode(one.wanted),
-            )
-            for one in changed
-        ]
-        compares = [Compare(put.key, one.wanted.revision) for put, one in zip(writes, changed, strict=True)]
+    def _put(self, subscription: Subscription, one: _Change) -> tuple[_Change, Put]:
+        topic = subscription.topic
+        key = keys.CURSORS.key(topic.name, topic.record.incarnation, subscription.name, one.segment)
+        return one, Put(key, keys.CURSORS.encode(one.wanted))
+
+    async def _write(self, subscription: Subscription, page: Sequence[tuple[_Change, Put]]) -> bool:
+        compares = [Compare(put.key, one.wanted.revision) for one, put in page]
+        there = Compare(key_of(subscription.topic, subscription.name), subscription.held.revision)
         reach("checkpoint.write")
-        revision = await self._coordination.commit(
-            [Compare(key_of(topic, name), subscription.held.revision), *compares], writes
-        )
+        revision = await self._coordination.commit([there, *compares], [put for _, put in page])
         if revision is None:
             return False
         reach("checkpoint.written")
-        for one in changed:
+        for one, _ in page:
             one.cursor.saved(one.wanted.stored(revision), one.newest)
         return True
+
+
+def _pages(puts: Sequence[tuple[_Change, Put]]) -> list[list[tuple[_Change, Put]]]:
+    """Returns the writes in transactions of at most PAGE cursors and PAGE_BYTES, or of one cursor."""
+    pages: list[list[tuple[_Change, Put]]] = []
+    size = 0
+    for one in puts:
+        size += len(one[1].value)
+        if not pages or len(pages[-1]) >= PAGE or size > PAGE_BYTES:
+            pages.append([])
+            size = len(one[1].value)
+        pages[-1].append(one)
+    return pages

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
+from msgspec import UNSET
 
 from seaweedq.broker.log.intervals import Offsets, Run, runs_of
 from seaweedq.broker.subscriptions.window import ACKED, ACKING, FREE, HELD, NOBODY, Array, Window
 from seaweedq.coordination.records import CursorRecord
 
 WINDOW = 100_000
-MAX_RUNS = 1_000  # acked runs that a cursor carries before nothing new is delivered
+PACKED_LEVEL = 2  # of the cluster, from which on cursors are packed (coordination/cursor_form)
 MOST_CONSUMERS = 1_000  # that are remembered, apart from those that had some unacked message last
 EMPTY: Offsets = np.zeros(0, np.int64)
 
@@ -85,10 +86,12 @@ class Delivery:
         consumer = record.consumer if leases else None
         return Delivery(record.acked_to, record.acked, attempts, record.delivered_to, leases, consumer)
 
-    def record(self, epoch: int) -> CursorRecord:
-        """Returns the state as a cursor's record, without leases."""
+    def record(self, epoch: int, level: int = 1) -> CursorRecord:
+        """Returns the state as a cursor's record of a level, without leases."""
         attempts = {str(offset): count for offset, count in self._window.attempts_above_one()}
-        return CursorRecord(epoch, self.acked_to, tuple(self.acked_runs()), attempts, self.delivered_to)
+        needs = PACKED_LEVEL if level >= PACKED_LEVEL else UNSET
+        runs = tuple(self.acked_runs())
+        return CursorRecord(epoch, self.acked_to, runs, attempts, self.delivered_to, needs_level=needs)
 
     def acked_runs(self) -> list[Run]:
         """Returns what is acked beyond `acked_to`."""
@@ -119,13 +122,13 @@ class Delivery:
             self._leases.popleft()
         return self._leases[0].deadline_s if self._leases else None
 
-    def available(self, consumer: str, end: int, limit: int) -> Offsets:
+    def available(self, consumer: str, end: int, limit: int, max_runs: int = WINDOW) -> Offsets:
         """Returns the next offsets for this consumer, at most `limit`, below `end`, in order; none where it is another
-        consumer's turn."""
+        consumer's turn. With `max_runs` acked runs nothing is delivered that never was."""
         if self._held and self._consumer != consumer:
             return EMPTY
         low = max(self._position, self.acked_to)
-        high = min(end, self.delivered_to if self._is_ragged() else self.acked_to + WINDOW)
+        high = min(end, self.delivered_to if self._is_ragged(max_runs) else self.acked_to + WINDOW)
         known = max(low, min(high, self._window.end))
         free = np.flatnonzero(self._window.state(low, known) == FREE)[:limit] + low if low < known else EMPTY
         if len(free) < limit and known < high:
@@ -270,11 +273,11 @@ class Delivery:
             found = self._consumers[consumer] = self._newest_consumer = self._newest_consumer + 1
         return found
 
-    def _is_ragged(self) -> bool:
-        if self.acked_count < MAX_RUNS:
+    def _is_ragged(self, max_runs: int) -> bool:
+        if self.acked_count < max_runs:
             return False
         acked = self._span(self.acked_to) == ACKED
-        return int((acked[1:] & ~acked[:-1]).sum()) + int(acked[0]) >= MAX_RUNS
+        return int((acked[1:] & ~acked[:-1]).sum()) + int(acked[0]) >= max_runs
 
     def _span(self, first: int) -> Array:
         return self._window.state(first, max(first, self._window.end))

@@ -60,6 +60,21 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """The messages that a consumer may still get of a segment: their number, about their bytes, and `max_runs` of the
+    cursor."""
+
+    consumer: str
+    count: int
+    max_bytes: int
+    max_runs: int
+
+    def of(self, delivery: Delivery, end: int) -> Offsets:
+        """Returns the offsets below `end` that are due."""
+        return delivery.available(self.consumer, end, self.count, self.max_runs)
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """The outcome of one look at the segments: what was leased, which segments could not be read, and which have a
     `stale` end: the one that their owner reported last."""
@@ -278,7 +293,9 @@ class Dispatcher:
                 leased.append(delivery)
                 while wanted > 0 and left_bytes > 0:
                     try:
-                        taken = await _take(segment, delivery, consumer, wanted, left_bytes)
+                        taken = await _take(
+                            segment, delivery, Wanted(consumer, wanted, left_bytes, self._cursors.max_runs)
+                        )
                     except Unavailable:
                         missing.add(segment.id)
                         break
@@ -327,16 +344,16 @@ class Dispatcher:
         return subscription
 
 
-async def _take(segment: Readable, delivery: Delivery, consumer: str, wanted: int, max_bytes: int) -> list[Part] | None:
+async def _take(segment: Readable, delivery: Delivery, wanted: Wanted) -> list[Part] | None:
     """Reads and leases the next messages, with one read for all that lie close together. Returns None where there are
     none. Raises Unavailable."""
-    while len(due := delivery.available(consumer, segment.end, wanted)):
+    while len(due := wanted.of(delivery, segment.end)):
         low, high = int(due[0]), _end_of_span(due)
-        pieces = await segment.read(low, high - low, max_bytes)
+        pieces = await segment.read(low, high - low, wanted.max_bytes)
         read_to = low + sum(rows.num_rows for _, rows in pieces)
-        given = delivery.available(consumer, read_to, wanted)
+        given = wanted.of(delivery, read_to)
         if len(given) and given[0] == low:
-            delivery.lease(given, consumer)
+            delivery.lease(given, wanted.consumer)
             return list(_rows_at(pieces, given))
         # Leases ended, or an ack failed, during the read: the offsets that became due go first.
     return None

@@ -17,6 +17,7 @@ from seaweedq.broker.subscriptions.delivery import AckResult, Delivery, Lease
 from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
+from seaweedq.coordination.cursor_form import MAX_LEASES
 from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
@@ -47,15 +48,22 @@ class SegmentCursor:
         handed_over = held.record.leases if held.record.epoch == epoch - 1 else ()
         return SegmentCursor(held, [Lease(low, high, now_s + left_s) for low, high, left_s in handed_over])
 
-    def handed_over(self, epoch: int, now_s: float) -> CursorRecord:
-        """Returns a checkpoint of the cursor, with its leases."""
+    def handed_over(self, epoch: int, level: int, now_s: float) -> CursorRecord:
+        """Returns a checkpoint of the cursor, with its leases. Neighbours become one where they are too many: the last
+        deadline counts."""
         leases, consumer = self.delivery.leased()
-        left = tuple((lease.low, lease.high, lease.deadline_s - now_s) for lease in leases)
-        return msgspec.structs.replace(self.delivery.record(epoch), leases=left, consumer=consumer if left else None)
+        together = max(1, -(-len(leases) // MAX_LEASES))
+        groups = [leases[start : start + together] for start in range(0, len(leases), together)]
+        left = tuple((group[0].low, group[-1].high, group[-1].deadline_s - now_s) for group in groups)
+        record = self.delivery.record(epoch, level)
+        return msgspec.structs.replace(record, leases=left, consumer=consumer if left else None)
 
-    def changed(self, epoch: int, handover_s: float | None = None) -> CursorRecord | None:
+    def changed(self, epoch: int, level: int, handover_s: float | None = None) -> CursorRecord | None:
         """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one."""
-        record = self.delivery.record(epoch) if handover_s is None else self.handed_over(epoch, handover_s)
+        if handover_s is None:
+            record = self.delivery.record(epoch, level)
+        else:
+            record = self.handed_over(epoch, level, handover_s)
         return record if record != self.held.record or self.pin is not None else None
 
     def pin_at(self, commit: int) -> None:
@@ -167,10 +175,10 @@ class Subscription:
         """Makes a frontier from all records that exist."""
         self.frontier = Frontier(records, self.acked_to, self.frontier.done)
 
-    def forget_done(self) -> None:
+    def forget_done(self, level: int) -> None:
         """Forgets the cursors of done segments, as far as a checkpoint has them."""
         for number in [number for number in self.cursors if number in self.frontier.done]:
-            if self.cursors[number].changed(self.record.epoch) is None:
+            if self.cursors[number].changed(self.record.epoch, level) is None:
                 del self.cursors[number]
 
     def deadlines(self) -> list[float]:

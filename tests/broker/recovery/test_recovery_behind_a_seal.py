@@ -32,7 +32,7 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
             Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), message.timestamp_us, rows.serialize())
             for first in (0, 1)
         ]
-        recovery = Replay(broker.core.catalog, together.coordination, together.store, broker.joined.entries)
+        recovery = Replay(broker.core.catalog, together.coordination, together.store, broker.joined.entries, lambda: 2)
         done = await recovery.replay(broker.id, committed(frames))
         assert done.rows == 0
         await chain.open()

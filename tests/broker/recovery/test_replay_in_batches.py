@@ -45,7 +45,9 @@ async def stream(commits: list[Commit]) -> AsyncIterator[Commit]:
 
 
 def replay_of(broker: Broker) -> Replay:
-    return Replay(broker.core.catalog, broker.environment.coordination, broker.environment.store, broker.joined.entries)
+    return Replay(
+        broker.core.catalog, broker.environment.coordination, broker.environment.store, broker.joined.entries, lambda: 2
+    )
 
 
 async def subscribed(broker: Broker) -> tuple[Topic, int]:

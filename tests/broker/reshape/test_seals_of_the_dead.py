@@ -48,7 +48,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
             Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), one.timestamp_us, rows.serialize())
             for first in (0, 1)
         ]
-        recovery = Replay(broker.core.catalog, together.coordination, together.store, broker.joined.entries)
+        recovery = Replay(broker.core.catalog, together.coordination, together.store, broker.joined.entries, lambda: 2)
 
         async def behind_a_first_entry(self: Sealer, topic: Topic, intent: Intent, segment: OpenSegment, *now: int):
             chain = Chain(together.store, "t", 0)

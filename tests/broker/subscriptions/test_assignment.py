@@ -72,7 +72,7 @@ class World:
 
     async def subscription(self, held: Versioned[SubscriptionRecord]) -> Subscription:
         """The subscription as its dispatcher opens it."""
-        cursors = await CursorStore(self.coordination).read(self.topic, "s", held.record.epoch, 0.0)
+        cursors = await CursorStore(self.coordination, lambda: 2).read(self.topic, "s", held.record.epoch, 0.0)
         return Subscription(self.topic, "s", held, cursors)
 
     async def acked_to(self) -> int:
@@ -128,22 +128,22 @@ async def test_a_checkpoint_of_a_dispatcher_that_was_succeeded_changes_nothing(w
     a, b = await world.join("a"), await world.join("b")
     old = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
     old.cursor(0).delivery.pass_over(0, 5)
-    assert await CursorStore(world.coordination).save(old)
+    assert await CursorStore(world.coordination, lambda: 2).save(old)
     await world.die("a")
     await world.journal("a", recovered=True)
     new = await world.subscription(await b.take(world.topic, "s"))
     assert new.cursor(0).delivery.acked_to == 5
     new.cursor(0).delivery.pass_over(5, 9)
     old.cursor(0).delivery.pass_over(5, 7)
-    assert not await CursorStore(world.coordination).save(old)
-    assert await CursorStore(world.coordination).save(new)
+    assert not await CursorStore(world.coordination, lambda: 2).save(old)
+    assert await CursorStore(world.coordination, lambda: 2).save(new)
     assert await world.acked_to() == 9
 
 
 async def test_a_checkpoint_that_comes_late_takes_no_newer_one_back(world: World) -> None:
     a = await world.join("a")
     open_here = await world.subscription(await a.claim(world.topic, "s", Versioned.new(RECORD)))
-    cursors = CursorStore(world.coordination)
+    cursors = CursorStore(world.coordination, lambda: 2)
     open_here.cursor(0).delivery.pass_over(0, 3)
     world.coordination.lose_request = True
     with pytest.raises(CoordinationUnavailable):
@@ -160,9 +160,9 @@ async def test_a_checkpoint_that_came_through_unseen_is_followed_by_the_next(wor
     open_here.cursor(0).delivery.pass_over(0, 3)
     world.coordination.lose_answer = True
     with pytest.raises(CoordinationUnavailable):
-        await CursorStore(world.coordination).save(open_here)
+        await CursorStore(world.coordination, lambda: 2).save(open_here)
     open_here.cursor(0).delivery.pass_over(3, 8)
-    assert await CursorStore(world.coordination).save(open_here)
+    assert await CursorStore(world.coordination, lambda: 2).save(open_here)
     assert await world.acked_to() == 8
 
 
@@ -171,7 +171,7 @@ async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: Worl
     held = await a.claim(world.topic, "s", Versioned.new(RECORD))
     old = await world.subscription(held)
     old.cursor(0).delivery.lease(np.arange(4), "c", 30.0)
-    assert await CursorStore(world.coordination).save(old, handover_s=10.0)
+    assert await CursorStore(world.coordination, lambda: 2).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
     first = await world.subscription(await b.take(world.topic, "s"))
     delivery = first.cursor(0).delivery

@@ -216,3 +216,32 @@ async def test_a_wait_that_a_stop_ends_is_no_empty_answer(tmp_path: Path) -> Non
         with pytest.raises(NotReady, match="stopping"):
             await asyncio.wait_for(waiting, 5)
         assert await dispatcher.pull(topic, "s", None, 1, 0) == []
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_a_checkpoint_of_many_holes_is_small_or_stays_in_the_journal(tmp_path: Path, level: int) -> None:
+    """It was 1.9 MB: etcd refused it for ever, and the others of its transaction with it."""
+    async with running(tmp_path, checkpoint_s=600) as broker:
+        topic = await make_topic(broker)
+        for _ in range(2):
+            await publish(broker, topic, *map(str, range(3_000)))
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher._cursors._level = lambda: level
+        for step in range(2):  # once more, so that every message but the acked ones has attempts
+            while found := offsets(await dispatcher.pull(topic, "s", "c", 6_000, 0)):
+                if not step:
+                    await dispatcher.ack(topic, "s", {0: found[1::2]}, "c")
+            cursor = (await dispatcher.open(topic, "s")).cursor(0)
+            cursor.delivery.expire(float("inf"))
+        await dispatcher.checkpoint()
+        assert (dispatcher.pin is None) == (level == 2)
+        there = await held(broker).get(keys.CURSORS.key("t", topic.record.incarnation, "s", 0))
+        assert there is not None
+        assert len(there.value) < 64 * 1024
+        assert (len(keys.CURSORS.decode(there.value).acked) == 3_000) == (level == 2)
+        rest = offsets(await dispatcher.pull(topic, "s", "c", 6_000, 0))
+        assert rest == [*range(0, 6_000, 2)]
+        await dispatcher.ack(topic, "s", {0: rest}, "c")
+        await dispatcher.checkpoint()
+        assert dispatcher.pin is None
