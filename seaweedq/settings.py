@@ -133,8 +133,20 @@ class Settings(BaseSettings):
         60,
         gt=0,
         le=3600,
-        description="How long a request's headers may take to arrive before the broker closes the connection, and then "
-        "its body before the broker answers 408.",
+        description="How long a request's body may take to arrive before the broker answers 408.",
+    )
+    head_timeout_s: float = Field(
+        10,
+        gt=0,
+        le=3600,
+        description="How long a connection's first request, and then the line and headers of each, may take to arrive "
+        "before the broker closes the connection.",
+    )
+    max_connections: int = Field(
+        0,
+        ge=0,
+        description="Maximum number of connections; over it the one that was quiet for longest is closed. A few more "
+        "are taken for probes and other brokers. 0: nine tenths of the limit of open files less 256, at most 16,384.",
     )
     answer_timeout_s: float = Field(
         60,

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
+from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.hosts_and_origins import HostRules
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, send
 from seaweedq.api.asgi.openapi import document_of
@@ -77,6 +78,7 @@ class Application:
         self.refusals = Refusals(environment.clock)
         self._reader = RequestReader.of(environment.settings, broker.core.budget, environment.clock, self.refusals)
         self.unread = self._reader.unread
+        self.connections = Connections()
         self._hosts = HostRules(environment.url, environment.settings.allowed_hosts.split(","))
         self._secret = PeerSecret(environment.secret)
         self._internal = InternalServer(self._secret, self._readiness, self._reader, self._calls)
@@ -103,7 +105,8 @@ class Application:
     def metrics(self) -> bytes:
         """Returns the metrics of Prometheus, which are few before the broker is ready."""
         sources = _metric_sources(self._broker) if self._readiness.ready else ()
-        return metrics.render(self._readiness.can_take_work, (metrics.RefusalMetrics(self.refusals), *sources))
+        strangers = metrics.StrangerMetrics(self.refusals, self.connections)
+        return metrics.render(self._readiness.can_take_work, (strangers, *sources))
 
     async def _serve(self, scope: Scope, receive: Receive, out: Send) -> None:
         if self._readiness.draining and scope["type"] == "http":

@@ -19,7 +19,7 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.tiers import later
 
 LIMIT = 1 << 20
-ENV = {"SEAWEEDQ_MAX_REQUEST_BYTES": str(LIMIT), "SEAWEEDQ_REQUEST_TIMEOUT_S": "1"}
+ENV = {"SEAWEEDQ_MAX_REQUEST_BYTES": str(LIMIT), "SEAWEEDQ_REQUEST_TIMEOUT_S": "1", "SEAWEEDQ_HEAD_TIMEOUT_S": "1"}
 JSON = {"content-type": "application/json"}
 TYPE = "Content-Type: application/json"
 MIB = 1 << 20

@@ -1,4 +1,4 @@
-"""Extends uvicorn's HTTP protocol: heads are bounded in size and time, answers in memory, and errors are problems.
+"""Extends uvicorn's HTTP protocol: connections are bounded, heads in size and time, answers in memory.
 
 `request_reader` bounds bodies. Before a request's head is complete no application is asked, and uvicorn bounds nothing.
 
@@ -12,9 +12,12 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from seaweedq.api.asgi.connections import Connections, Place
+from seaweedq.api.asgi.http import Answer, Receive, Scope, Send, send
 from seaweedq.api.asgi.problems import problem
+from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.unread_answers import Unread, UnreadAnswers
-from seaweedq.errors import UnreadableRequest
+from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 
 MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
 PIPELINED_BYTES = 4 * 1024
@@ -28,6 +31,8 @@ class ConnectionBounds:
     head_timeout_s: float
     answer_timeout_s: float
     unread: UnreadAnswers
+    connections: Connections
+    refusals: Refusals
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -42,6 +47,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_left = 0  # of the request that comes now, by its Content-Length
         self._unparsed: memoryview | None = None
         self._deferred: tuple[Any, Any] | None = None
+        self._place = Place.NONE
         self._held_back = False  # reading is paused until all of _unparsed is parsed
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -50,11 +56,15 @@ class BoundedProtocol(HttpToolsProtocol):
         transport.set_write_buffer_limits(BUFFER_BYTES)
         self._unread = Unread(transport.get_write_buffer_size, transport.abort)
         self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
+        self._place = self._bounds.connections.enter(self)
+        if self._place is Place.NONE:
+            self._send_and_close(self._no_place())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends the wait for a head, and forgets what was not taken."""
         self._stop_timer()
         self._bounds.unread.end(self._unread)
+        self._bounds.connections.leave(self)
         self._unparsed = self._deferred = None
         super().connection_lost(exc)
 
@@ -68,6 +78,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_open = False
         if self._timer:
             self._stop_timer()
+        if self._place is Place.RESERVE:
+            may_ask = self._bounds.connections.may_ask(self, self.url.partition(b"?")[0])
+            self.app = self.config.loaded_app if may_ask else self._refuse
         self._body_left = next((int(v) for k, v in self.headers if k == b"content-length" and v.isdigit()), 0)
         super().on_headers_complete()
 
@@ -76,8 +89,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_left -= len(body)
         super().on_body(body)
 
+    def on_message_complete(self) -> None:
+        """Notes that it is the broker's turn."""
+        super().on_message_complete()
+        if self.cycle and not self.cycle.response_complete:
+            self._bounds.connections.works(self)
+
     def data_received(self, data: bytes) -> None:
         """Parses what came, but of pipelined requests only a few at a time."""
+        self._bounds.connections.heard(self)
         if self._unparsed is not None or self.pipeline or self._deferred:
             self._unparsed = memoryview(bytes(self._unparsed or b"") + data)
             self._hold_back()
@@ -105,6 +125,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Begins with the next request, or waits for one. A connection that closes must not wait for ever for its last
         answer to be taken."""
         super().on_response_complete()
+        if self.cycle.response_complete:
+            self._bounds.connections.waits(self)
         if self.transport.is_closing():
             self._abort_later()
         elif self._unparsed is not None:
@@ -115,9 +137,18 @@ class BoundedProtocol(HttpToolsProtocol):
         super().timeout_keep_alive_handler()
         self._abort_later()
 
+    def make_room(self) -> None:
+        """Closes a quiet connection for another one."""
+        self._bounds.refusals.note("quiet_connection", "it was quiet for longest, and others need its place")
+        self.transport.close()
+        self._abort_later()
+
     def send_400_response(self, msg: str) -> None:
         """Answers with a problem, and closes the connection."""
-        status, headers, content = problem(UnreadableRequest(msg))
+        self._send_and_close(UnreadableRequest(msg))
+
+    def _send_and_close(self, error: SeaweedqError) -> None:
+        status, headers, content = problem(error)
         headers |= {"content-length": str(len(content)), "connection": "close"}
         lines = [f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items()]
         self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", content]))
@@ -158,8 +189,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self._held_back = True
         self.flow.pause_reading()
 
+    async def _refuse(self, scope: Scope, receive: Receive, out: Send) -> None:
+        """As ASGI: answers a request for which there is no place, and closes the connection."""
+        status, headers, content = problem(self._no_place())
+        await send(Answer(status, content, {**headers, "connection": "close"}), out)
+
+    def _no_place(self) -> Overloaded:
+        most = self._bounds.connections.most
+        self._bounds.refusals.note("connection", f"there are max_connections={most}, and none of them is quiet")
+        return Overloaded(f"the broker has max_connections={most} already, all busy; try again", max_connections=most)
+
     def _too_slow(self) -> None:
         """Closes the connection without an answer: no request has come."""
+        self._bounds.refusals.note("slow_head", f"no head came within head_timeout_s={self._bounds.head_timeout_s:g}")
         self.transport.close()
         self._abort_later()
 

@@ -13,7 +13,9 @@ REASON_OF: dict[type[SeaweedqError], str] = {
     ForeignOrigin: "origin",
     MissingContentType: "content_type",
 }
-REASONS = (*REASON_OF.values(), "bodies", "slow_body", "answers", "slow_reader", "unread_answer")
+OF_BODIES, OF_ANSWERS = ("bodies", "slow_body"), ("answers", "slow_reader", "unread_answer")
+OF_CONNECTIONS = ("connection", "quiet_connection", "slow_head")
+REASONS = (*REASON_OF.values(), *OF_BODIES, *OF_ANSWERS, *OF_CONNECTIONS)
 EVERY_S = 10.0
 logger = logging.getLogger(__name__)
 

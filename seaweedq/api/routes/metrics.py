@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.broker.cluster_level import ClusterLevel
@@ -52,10 +53,11 @@ def render(can_take_work: bool, sources: Sequence[Source]) -> bytes:
 
 
 @dataclass(frozen=True)
-class RefusalMetrics:
-    """Metrics of what was refused to strangers."""
+class StrangerMetrics:
+    """Metrics of who is connected, and what was refused to strangers."""
 
     refusals: Refusals
+    connections: Connections
 
     def metrics(self) -> Iterator[Metric]:
         """As Source."""
@@ -64,6 +66,7 @@ class RefusalMetrics:
         for reason, count in self.refusals.counts.items():
             refused.add_metric([reason], count)
         yield refused
+        yield GaugeMetricFamily("seaweedq_connections", "Connections to this broker", value=len(self.connections))
 
 
 @dataclass(frozen=True)

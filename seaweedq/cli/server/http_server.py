@@ -19,6 +19,7 @@ import uvicorn
 from seaweedq.api.app import Application
 from seaweedq.api.asgi.protocol import BoundedProtocol, ConnectionBounds
 from seaweedq.broker.broker import Broker
+from seaweedq.cli.server.open_files import connections_of, raise_limit
 from seaweedq.cli.server.stop_signals import StopSignals
 from seaweedq.settings import Settings
 
@@ -53,7 +54,11 @@ class HttpServer(uvicorn.Server):
 
     def __init__(self, broker: Broker, stop: StopSignals) -> None:
         settings, application = broker.environment.settings, Application(broker)
-        bounds = ConnectionBounds(settings.request_timeout_s, settings.answer_timeout_s, application.unread)
+        connections = application.connections
+        connections.most, connections.reserve = connections_of(settings.max_connections, raise_limit())
+        bounds = ConnectionBounds(
+            settings.head_timeout_s, settings.answer_timeout_s, application.unread, connections, application.refusals
+        )
         protocol = partial(BoundedProtocol, bounds=bounds)
         super().__init__(
             uvicorn.Config(

@@ -5,35 +5,20 @@ import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from seaweedq.api.asgi.http import Answer, Receive, Scope, Send, send
 from seaweedq.api.asgi.outgoing import Outgoing
-from seaweedq.api.asgi.protocol import BoundedProtocol, ConnectionBounds
-from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.unread_answers import TICK_S, Unread, UnreadAnswers
-from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.clock import SystemClock
 from seaweedq.errors import Overloaded
 from tests.support.brokers.in_process_cluster import until
+from tests.support.http.serving_protocol import Limits, serving
 
 MIB = 1 << 20
 TIMEOUT_S = 60.0
-
-
-class Shifted(SystemClock):
-    """The time of the machine, and what a test adds."""
-
-    more_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return super().monotonic_s() + self.more_s
 
 
 @dataclass
@@ -57,14 +42,8 @@ class Reader:
         return self
 
 
-@dataclass
-class World:
-    clock: Shifted = field(default_factory=Shifted)
-    budget: Budget = field(default_factory=lambda: Budget(64 * MIB))
-
-    def __post_init__(self) -> None:
-        self.refusals = Refusals(self.clock)
-        self.answers = UnreadAnswers(self.budget, self.clock, TIMEOUT_S, self.refusals)
+class World(Limits):
+    """The server's bounds, and time."""
 
     def later(self, seconds: float) -> None:
         """Let so much time go by, with its ticks."""
@@ -166,23 +145,17 @@ class Echo:
 
 
 @asynccontextmanager
-async def serving(world: World, app: Any) -> AsyncIterator[socket.socket]:
-    """A connection to a server of this protocol, whose socket takes little."""
-    config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
-    bounds = ConnectionBounds(10, TIMEOUT_S, world.answers)
-    make = partial(BoundedProtocol, config=config, server_state=ServerState(), app_state={}, bounds=bounds)
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(make, "127.0.0.1", 0)
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.setblocking(False)
-    await loop.sock_connect(client, server.sockets[0].getsockname())
-    try:
-        yield client
-    finally:
-        client.close()
-        server.close()
-        await server.wait_closed()
+async def connected(world: World, app: Any) -> AsyncIterator[socket.socket]:
+    """A connection whose socket takes little."""
+    async with serving(app, world) as port:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+        try:
+            yield client
+        finally:
+            client.close()
 
 
 def request(path: str, body: bytes = b"", chunks: int = 0) -> bytes:
@@ -212,7 +185,7 @@ async def answers(client: socket.socket, count: int) -> list[bytes]:
 
 async def test_pipelined_requests_begin_once_the_answer_before_is_taken(world: World) -> None:
     app, size = Echo(), 8 * MIB
-    async with serving(world, app) as client:
+    async with connected(world, app) as client:
         await asyncio.get_running_loop().sock_sendall(client, request(f"/{size}") * 300)
         await until(lambda: world.budget.answers)
         await asyncio.sleep(0.05)
@@ -225,7 +198,7 @@ async def test_pipelined_requests_begin_once_the_answer_before_is_taken(world: W
 
 async def test_small_answers_do_not_pile_up_either(world: World) -> None:
     app, size = Echo(), 1000
-    async with serving(world, app) as client:
+    async with connected(world, app) as client:
         sending = asyncio.create_task(asyncio.get_running_loop().sock_sendall(client, request(f"/{size}") * 4_000))
         await until(lambda: world.budget.answers)
         assert world.budget.answers < MIB
@@ -235,7 +208,7 @@ async def test_small_answers_do_not_pile_up_either(world: World) -> None:
 
 
 async def test_a_connection_that_takes_nothing_is_ended(world: World) -> None:
-    async with serving(world, Echo()) as client:
+    async with connected(world, Echo()) as client:
         await asyncio.get_running_loop().sock_sendall(client, request(f"/{16 * MIB}"))
         await until(lambda: world.budget.answers)
         world.clock.more_s += TIMEOUT_S
@@ -260,7 +233,7 @@ async def test_requests_come_out_as_they_were_however_they_are_cut(world: World,
             at += size
             await asyncio.sleep(0)
 
-    async with serving(world, Echo()) as client:
+    async with connected(world, Echo()) as client:
         sending = asyncio.create_task(cut(client))
         assert await answers(client, len(wanted)) == wanted
         await sending

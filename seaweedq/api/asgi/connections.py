@@ -1,0 +1,100 @@
+"""Bounds the connections of a broker, and keeps a reserve for probes and for other brokers. Pure.
+
+At the bound a new connection takes the place of the one that has been quiet for longest: that waits for its client,
+between requests or for the rest of one. Where none is quiet the new one is in the reserve: it may ask what probes and
+brokers ask, and anything else once there is a place. Beyond the reserve it is sent away.
+"""
+
+from collections import OrderedDict
+from enum import Enum
+from typing import Protocol
+
+PROBES = (b"/healthz", b"/readyz")
+OF_BROKERS = b"/internal/"
+
+
+class Place(Enum):
+    """What a new connection gets."""
+
+    REGULAR = "regular"
+    RESERVE = "reserve"
+    NONE = "none"
+
+
+class Connection(Protocol):
+    """One connection; `make_room` closes it."""
+
+    def make_room(self) -> None:
+        """Closes it for another one."""
+
+
+class Connections:
+    """All connections, at most `most` of them and `reserve` more."""
+
+    def __init__(self, most: int = 16_384, reserve: int = 256) -> None:
+        self.most = most
+        self.reserve = reserve
+        self._regular: set[Connection] = set()
+        self._reserved: set[Connection] = set()
+        self._quiet: OrderedDict[Connection, None] = OrderedDict()  # of both, the longest quiet one first
+
+    def __len__(self) -> int:
+        return len(self._regular) + len(self._reserved)
+
+    def enter(self, connection: Connection) -> Place:
+        """Gives a new connection a place. It is quiet."""
+        if self._find_place(connection):
+            place = Place.REGULAR
+        elif len(self._reserved) < self.reserve or self._end_quiet(self._reserved):
+            self._reserved.add(connection)
+            place = Place.RESERVE
+        else:
+            return Place.NONE
+        self._quiet[connection] = None
+        return place
+
+    def may_ask(self, connection: Connection, path: bytes) -> bool:
+        """Returns whether a connection may ask for a path. One of the reserve gets a place if there is one now."""
+        if connection not in self._reserved or path in PROBES or path.startswith(OF_BROKERS):
+            return True
+        self._quiet.pop(connection, None)
+        if self._find_place(connection):
+            self._reserved.discard(connection)
+            return True
+        return False
+
+    def leave(self, connection: Connection) -> None:
+        """Forgets a connection that is closed."""
+        self._regular.discard(connection)
+        self._reserved.discard(connection)
+        self._quiet.pop(connection, None)
+
+    def heard(self, connection: Connection) -> None:
+        """Notes that bytes came."""
+        if connection in self._quiet:
+            self._quiet.move_to_end(connection)
+
+    def works(self, connection: Connection) -> None:
+        """Notes that a request has come whole: it is the broker's turn."""
+        self._quiet.pop(connection, None)
+
+    def waits(self, connection: Connection) -> None:
+        """Notes that everything is answered: it is the client's turn."""
+        if connection in self._regular or connection in self._reserved:
+            self._quiet[connection] = None
+            self._quiet.move_to_end(connection)
+
+    def _find_place(self, connection: Connection) -> bool:
+        if len(self._regular) < self.most or self._end_quiet(self._regular):
+            self._regular.add(connection)
+            return True
+        return False
+
+    def _end_quiet(self, among: set[Connection]) -> bool:
+        """Closes the one among these that has been quiet for longest. Returns False where none is quiet."""
+        for connection in self._quiet:
+            if connection in among:
+                self.leave(connection)
+                connection.make_room()
+                return True
+        return False
