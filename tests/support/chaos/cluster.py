@@ -99,12 +99,20 @@ class Member:
 
 class Cluster:
     """`count` brokers on a store of `s3_service.SERVERS`; what it starts is gone when it is closed. Logs and data are
-    in `folder`."""
+    in `folder`. `tree`: the version with which they start, if it is another one."""
 
     def __init__(
-        self, folder: Path, rng: random.Random, count: int = 3, lease_s: float = 3.0, store: str = "moto"
+        self,
+        folder: Path,
+        rng: random.Random,
+        count: int = 3,
+        lease_s: float = 3.0,
+        store: str = "moto",
+        *,
+        tree: Path | None = None,
     ) -> None:
         self.folder = folder
+        self.tree = tree
         self.lease_s = lease_s
         self.members: list[Member] = []
         self.changes: list[Any] = []  # the threads that change segments; they end by themselves
@@ -226,6 +234,7 @@ class Cluster:
 
     def _member(self, name: str) -> Member:
         process = BrokerProcess(self.folder / name)
+        process.tree = self.tree
         etcd = TcpProxy(self.thread, self.etcd.endpoint).start()
         store = S3Proxy(self.thread, self.s3.service.endpoint, random.Random(self._rng.getrandbits(64))).start()
         peers = TcpProxy(self.thread, process.url).start()

@@ -42,6 +42,7 @@ class BrokerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.arguments = arguments
         self.env = dict(env or {})
+        self.tree: Path | None = None  # the folder with another version's `seaweedq`, for the next start
         self.log_file = data_dir.with_name(f"{data_dir.name}.log")
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -78,7 +79,8 @@ class BrokerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**outer, **self.env, **(env or {})},
+                env={**outer, **self.env, **(env or {}), **({"PYTHONPATH": str(self.tree)} if self.tree else {})},
+                cwd=self.tree,  # Python looks for the package there first
             )
         if wait:
             self.wait_ready()
