@@ -212,7 +212,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     catalog, budget, uploads_, payloads_ = core.catalog, core.budget, joined.uploads, serving.payloads
     publishing, subscribing, positions = serving.publishing, serving.subscribing, serving.reading.positions
     dispatcher, clock = subscribing.dispatcher, environment.clock
-    calls = BrokerCalls(publishing.receiver, serving.loads, budget, serving.log)
+    calls = BrokerCalls(publishing.receiver, serving.loads, budget, serving.log, serving.leading.requested)
     yield calls
     yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, serving.reshaping.mover)
     yield SegmentCalls(catalog, serving.reading.server)

@@ -224,6 +224,7 @@ class Broker:
         await asyncio.gather(serving.reshaping.reshaper.stop(), serving.reshaping.roller.stop())
         await self._end_tasks(serving.log.flusher.stop())
         await serving.leading.leader.stop()
+        await serving.leading.requested.stop()
 
     async def _end_tasks(self, *others: Coroutine[Any, Any, Any]) -> None:
         for task in list(self._tasks):

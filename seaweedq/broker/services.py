@@ -28,6 +28,7 @@ from seaweedq.broker.read.read_server import ReadServer
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner
@@ -154,12 +155,13 @@ class Reshaping:
 
 @dataclass(frozen=True)
 class Leading:
-    """The services that work while this broker leads."""
+    """The services that work while this broker leads, and the one that works for another one that does."""
 
     reports: Reports
     rebalancer: Rebalancer
     autoscaler: Autoscaler
     leader: Leader
+    requested: RequestedRecoveries
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
 from seaweedq.broker.leader.rebalancer import Rebalancer
+from seaweedq.broker.leader.recoveries import Recoveries
 from seaweedq.broker.leader.upload_sweep import UploadSweep
 from seaweedq.broker.level_rise import LevelGuard, LevelRise
 from seaweedq.broker.load.cluster_loads import Reports
@@ -45,6 +46,7 @@ from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.recovery.replay import Replay
+from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner
@@ -203,7 +205,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         changes=_changes(environment, joined, planner, readiness),
         closing=closing,
         deletion=deletion,
-        leading=_leading(environment, joined, loads, planner, deletion),
+        leading=_leading(environment, core, joined, loads, planner, deletion),
         drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),
         maintenance=Maintenance(
             environment.settings, joined.view, core.budget, core.cache, subscribing.dispatcher, log
@@ -310,16 +312,23 @@ def _changes(environment: Environment, joined: Joined, planner: Planner, readine
 
 
 def _leading(
-    environment: Environment, joined: Joined, loads: Loads, planner: Planner, deletion: TopicDeletion
+    environment: Environment, core: Core, joined: Joined, loads: Loads, planner: Planner, deletion: TopicDeletion
 ) -> Leading:
-    view, election = joined.view, joined.election
-    reports = Reports(view.catalog, view.roster, environment.peers, view.membership.broker, loads)
-    rebalancer = Rebalancer(view.catalog, view.roster, reports, environment.peers, view.clock)
+    view, election, peers, coordination = joined.view, joined.election, environment.peers, environment.coordination
+    reports = Reports(view.catalog, view.roster, peers, view.membership.broker, loads)
+    rebalancer = Rebalancer(view.catalog, view.roster, reports, peers, view.clock)
     autoscaler = Autoscaler(view, reports, planner, rebalancer, election)
     balance = partial(_balance, reports, autoscaler, rebalancer)
     tasks = _periodic_tasks(environment, joined, deletion, balance)
-    leader = Leader(view, environment.coordination, election, joined.recovery, rebalancer, tasks)
-    return Leading(reports=reports, rebalancer=rebalancer, autoscaler=autoscaler, leader=leader)
+    me, level = view.membership.broker, lambda: core.level.written
+    recoveries = Recoveries(joined.recovery, view.roster, peers, coordination, me, level)
+    return Leading(
+        reports=reports,
+        rebalancer=rebalancer,
+        autoscaler=autoscaler,
+        leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
+        requested=RequestedRecoveries(joined.recovery, coordination),
+    )
 
 
 def _periodic_tasks(

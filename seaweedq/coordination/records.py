@@ -76,6 +76,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
     `path` is that folder, where the backend needs it. `recovered`: the broker is dead, and its journal has been
     replayed; only the journal's content is still to be removed. The broker reads the levels from `lowest` to `highest`.
+    `needs_newer`: no broker that lives reads the journal, as far as the leader knows.
     """
 
     kind: str
@@ -84,6 +85,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
     recovered: bool = False
     lowest: int = 1
     highest: int = 1
+    needs_newer: bool = False
 
 
 class CreationRecord(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from seaweedq.coordination.records import BrokerRecord, JournalRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import Unavailable
+from seaweedq.formats import needs_newer
 
 NEVER = -1  # no key has this revision, and 0 would say that there is none
 PREFIXES = (keys.BROKERS.prefix(), keys.JOURNALS.prefix())
@@ -41,6 +42,12 @@ class Roster:
         """Raises Unavailable where the broker's key was not there when last seen."""
         if not self.alive(broker):
             raise Unavailable(f"broker {broker} died before it answered")
+
+    def check_journal(self, broker: str | None) -> None:
+        """Raises NeedsNewerBroker where the broker is dead, and no living one reads its journal."""
+        found = self.journals.get(broker or "")
+        if found and found.record.needs_newer and not self.alive(broker):
+            raise needs_newer(f"no broker that lives reads the journal of broker {broker}, which has gone")
 
     def url(self, broker: str | None) -> str | None:
         """Returns the URL of a living broker."""

@@ -3,7 +3,8 @@
 from collections.abc import AsyncGenerator, Mapping
 
 from seaweedq.coordination.records import JournalRecord
-from seaweedq.journal.interface import DeadJournal, Journal, Journals, JournalUnreachable
+from seaweedq.formats import needs_newer
+from seaweedq.journal.interface import DeadJournal, Journal, Journals
 from seaweedq.segments.commits import Commit
 
 
@@ -30,16 +31,14 @@ class JournalKinds:
 
 
 class _UnknownJournal:
-    """A journal of a kind that this process does not know. It is unreachable from here, never empty."""
+    """A journal of a kind that this process does not know. A newer broker may know it; it is never empty."""
 
     def __init__(self, broker: str, kind: str) -> None:
         self._broker = broker
         self._kind = kind
 
     async def fence(self) -> None:
-        raise JournalUnreachable(
-            f"the journal of {self._broker} is of kind {self._kind!r}, which this broker does not know"
-        )
+        raise needs_newer(f"the journal of {self._broker} is of kind {self._kind!r}, which this broker does not know")
 
     async def commits(self) -> AsyncGenerator[Commit, None]:
         raise AssertionError("the journal was not fenced")

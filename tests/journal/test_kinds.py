@@ -9,6 +9,7 @@ import seaweedq.journal
 from seaweedq.cli.server.journals import journal_setup
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination.records import JournalRecord
+from seaweedq.errors import NeedsNewerBroker
 from seaweedq.journal.file_journal import FileJournal
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
 from seaweedq.journal.object_journal import ObjectJournal
@@ -47,11 +48,14 @@ async def test_a_broker_writes_the_kind_that_its_settings_name(
     await journal.close()
 
 
-async def test_a_kind_that_nobody_here_knows_is_out_of_reach(tmp_path: Path) -> None:
+async def test_a_kind_that_nobody_here_knows_needs_a_newer_broker(tmp_path: Path) -> None:
     journals = opened(tmp_path, "file")
     record = JournalRecord("quorum", "somewhere")
     assert not journals.is_exclusive(record)
-    assert "'quorum', which this broker does not know" in await refused(journals.open_dead("b", record))
+    dead = journals.open_dead("b", record)
+    with pytest.raises(NeedsNewerBroker, match="'quorum', which this broker does not know; a newer broker is needed"):
+        await dead.fence()
+    await dead.close()
 
 
 @pytest.mark.parametrize("there", ["nothing", "a folder without an id", "another folder"])

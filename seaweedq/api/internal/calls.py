@@ -12,8 +12,9 @@ from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.read_server import ReadServer
+from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.rpc import forward_frames
-from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
+from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, RecoverCall, SegmentCall, TopicCall
 from seaweedq.broker.topic_deletion import TopicClosing
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.segment_mover import SegmentMover
@@ -28,10 +29,11 @@ class BrokerCalls:
     loads: Loads
     budget: Budget
     log: SegmentLog
+    recoveries: RequestedRecoveries
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
-        return {"publish": self._publish, "load": self._load, "status": self._status}
+        return {"publish": self._publish, "load": self._load, "status": self._status, "recover": self._recover}
 
     def status(self) -> BrokerStatus:
         """Returns the bytes that this broker holds."""
@@ -45,6 +47,9 @@ class BrokerCalls:
 
     async def _status(self, content: bytes) -> BrokerStatus:
         return self.status()
+
+    async def _recover(self, content: bytes) -> bool:
+        return await self.recoveries.recover(decode(content, type=RecoverCall).broker)
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,9 @@ class ClusterMetrics:
         yield GaugeMetricFamily("seaweedq_cluster_level", help, value=self.level.written)
         help = "The level to which the cluster could rise now"
         yield GaugeMetricFamily("seaweedq_cluster_level_possible", help, value=self.level.possible)
+        help = "Journals of dead brokers that no living one reads"
+        waiting = sum(known.record.needs_newer for known in self.view.roster.journals.values())
+        yield GaugeMetricFamily("seaweedq_journals_needing_newer", help, value=waiting)
         owned = len(catalog.owned_by(self.view.membership.broker))
         yield GaugeMetricFamily("seaweedq_brokers", "Living brokers", value=len(self.view.roster.brokers))
         yield GaugeMetricFamily("seaweedq_leader", "1 where this broker leads", value=leads)

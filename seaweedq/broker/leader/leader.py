@@ -18,7 +18,7 @@ from functools import partial
 from seaweedq.balancer.placement import SegmentId
 from seaweedq.broker.leader.periodic import PeriodicTask
 from seaweedq.broker.leader.rebalancer import Rebalancer
-from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.leader.recoveries import Recoveries
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
@@ -58,7 +58,7 @@ class Leader:
         view: ClusterView,
         coordination: Coordination,
         election: Election,
-        recovery: JournalRecovery,
+        recoveries: Recoveries,
         rebalancer: Rebalancer,
         tasks: Sequence[PeriodicTask],
     ) -> None:
@@ -66,7 +66,7 @@ class Leader:
         self._roster = view.roster
         self._coordination = coordination
         self._election = election
-        self._recovery = recovery
+        self._recoveries = recoveries
         self._rebalancer = rebalancer
         self._tasks = tasks
         self._clock = view.clock
@@ -116,7 +116,7 @@ class Leader:
     async def _recover(self) -> None:
         """Begins the recovery of each journal whose broker is gone."""
         self._again = {broker: again for broker, again in self._again.items() if broker in self._roster.journals}
-        self._recovery.forget_except(self._roster.journals)
+        self._recoveries.forget_except(self._roster.journals)
         for broker, journal in list(self._roster.journals.items()):
             again = self._again.get(broker)
             early = again is not None and self._clock.monotonic_s() < again.at_s
@@ -130,7 +130,7 @@ class Leader:
 
     async def _recover_one(self, broker: str, journal: Versioned[JournalRecord]) -> bool:
         async with self._places:
-            return await self._recovery.recover(broker, journal)
+            return await self._recoveries.recover(broker, journal)
 
     def _recovered(self, broker: str, task: asyncio.Task[bool]) -> None:
         del self._recovering[broker]

@@ -35,6 +35,7 @@ class OwnerAppender:
         owner = self._catalog.segment(topic, rows.segment).record.owner
         url = self._roster.url(owner)
         if url is None:
+            self._roster.check_journal(owner)
             detail = f"segment {rows.segment} of {topic.name!r} belongs to broker {owner}, which has gone"
             raise NotOwner(detail, owner=owner)
 

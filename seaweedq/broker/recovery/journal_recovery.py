@@ -8,7 +8,8 @@ where it was done before, and two brokers may do them at once.
 
 A journal that cannot be reached is unknown, never empty: its segments wait. So do those of a damaged one. But while
 one broker reads a journal another may finish, and delete what the first one misses then. It has marked the key before,
-so who finds damage looks at the key: what was recovered is not damaged.
+so who finds damage looks at the key: what was recovered is not damaged. A journal of a later version is left for a
+broker that reads it (broker/leader/recoveries).
 """
 
 import logging
@@ -23,7 +24,7 @@ from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import JournalDamaged
+from seaweedq.errors import JournalDamaged, NeedsNewerBroker
 from seaweedq.failpoints import reach
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
 
@@ -49,6 +50,7 @@ class JournalRecovery:
         self._journals = journals
         self._place = place
         self._unreached: set[str] = set()  # the brokers whose journals cannot be reached
+        self._left: dict[str, str] = {}  # by broker: why its journal was left
 
     async def revoke(self) -> None:
         """Ends the leases of the brokers that lived in this process's folder: its lock is held, so they are dead.
@@ -70,7 +72,7 @@ class JournalRecovery:
     async def recover(self, broker: str, journal: Versioned[JournalRecord]) -> bool:
         """Recovers the journal of a broker whose lease has ended.
 
-        Returns False where it cannot be reached from here. Raises Unavailable, Damaged.
+        Returns False where it cannot be reached from here, or is left for a newer broker. Raises Unavailable, Damaged.
         """
         dead = self._journals.open_dead(broker, journal.record)
         try:
@@ -84,7 +86,11 @@ class JournalRecovery:
             await dead.remove()
             reach("takeover.removed")
             await self._coordination.commit([], [Delete(keys.JOURNALS.key(broker))])
+            self._left.pop(broker, None)
             return True
+        except NeedsNewerBroker as error:
+            self._note_left(broker, error.detail)
+            return False
         except JournalUnreachable as error:
             self._note_unreached(broker, str(error))
             return False
@@ -96,8 +102,13 @@ class JournalRecovery:
         finally:
             await dead.close()
 
+    def left(self, broker: str) -> str | None:
+        """Returns why this broker leaves a journal for a newer one; None where it does not."""
+        return self._left.get(broker)
+
     def forget_except(self, journals: Container[str]) -> None:
-        """Forgets unreachable journals that are not among those that still exist."""
+        """Forgets journals that are left or out of reach, and not among those that still exist."""
+        self._left = {broker: why for broker, why in self._left.items() if broker in journals}
         for broker in [broker for broker in self._unreached if broker not in journals]:
             self._unreached.remove(broker)
             logger.info("the journal of %s was recovered by another broker", broker)
@@ -126,16 +137,26 @@ class JournalRecovery:
             )
 
     async def _mark(self, broker: str, journal: Versioned[JournalRecord]) -> None:
+        """Notes that the journal was recovered, before anything of it is deleted: only then may slots be missing."""
         key = keys.JOURNALS.key(broker)
-        put = Put(key, keys.JOURNALS.encode(journal.replace(recovered=True)))
-        await self._coordination.commit(
-            [Compare(key, journal.revision)], [put]
-        )  # if it fails, another broker marked it first
+        while not journal.record.recovered:
+            put = Put(key, keys.JOURNALS.encode(journal.replace(recovered=True)))
+            if await self._coordination.commit([Compare(key, journal.revision)], [put]):
+                return
+            there = await self._coordination.get(key)
+            if there is None:
+                return  # another broker has finished
+            journal = keys.JOURNALS.read(there)  # the leader may have noted something else
 
     def _note_reached(self, broker: str) -> None:
         if broker in self._unreached:
             self._unreached.remove(broker)
             logger.info("the journal of %s can be reached again", broker)
+
+    def _note_left(self, broker: str, why: str) -> None:
+        if self._left.get(broker) != why:
+            self._left[broker] = why
+            logger.error("the journal of %s is left alone, its segments wait: %s", broker, why)
 
     def _note_unreached(self, broker: str, why: str) -> None:
         if broker not in self._unreached:  # it is tried each second or so

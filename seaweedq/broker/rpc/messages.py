@@ -45,6 +45,12 @@ class GiveCall(msgspec.Struct, array_like=True):
     target: str
 
 
+class RecoverCall(msgspec.Struct, array_like=True):
+    """Asks a broker to recover the journal of `broker`, which is gone."""
+
+    broker: str
+
+
 class BrokerStatus(msgspec.Struct, array_like=True):
     """The bytes that a broker holds in memory and in its journal."""
 

@@ -1,0 +1,92 @@
+"""A slot that the store has lost: its journal's segments wait, and everything stays where it is until the slot is back.
+A wrong 404 costs one more try."""
+
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.errors import JournalDamaged
+from seaweedq.journal.object_format import slot_name
+from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.in_process import make_topic, publish
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+
+MESSAGES = 40
+LOST = 20
+
+
+class ForgetfulStore(MemoryStore):
+    """Says once that a slot does not exist."""
+
+    forgotten: str | None = None
+
+    async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """As MemoryStore; the body alone is asked for by more than a header's bytes."""
+        if name == self.forgotten and (end is None or end > 1000):
+            self.forgotten = None
+            raise FileNotFoundError(name)
+        return await super().read(name, start, end)
+
+
+async def written(together: InLoop) -> str:
+    """Messages in as many slots of a broker, and its id."""
+    dead = together.brokers[1]
+    topic = await make_topic(dead, "theirs")
+    assert dead.core.catalog.segment(topic, 0).record.owner == dead.id
+    await publish(dead, topic, *map(str, range(MESSAGES)))
+    return dead.id
+
+
+async def recovered(together: InLoop, dead: str) -> int:
+    """The end of the segment, once a living broker has it."""
+    leader: Broker = together.brokers[0]
+    topic = leader.core.catalog.topic("theirs")
+    await until(lambda: leader.core.catalog.segment(topic, 0).record.owner == leader.id)
+    await until(lambda: dead not in leader.core.roster.journals)
+    (segment,) = await leader.serving.publishing.ownership.mine(topic)
+    return segment.end
+
+
+async def test_its_segments_wait_and_all_evidence_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with in_loop(tmp_path, 2, journal="object") as together:
+        leader, store = together.brokers[0], together.store
+        dead = await written(together)
+        lost = store._objects.pop(slot_name(dead, LOST))
+        left = {name for name in store._objects if name.startswith(f"_journals/{dead}")}
+        await together.crash(together.brokers[1])
+        await until(lambda: f"the journal of {dead} is not recovered yet" in caplog.text)
+        assert f"{slot_name(dead, LOST)} is missing: all slots below" in caplog.text
+        assert {name for name in store._objects if name.startswith(f"_journals/{dead}")} == left
+        assert not leader.core.roster.journals[dead].record.recovered
+        assert leader.core.catalog.segment(leader.core.catalog.topic("theirs"), 0).record.owner == dead
+        store._objects[slot_name(dead, LOST)] = lost
+        assert await recovered(together, dead) == MESSAGES
+
+
+async def test_a_404_while_reading_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = ForgetfulStore()
+    async with in_loop(tmp_path, 2, store, journal="object") as together:
+        dead = await written(together)
+        store.forgotten = slot_name(dead, LOST)
+        await together.crash(together.brokers[1])
+        assert await recovered(together, dead) == MESSAGES
+        assert f"{slot_name(dead, LOST)} is missing: it was there before" in caplog.text
+
+
+async def test_what_is_missing_since_another_recovery_has_finished_is_no_damage(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2, journal="object") as together:
+        leader, store = together.brokers[0], together.store
+        dead = await written(together)
+        del store._objects[slot_name(dead, LOST)]
+        key = keys.JOURNALS.key(dead)
+        there = await together.coordination.get(key)
+        assert there
+        before = keys.JOURNALS.read(there)
+        with pytest.raises(JournalDamaged):
+            await leader.joined.recovery.recover(dead, before)
+        await together.coordination.commit([], [Put(key, keys.JOURNALS.encode(before.replace(recovered=True)))])
+        assert await leader.joined.recovery.recover(dead, before), "the record was read before the other one marked it"
+        await together.crash(together.brokers[1])
