@@ -75,3 +75,15 @@ async def test_turning_autoscaling_on_takes_no_broker_away(release: Release) -> 
         assert len(release.api.items(scalers)) == 1
     assert unharmed(figures)
     assert (release.replicas(), release.kubelet.least_ready) == (3, 3)
+
+
+async def test_another_cluster_secret_is_taken_once_no_broker_runs(release: Release) -> None:
+    secret = {**release.values["secret"], "clusterSecret": "another-for-these-tests"}
+    code, printed = await release.apply("upgrade", secret=secret)
+    assert code != 0
+    assert "the cluster secret cannot change while brokers run" in printed
+    release.api.ask("PATCH", release.deployment, {"spec": {"replicas": 0}})
+    await release.settled()
+    code, printed = await release.apply("upgrade", secret=secret)
+    assert code == 0, printed
+    assert (release.replicas(), len(release.kubelet.ready())) == (3, 3)

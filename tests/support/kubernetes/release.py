@@ -71,9 +71,14 @@ class Release:
         """The brokers' pods."""
         return self.api.items(f"/api/v1/namespaces/{NAMESPACE}/pods", **BROKERS)
 
+    @property
+    def deployment(self) -> str:
+        """The path of its Deployment."""
+        return f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}"
+
     def replicas(self) -> int:
         """How many brokers the Deployment is to have."""
-        return int(self.api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}")["spec"]["replicas"])
+        return int(self.api.get(self.deployment)["spec"]["replicas"])
 
     def evict(self, pod: str) -> int:
         """Ask for an eviction: the status of the answer, 429 where the disruption budget is used up."""
