@@ -14,6 +14,7 @@ from seaweedq import errors
 from seaweedq.broker.load.meters import LoadReport
 from seaweedq.broker.read.local_positions import Position
 from seaweedq.broker.read.read_server import SegmentRows
+from seaweedq.broker.recovery import replay
 from seaweedq.broker.rpc import forward_frames
 from seaweedq.broker.rpc.client import KNOWN_TO_ALL, ErrorMessage, Peers, Relayed
 from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
@@ -109,8 +110,12 @@ def test_frames_of_a_later_version_need_a_newer_broker() -> None:
     for later in ([7, *known[1:]], [known[0], ["t"], *known[2:]]):
         with pytest.raises(NeedsNewerBroker, match=r"has a form that this broker does not read .*; a newer broker"):
             unpacked([later])
-    with pytest.raises(NeedsNewerBroker, match="a frame of segment 3 of 'flights' has columns that this broker lacks"):
+    with pytest.raises(NeedsNewerBroker, match="a frame of segment 3 of 'flights' from offset 0 has columns that"):
         rows_of(Frame(FrameKind.ROWS, "flights", 3, 0, 2, 16, 0, (), 0, b""), LAYOUT)
+    with pytest.raises(NeedsNewerBroker, match="a frame of segment 3 of 'flights' from offset 0 has rows that"):
+        rows_of(Frame(FrameKind.ROWS, "flights", 3, 0, 2, 0, 0, (), 0, b"no rows of this version"), LAYOUT)
+    with pytest.raises(NeedsNewerBroker, match="a frame of segment 3 of 'flights' has acks that"):
+        replay._add_acks({}, [Frame(FrameKind.ACKS, "flights", 3, 0, 0, 0, 0, (), 0, b"no acks of this version")])
 
 
 def test_producer_tables_are_read_and_written_as_they_were() -> None:

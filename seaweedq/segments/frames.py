@@ -74,12 +74,15 @@ _decoder = msgspec.msgpack.Decoder(list[_Header])
 
 def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
     """Returns the rows of a ROWS frame, without a copy. `layout` is that of the frame's topic and schema id. Raises
-    JournalDamaged where they are not as many as the frame says, NeedsNewerBroker for columns of a later version."""
+    JournalDamaged where they are not as many as the frame says, NeedsNewerBroker where this broker cannot read them."""
+    where = f"a frame of segment {frame.segment} of {frame.topic!r} from offset {frame.first_offset}"
     if frame.columns >> len(OPTIONAL_FIELDS):
-        raise needs_newer(f"a frame of segment {frame.segment} of {frame.topic!r} has columns that this broker lacks")
-    rows = pa.ipc.read_record_batch(pa.py_buffer(frame.payload), layout.rows(frame.columns))
+        raise needs_newer(f"{where} has columns that this broker lacks")
+    try:
+        rows = pa.ipc.read_record_batch(pa.py_buffer(frame.payload), layout.rows(frame.columns))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise needs_newer(f"{where} has rows that this broker cannot read ({error})") from error
     if rows.num_rows != frame.count:
-        where = f"a frame of segment {frame.segment} of {frame.topic!r} from offset {frame.first_offset}"
         raise JournalDamaged(f"{where} says {frame.count} rows and holds {rows.num_rows}")
     return rows
 

@@ -400,3 +400,16 @@ async def test_a_twin_that_lands_late_states_less_than_the_newest_slot(store: St
     store.put(29, 28, acknowledged=29)
     store.put(30, 29, acknowledged=30)
     assert await fenced(store) == range(29, 31)
+
+
+async def test_a_journal_may_go_on_in_the_version_of_a_higher_level(store: Store) -> None:
+    for number in range(200):
+        store.put(number, acknowledged=number - 3 if number >= 100 else None)
+    store.put(200, acknowledged=197)
+    store.drop(196)
+    store.put(201, acknowledged=198)
+    with pytest.raises(JournalDamaged, match="00000196 is missing"):
+        await fenced(store)
+    store.put(196)
+    assert await fenced(store) == range(202)
+    assert len([commit async for commit in read_slots(store, B, range(202))]) == 202

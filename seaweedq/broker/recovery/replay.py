@@ -33,6 +33,7 @@ from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, JournalDamaged, SegmentNotFound
 from seaweedq.failpoints import reach
+from seaweedq.formats import needs_newer
 from seaweedq.invariants import InvariantViolated
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.commits import Commit
@@ -229,7 +230,11 @@ def _by_segment(batch: list[Frame]) -> tuple[dict[Place, list[Frame]], list[Fram
 
 def _add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:
     for frame in frames:
-        found = msgspec.msgpack.decode(frame.payload, type=Acks)
+        try:
+            found = msgspec.msgpack.decode(frame.payload, type=Acks)
+        except msgspec.DecodeError as error:
+            where = f"a frame of segment {frame.segment} of {frame.topic!r}"
+            raise needs_newer(f"{where} has acks that this broker cannot read ({error})") from error
         subscriptions = acks.setdefault((frame.topic, frame.segment), {})
         runs = subscriptions.setdefault(found.subscription, {}).setdefault(found.epoch, Runs())
         for low, high in found.runs:
