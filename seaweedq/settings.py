@@ -58,7 +58,11 @@ class Settings(BaseSettings):
         repr=False,
         description="Password for etcd. Set it in the environment: `ps` shows the command line.",
     )
-    etcd_ca_file: str = Field("", description="Certificate authority of etcd, PEM. If set, TLS is used.")
+    etcd_ca_file: str = Field(
+        "",
+        description="Certificate authority of etcd, PEM. If set, TLS is used. Required with etcd_user or "
+        "etcd_cert_file, unless all of etcd is on loopback.",
+    )
     etcd_cert_file: str = Field("", description="This broker's certificate for etcd, PEM, for mutual TLS.")
     etcd_key_file: str = Field("", description="Private key of that certificate, PEM.")
     journal: Literal["auto", "file", "object"] = Field(

@@ -77,6 +77,7 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.broker_urls import BrokerUrls
+from seaweedq.broker.uploads.link_keys import LinkKeys
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.record_store import UploadRecords
 from seaweedq.broker.uploads.service import Uploads
@@ -150,9 +151,10 @@ def _membership(environment: Environment, lost: Callable[[], None]) -> Membershi
 
 def _uploads(environment: Environment, core: Core) -> Uploads:
     coordination, clock, ids = environment.coordination, environment.clock, environment.ids
+    link_keys = LinkKeys(coordination, ids, environment.secret, lambda: core.level.written)
     return Uploads(
         UploadRecords(core.catalog, coordination),
-        BrokerUrls(coordination, clock, ids, environment.url),
+        BrokerUrls(link_keys, clock, environment.url, environment.settings.upload_url_s),
         environment.store.payloads,
         clock,
         ids,

@@ -24,6 +24,9 @@ else:
     _data_sync = os.fdatasync
 
 
+MODE = 0o600  # messages are nobody else's
+
+
 class Disk:
     """Blocking file calls; each raises OSError. Child processes do not inherit the file descriptors."""
 
@@ -33,7 +36,7 @@ class Disk:
 
     def create(self, path: Path) -> int:
         """Opens a new file for writing; raises FileExistsError."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
 
     def write(self, fd: int, buffers: list[memoryview]) -> int:
         """Writes some of at most IOV_MAX buffers; returns how many bytes were taken."""
@@ -115,7 +118,7 @@ class Disk:
 
         Returns None where another descriptor holds the lock.
         """
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException as error:

@@ -242,6 +242,7 @@ def test_what_is_there_already_is_not_made(render: Render) -> None:
         ({"secret": {"clusterSecret": "too-short-for-it"[: MIN_CHARACTERS - 1]}}, "clusterSecret"),
         ({"etcd": {"endpoints": []}}, "etcd.endpoints"),
         ({"etcd": {"endpoints": ["http://etcd:2379"]}}, "etcd"),
+        ({"etcd": {"user": "queue"}}, "etcd.tls.existingSecret"),
         ({"store": {"url": ""}}, "store.url"),
         ({"store": {"url": "file:///data"}}, "store"),
         ({"secret": {"accessKeyId": "key"}}, "secret.secretAccessKey"),

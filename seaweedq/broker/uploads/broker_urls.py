@@ -1,28 +1,24 @@
 """A broker's own URLs of payloads, for stores that give none: each has a token for one method on one object.
 
-All brokers of a cluster share the secret, so any of them accepts the URL of another.
+All brokers of a cluster have the keys (`link_keys`), so any of them accepts the URL of another.
 """
 
 from seaweedq.broker.uploads import url_tokens as signing
+from seaweedq.broker.uploads.link_keys import SKEW_S, LinkKeys
 from seaweedq.broker.uploads.rules import folder
-from seaweedq.clock import Clock, Ids
-from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records import SecretRecord
-from seaweedq.coordination.versioned import Versioned
+from seaweedq.clock import Clock
 from seaweedq.errors import Forbidden
 from seaweedq.storage.interface import SignedRequest
 
 
 class BrokerUrls:
-    """Makes URLs below `url`, and checks their tokens."""
+    """Makes URLs below `url`, and checks their tokens. None is valid for more than `longest_s`."""
 
-    def __init__(self, coordination: Coordination, clock: Clock, ids: Ids, url: str) -> None:
-        self._coordination = coordination
+    def __init__(self, link_keys: LinkKeys, clock: Clock, url: str, longest_s: float) -> None:
+        self._keys = link_keys
         self._clock = clock
-        self._ids = ids
         self._url = url
-        self._known: bytes | None = None
+        self._longest_s = longest_s
 
     async def put(self, name: str, size: int, content_type: str, expires_s: int) -> SignedRequest:
         """Returns a URL to put an object of that size within `expires_s` seconds."""
@@ -36,23 +32,15 @@ class BrokerUrls:
         """Checks that a token allows this request. Raises Forbidden, which does not say what is wrong with it."""
         until_s = int(expires) if expires.isascii() and expires.isdigit() and len(expires) < 12 else 0
         now_s = self._clock.now_us() / 1e6
-        if not signing.is_signed(await self._secret(), method, name, size, until_s, token, now_s):
+        found = [
+            signing.is_signed(key, method, name, size, until_s, token, now_s) for key in await self._keys.taken(now_s)
+        ]
+        if not any(found) or until_s > now_s + self._longest_s + SKEW_S:
             raise Forbidden("the URL has expired, or is not one for this method, payload and size; ask for a new one")
 
     async def _signed(self, method: str, name: str, size: int, expires_s: int) -> str:
-        until_s = self._clock.now_us() // 1_000_000 + expires_s
-        token = signing.sign(await self._secret(), method, name, size, until_s)
+        now_us = self._clock.now_us()
+        until_s = now_us // 1_000_000 + expires_s
+        token = signing.sign(await self._keys.signing(now_us / 1e6), method, name, size, until_s)
         topic, _, upload = name.removeprefix(folder("")[:-1]).split("/")
         return f"{self._url}/v1/topics/{topic}/uploads/{upload}/content?expires={until_s}&token={token}"
-
-    async def _secret(self) -> bytes:
-        if self._known is None:
-            key = keys.URL_SECRET.key()
-            there = await self._coordination.get(key)
-            if there is None:
-                drawn = keys.URL_SECRET.encode(Versioned.new(SecretRecord(self._ids.nonce() + self._ids.nonce())))
-                await self._coordination.commit([Compare(key, 0)], [Put(key, drawn)])  # or another broker was faster
-                there = await self._coordination.get(key)
-                assert there is not None
-            self._known = bytes.fromhex(keys.URL_SECRET.decode(there.value).secret)
-        return self._known

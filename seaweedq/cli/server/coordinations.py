@@ -1,5 +1,8 @@
 """Opens the coordination that the settings name: the only place where its kind is chosen."""
 
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
 from seaweedq.clock import Clock
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
@@ -25,6 +28,7 @@ def open_coordination(settings: Settings, clock: Clock) -> Coordination:
         ) from None
     except ImportError as error:
         raise InvalidRequest(f"coordination={settings.coordination!r}: {error}", field="coordination") from None
+    _check_encrypted(settings)
     access = Access(
         endpoints=settings.coordination.removeprefix(ETCD).split(","),
         user=settings.etcd_user,
@@ -39,3 +43,24 @@ def open_coordination(settings: Settings, clock: Clock) -> Coordination:
         raise InvalidRequest(
             f"a file named by the settings etcd_* cannot be read: {error}", field="etcd_ca_file"
         ) from None
+
+
+def _check_encrypted(settings: Settings) -> None:
+    """Raises InvalidRequest where a user or a certificate is for an etcd that would be asked in plain text: without a
+    CA there is no TLS."""
+    given = [name for name in ("etcd_user", "etcd_cert_file") if getattr(settings, name)]
+    far = [one for one in settings.coordination.removeprefix(ETCD).split(",") if not _is_loopback(one)]
+    if given and far and not settings.etcd_ca_file:
+        raise InvalidRequest(
+            f"{given[0]} is set and etcd_ca_file is not: without a certificate authority there is no TLS, and what is "
+            f"sent to {far[0]} could be read on the way",
+            field="etcd_ca_file",
+        )
+
+
+def _is_loopback(endpoint: str) -> bool:
+    host = urlsplit(f"//{endpoint}").hostname or ""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -6,9 +6,10 @@ process can read the clock later and commit before. The log always keeps its new
 be used from one thread.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ FILE = Format("coordination.db", {1: 1})
 WATCHED_AT_ONCE = 256  # revisions; bounds what a watch holds in memory
 LOG_PAGES = 32
 ROOM_BYTES = 256 * 1024
+MODE = 0o600  # it holds secrets
 AFTER_ALL = "\U0010ffff"
 
 SCHEMA = f"""
@@ -149,6 +151,7 @@ class Database:
     @property
     def _connection(self) -> sqlite3.Connection:
         if self._opened is None:
+            _keep_private(self._path)
             db = sqlite3.connect(self._path, timeout=self._busy_s, isolation_level=None)
             try:
                 _prepare(db, self._path)
@@ -182,6 +185,17 @@ class Database:
         if log:
             db.executemany("INSERT INTO log VALUES (?, ?, ?, ?)", log)
             db.execute("DELETE FROM log WHERE revision <= ?", (revision - self._log_limit,))
+
+
+def _keep_private(path: Path) -> None:
+    """Makes the file nobody else's, and the files beside it, which SQLite gives the same mode. An existing file is not
+    opened for that: to close it again would end the locks of all of this process's connections to it."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE))
+    except FileExistsError:
+        for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
+            with suppress(FileNotFoundError, PermissionError):
+                os.chmod(each, MODE)
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import pytest
 
 from seaweedq.broker.uploads import rules as upload_plan
+from seaweedq.broker.uploads import url_tokens
+from seaweedq.broker.uploads.link_keys import key_of
 from seaweedq.broker.uploads.removal import clear_folder
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
@@ -245,3 +247,54 @@ async def test_all_brokers_share_one_secret(world):
     assert token not in str(caught.value)
     (entry,) = (await world.coordination.range(keys.URL_SECRET.key())).entries
     assert len(bytes.fromhex(keys.URL_SECRET.decode(entry.value).secret)) == 32
+
+
+PAYLOAD = upload_plan.object_name("t", f"20200101-0-{'0' * 32}")
+
+
+async def link(world, expires_s: int = 60) -> tuple[str, str]:
+    """Expiry and token of a link that the first broker makes."""
+    url = (await world.uploads[0].own_urls.get(PAYLOAD, expires_s)).url
+    return url.partition("expires=")[2].partition("&")[0], url.rpartition("token=")[2]
+
+
+async def passes(world, expires: str, token: str) -> bool:
+    """Whether the second broker takes it."""
+    try:
+        await world.uploads[1].own_urls.check("GET", PAYLOAD, 0, expires, token)
+    except Forbidden:
+        return False
+    return True
+
+
+async def test_links_are_signed_by_the_day_with_the_secret_of_the_cluster(world):
+    world.secret = "of the cluster, never in coordination"
+    world.uploads = [world._new_uploads() for _ in range(2)]
+    old = [key_of(world.secret.encode(), world.clock.now_us() / 1e6 + days * 86_400) for days in (-2, -1, 0, 1)]
+    expires, token = await link(world)
+    assert await passes(world, expires, token)
+    taken = [await passes(world, expires, url_tokens.sign(key, "GET", PAYLOAD, 0, int(expires))) for key in old]
+    assert taken == [False, True, True, False]
+    assert not (await world.coordination.range(keys.URL_SECRET.key())).entries
+
+
+async def test_a_link_forged_for_years_is_refused(world):
+    key = await world.uploads[0].own_urls._keys.signing(world.clock.now_us() / 1e6)
+    for ahead_s, taken in ((60, True), (3600, True), (3600 + 301, False), (3 * 365 * 86_400, False)):
+        until_s = world.clock.now_us() // 1_000_000 + ahead_s
+        token = url_tokens.sign(key, "GET", PAYLOAD, 0, until_s)
+        assert await passes(world, str(until_s), token) == taken, ahead_s
+
+
+async def test_below_level_2_links_are_those_of_older_brokers(world):
+    world.level = 1
+    expires, token = await link(world)
+    (entry,) = (await world.coordination.range(keys.URL_SECRET.key())).entries
+    secret = bytes.fromhex(keys.URL_SECRET.decode(entry.value).secret)
+    assert token == url_tokens.sign(secret, "GET", PAYLOAD, 0, int(expires))
+    assert await passes(world, expires, token)
+    world.level = 2
+    assert not await passes(world, expires, token)
+    of_today = await link(world)
+    world.level = 1  # a view that is behind
+    assert await passes(world, *of_today)

@@ -12,6 +12,7 @@ from typing import Any
 from seaweedq.broker.leader.upload_sweep import UploadSweep
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.broker_urls import BrokerUrls
+from seaweedq.broker.uploads.link_keys import LinkKeys
 from seaweedq.broker.uploads.record_store import UploadRecords
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.coordination import keys
@@ -158,6 +159,7 @@ class World:
         self.store = GatedStore(self.gate)
         self.store.presigns = presigns
         self.settings = Settings(multipart_bytes=5 * 1024 * 1024)
+        self.secret, self.level = "", 2
         self.claimed: set[str] = set()
         self.aborted: set[str] = set()
 
@@ -171,7 +173,8 @@ class World:
         self.sweep = self.new_sweep()
 
     def _new_uploads(self) -> Uploads:
-        urls = BrokerUrls(self.coordination, self.clock, self.clock, "http://x")
+        link_keys = LinkKeys(self.coordination, self.clock, self.secret, lambda: self.level)
+        urls = BrokerUrls(link_keys, self.clock, "http://x", self.settings.upload_url_s)
         records = UploadRecords(self.catalog, self.coordination)
         return Uploads(records, urls, self.store, self.clock, self.clock, self.settings)
 
