@@ -238,6 +238,7 @@ def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
     joined, serving = broker.joined, broker.serving
     return (
         metrics.LogMetrics(serving.log, broker.core.budget, broker.environment.store),
+        metrics.PoolMetrics(broker.environment.pools),
         metrics.ClusterMetrics(joined.view, joined.election, broker.core.level),
         metrics.LoadMetrics(serving.loads, serving.leading.autoscaler, joined.election),
         metrics.ReshapeMetrics(serving.reshaping.reshaper),

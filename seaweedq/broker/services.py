@@ -1,6 +1,6 @@
 """The services of a broker, in groups by the phase of its life from which they exist. broker/wiring builds them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.drain import Drain
@@ -48,6 +48,7 @@ from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.service import Uploads
 from seaweedq.clock import Clock, Ids
+from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.membership import Membership
@@ -64,7 +65,7 @@ class Environment:
 
     `secret` is what brokers of the cluster show each other; an empty one matches nothing. `import_reader`
     starts the reader of an import. `aside` runs what must go on while the event loop stands still; None
-    runs it on the loop.
+    runs it on the loop. `pools` are the threads of the process, for its metrics.
     """
 
     settings: Settings
@@ -78,6 +79,7 @@ class Environment:
     secret: str = ""
     import_reader: StartReader = no_reader
     aside: StartAside | None = Aside
+    pools: Pools = field(default_factory=Pools)
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from seaweedq.concurrency.pools import Pool
 from seaweedq.segments.frames import Buffer
 
 _LARGE_BYTES = 256 * 1024
@@ -32,7 +33,7 @@ class Disk:
 
     def worker(self) -> Executor:
         """Returns an executor that runs these calls off the event loop, one after the other in their order."""
-        return ThreadPoolExecutor(1, thread_name_prefix="journal")
+        return Pool("journal", 1)
 
     def create(self, path: Path) -> int:
         """Opens a new file for writing; raises FileExistsError."""

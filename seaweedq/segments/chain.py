@@ -14,7 +14,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import pyarrow.parquet as pq
 
@@ -23,6 +23,7 @@ from seaweedq.invariants import require
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.storage.interface import ObjectStore
 
+T = TypeVar("T")
 PAGE = 1_000
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 5.0
 
@@ -62,7 +63,7 @@ class Chain:
         page = [EntryName.parse(name) for name in await self._store.list(self.folder, limit=PAGE)]
         name = await self._find_last(page)
         self._names = None
-        self.last = await asyncio.to_thread(self.metadata, name) if name else None
+        self.last = await self.read(self.metadata, name) if name else None
         if len(page) < PAGE:
             with suppress(ChainDamaged):  # who needs the names looks again, and is told
                 self._check_dense(page)
@@ -128,6 +129,10 @@ class Chain:
         file.close()
         return metadata
 
+    async def read(self, work: Callable[..., T], *arguments: object) -> T:
+        """Calls what blocks on the store, in the threads for that."""
+        return await self._store.readers.run(work, *arguments)
+
     def entry(self, name: EntryName) -> tuple[BinaryIO, pq.ParquetFile, EntryMetadata]:
         """Opens an entry for reading. Blocks: call it in a thread, and close both files."""
         path = self.folder + str(name)
@@ -144,7 +149,7 @@ class Chain:
     async def _check_mine(self, metadata: EntryMetadata) -> None:
         path = self.folder + str(self.next)
         try:
-            there = await asyncio.to_thread(self.metadata, self.next)
+            there = await self.read(self.metadata, self.next)
         except (ChainDamaged, OSError) as error:
             raise StoreUnavailable(f"{path} exists but cannot be read, so its writer is unknown") from error
         except NeedsNewerBroker as error:

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import Any, BinaryIO, cast
 
+from seaweedq.concurrency.pools import Pool
 from seaweedq.storage.interface import Data, ObjectStore, PayloadStore
 
 PAYLOAD_REQUESTS = {
@@ -27,6 +28,11 @@ class Counted:
         self.requests: Counter[str] = Counter()
         self._store = store
         self.payloads = cast(PayloadStore, self)
+
+    @property
+    def readers(self) -> Pool:
+        """As ObjectStore."""
+        return self._store.readers
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore."""

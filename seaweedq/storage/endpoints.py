@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import BinaryIO, Protocol, TypeVar
 
+from seaweedq.concurrency.pools import Pool
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.interface import Data, ObjectStore, Part, PayloadStore, SignedRequest
 
@@ -31,6 +32,11 @@ class Endpoints:
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self._endpoints = list(endpoints)
+
+    @property
+    def readers(self) -> Pool:
+        """As ObjectStore."""
+        return self._endpoints[0].readers
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:

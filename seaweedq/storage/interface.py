@@ -8,12 +8,22 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
+from seaweedq.concurrency.pools import Pool
+
 Data = bytes | bytearray | memoryview
 NO_BUCKET = "NoSuchBucket"  # S3's code for it, in the field `code` of StoreUnavailable
 
 
 class ObjectStore(Protocol):
-    """An object store with create-if-absent."""
+    """An object store with create-if-absent.
+
+    `readers` are the threads in which files that `open` has given are read. A read may hang for ever, so that nothing
+    else runs there.
+    """
+
+    @property
+    def readers(self) -> Pool:
+        """The threads for blocking reads."""
 
     async def create(self, name: str, data: Data) -> bool:
         """Puts an object unless the name exists. True: it now exists, durably, with these bytes. False: the name

@@ -5,12 +5,10 @@ the name only if it is free; the folder is fsynced before the answer, so that th
 leaves nothing but files in `_tmp`. Each is locked while its writer lives, so that `sweep_temporary` spares it.
 """
 
-import asyncio
 import errno
 import fcntl
 import os
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -19,42 +17,44 @@ from typing import BinaryIO, cast
 from fsspec.implementations.local import LocalFileSystem
 
 from seaweedq.clock import Ids
+from seaweedq.concurrency.pools import Pools
 from seaweedq.storage.direct import write_all
 from seaweedq.storage.interface import Data
 from seaweedq.storage.names import TEMPORARY, by_parts, check_name, check_place, check_prefix
 from seaweedq.storage.spool import Spool, unavailable
 from seaweedq.storage.unsigned import Unsigned
 
-RECEIVERS = 2  # threads that write payloads, so that these do not stand before what the chains write
-
 
 class LocalStore(Unsigned):
     """A PayloadStore in the folder `root`, a path or a file:// URL. The first object creates the folder."""
 
-    def __init__(self, root: Path | str, ids: Ids) -> None:
+    def __init__(self, root: Path | str, ids: Ids, pools: Pools | None = None) -> None:
+        pools = pools or Pools()
         self._files = LocalFileSystem()
         self._root: str = self._files._strip_protocol(str(root)).rstrip("/")
         self._ids = ids
-        self._receivers = ThreadPoolExecutor(RECEIVERS, "receiver")
+        self.readers = pools.reads
+        self._writers = pools.writes
+        self._receivers = pools.payloads  # so that payloads do not stand before what the chains write
         self._durable: set[str] = set()  # folders whose own names are known to be fsynced
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore. True once file and name are fsynced; False, as durably, if the name exists."""
-        return await asyncio.to_thread(self._create, check_name(name), data, self._ids.nonce())
+        return await self._writers.run(self._create, check_name(name), data, self._ids.nonce())
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """As ObjectStore; a range beyond the end is cut. Raises ValueError unless 0 <= start <= end."""
         if start < 0 or (end is not None and end < start):
             raise ValueError(f"[{start}, {end}) is not a range of bytes")
-        return await asyncio.to_thread(self._read, self._path(name), start, end)
+        return await self.readers.run(self._read, self._path(name), start, end)
 
     async def size(self, name: str) -> int:
         """As ObjectStore."""
-        return await asyncio.to_thread(self._size, self._path(name))
+        return await self.readers.run(self._size, self._path(name))
 
     async def delete(self, name: str) -> None:
         """As ObjectStore. Also removes folders left empty. Not fsynced: after a power loss the object may be back."""
-        await asyncio.to_thread(self._delete, self._path(name))
+        await self._writers.run(self._delete, self._path(name))
 
     def open(self, name: str) -> BinaryIO:
         """As ObjectStore."""
@@ -64,7 +64,7 @@ class LocalStore(Unsigned):
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         """As ObjectStore, by the names' parts. Reads the folders that contain the answer, with one stat per name."""
         check_place(prefix, after)
-        return [*await asyncio.to_thread(self._list, check_prefix(prefix), after, limit)]
+        return [*await self.readers.run(self._list, check_prefix(prefix), after, limit)]
 
     def uri(self, name: str) -> str:
         """As PayloadStore: file:///..., with nothing escaped, which is how Spark and fsspec read it."""
@@ -87,7 +87,7 @@ class LocalStore(Unsigned):
 
     async def sweep_temporary(self) -> int:
         """Removes the files of crashed writers from `_tmp`; to be called at start. Returns their number."""
-        return await asyncio.to_thread(self._sweep)
+        return await self._writers.run(self._sweep)
 
     async def close(self) -> None:
         """Does nothing: no file is held open, and the threads that write payloads end with the store."""

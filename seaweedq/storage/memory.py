@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
+from seaweedq.concurrency.pools import READS, Pool
 from seaweedq.storage.interface import Data
 from seaweedq.storage.names import by_parts, check_name, check_place, check_prefix
 from seaweedq.storage.spool import check_digest, check_size
@@ -27,6 +28,7 @@ class MemoryStore(Unsigned):
 
     def __init__(self, faults: Callable[[str, str], None] = _no_faults) -> None:
         self.faults = faults
+        self.readers = Pool("store reads", READS)
         self._objects: dict[str, bytes] = {}
 
     async def create(self, name: str, data: Data) -> bool:

@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 
 from fsspec.asyn import sync
 
+from seaweedq.concurrency.pools import READS, Pool, Pools
 from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.storage.interface import Data
 from seaweedq.storage.names import check_place, check_prefix
@@ -47,6 +48,7 @@ class S3Store(S3Payloads):
         bucket = partial(Bucket, match["bucket"], endpoint, addressing, limits=limits)
         root = f"{match['prefix'][1:]}/" if match["prefix"] else ""
         super().__init__(bucket(on_loop=True), bucket(on_loop=False), root)
+        self.readers = Pool("store reads", READS)
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore. Raises UnfitStore if the store does not support the condition."""
@@ -101,9 +103,15 @@ class S3Store(S3Payloads):
         await self._bucket.close()
 
 
-def s3_stores(url: str, endpoints: Sequence[str], addressing: str = "auto") -> list[S3Store]:
+def s3_stores(
+    url: str, endpoints: Sequence[str], addressing: str = "auto", pools: Pools | None = None
+) -> list[S3Store]:
     """Returns one store per endpoint; without endpoints, one at the endpoint in boto's variables and files."""
-    return [S3Store(url, endpoint, addressing) for endpoint in endpoints or (None,)]
+    stores = [S3Store(url, endpoint, addressing) for endpoint in endpoints or (None,)]
+    if pools:
+        for store in stores:
+            store.readers = pools.reads
+    return stores
 
 
 async def _range(bucket: Bucket, key: str, start: int, end: int | None) -> bytes:

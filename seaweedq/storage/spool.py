@@ -59,7 +59,7 @@ class Spool:
 
     async def discard(self) -> None:
         """Closes the file and removes its name, even if the caller is cancelled."""
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._discard))
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._threads, self._discard))
 
     def _begin(self, act: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
         def alone() -> T:

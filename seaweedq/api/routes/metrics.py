@@ -21,6 +21,7 @@ from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.reshape.metrics import BOUNDS_S, KINDS
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.election import Election
 from seaweedq.storage.counting import Counted
 
@@ -98,6 +99,21 @@ class LogMetrics:
         for operation, count in sorted(self.store.requests.items()):
             requests.add_metric([operation], count)
         yield requests
+
+
+@dataclass(frozen=True)
+class PoolMetrics:
+    """Metrics of the pools of threads."""
+
+    pools: Pools
+
+    def metrics(self) -> Iterator[Metric]:
+        """As Source."""
+        help = "Calls that wait for a thread of a pool"
+        waiting = GaugeMetricFamily("seaweedq_pool_waiting", help, labels=["pool"])
+        for pool in self.pools.all:
+            waiting.add_metric([pool.purpose], pool.waiting)
+        yield waiting
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ async def opened(store: ObjectStore, name: str, size: int, sha256: str, folder: 
     """Returns a descriptor of the object, to be closed by the caller. Raises StoreUnavailable, also where the disk has
     no room for a copy, and InvalidImport where the object is gone or is another one."""
     try:
-        own = await asyncio.to_thread(_own, store, name, size)
+        own = await store.readers.run(_own, store, name, size)
         return own if own is not None else await _copied(store, name, size, sha256, folder)
     except FileNotFoundError:
         raise InvalidImport("the uploaded file is no longer in the store", reason="gone") from None
@@ -64,7 +64,7 @@ async def _fill(store: ObjectStore, name: str, size: int, descriptor: int) -> st
             piece = await reads.pop(0)
             if at + PIECES < len(starts):
                 reads.append(asyncio.create_task(_read(store, name, starts[at + PIECES], size)))
-            await asyncio.to_thread(_take, hashed, descriptor, piece, start)
+            await store.readers.run(_take, hashed, descriptor, piece, start)
     finally:
         for read in reads:
             read.cancel()

@@ -8,7 +8,7 @@ import fcntl
 import os
 import subprocess
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from seaweedq.broker.imports.pipe_protocol import GO, Job, ReaderMessage, read_head
 from seaweedq.broker.imports.rules import BATCH_BYTES
+from seaweedq.concurrency.pools import Pool
 from seaweedq.errors import BadRequest, Damaged
 from seaweedq.segments.ipc_bounds import check_bounds
 from seaweedq.segments.layout import Layout, mask_of
@@ -74,7 +75,7 @@ class ReaderProcess:
         self._layout = layout
         self._job = job
         self._limit_bytes = 2 * BATCH_BYTES + 4 * job.max_message_bytes
-        self._threads = ThreadPoolExecutor(1, "import")
+        self._threads = Pool("import", 1)
         self._ahead: Future[Answer] | None = None
 
     @staticmethod

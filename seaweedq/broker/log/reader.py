@@ -4,7 +4,6 @@ Rows that can be read are durable and stay readable: offsets below the tail's st
 flushed between two awaits, so each step looks anew where its offset stands now.
 """
 
-import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -118,7 +117,7 @@ class Reader:
             low, high = 0, len(names)
             while low < high:
                 middle = (low + high) // 2
-                metadata = await asyncio.to_thread(segment.chain.metadata, names[middle])
+                metadata = await segment.chain.read(segment.chain.metadata, names[middle])
                 low, high = (low, middle) if metadata.max_timestamp_us >= timestamp_us else (middle + 1, high)
         offset = names[low].first_offset if low < len(names) else segment.tail.start
         wanted = pa.scalar(timestamp_us, TIMESTAMP)
@@ -153,7 +152,7 @@ class Reader:
             key = (segment.chain.folder, name.sequence, number)
             group = self._cache.get(key)
             if group is None:
-                group = await asyncio.to_thread(load, segment.chain, name, number, segment.layout)
+                group = await segment.chain.read(load, segment.chain, name, number, segment.layout)
                 self._cache.put(key, group)
             if not group.first <= offset < group.end:
                 where = f"row group {number} of {segment.chain.folder}{name}"

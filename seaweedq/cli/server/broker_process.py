@@ -31,6 +31,7 @@ from seaweedq.cli.server.stop_deadline import StopDeadline, tell_what_hangs
 from seaweedq.cli.server.stop_signals import Stopped, StopSignals
 from seaweedq.cli.server.stores import open_store
 from seaweedq.clock import SystemClock, SystemIds
+from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
 from seaweedq.import_worker import child as import_child
 from seaweedq.settings import Settings
@@ -49,12 +50,17 @@ class BrokerProcess:
         self._stop = stop
         self._deadline = deadline
         self.was_ready = False
+        self._pools: list[Pools] = []  # of all lives, as long as calls hang there
 
     def run(self) -> None:
         """Runs lives until a signal. Raises what ended the first start, and what another start would meet again."""
         while self._run_life() and not self._stop.asked:
             self._deadline.clear()
             logger.warning("starting again under a new broker id")
+
+    def hanging(self) -> list[str]:
+        """Returns the pools of threads in which calls hang, with their number."""
+        return [pool for pools in self._pools for pool in pools.hanging()]
 
     def _run_life(self) -> bool:
         """Runs one life. Tells whether another one must follow."""
@@ -106,11 +112,14 @@ class BrokerProcess:
 
     def _environment(self, url: str, stack: AsyncExitStack) -> Environment:
         """Returns the backends of a life, which `stack` closes."""
-        settings, clock, ids = self._settings, SystemClock(), SystemIds()
+        settings, clock, ids, pools = self._settings, SystemClock(), SystemIds(), Pools()
         check_folders(settings)
-        store = open_store(settings, ids)
+        self._pools = [*(known for known in self._pools if known.hanging()), pools]
+        asyncio.get_running_loop().set_default_executor(pools.compute)
+        stack.callback(pools.close)
+        store = open_store(settings, ids, pools)
         stack.push_async_callback(store.close)
-        coordination = open_coordination(settings, clock)
+        coordination = open_coordination(settings, clock, pools)
         stack.push_async_callback(coordination.close)
         secret = cluster_secret(settings)
         return Environment(
@@ -124,6 +133,7 @@ class BrokerProcess:
             settings.advertise_url.rstrip("/") or url,
             secret,
             partial(ReaderProcess.start, import_child.COMMAND),
+            pools=pools,
         )
 
 
@@ -141,6 +151,10 @@ def run(settings: Settings) -> None:
     process = BrokerProcess(settings, stop, deadline)
     stop.handle()
     process.run()
+    if hanging := process.hanging():
+        logger.warning("the process does not wait for calls that hang: %s", ", ".join(hanging))
+        logging.shutdown()
+        os._exit(0)  # the interpreter would wait for their threads
 
 
 def uvicorn_loop() -> asyncio.Runner:

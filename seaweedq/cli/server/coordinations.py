@@ -4,6 +4,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from seaweedq.clock import Clock
+from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.errors import InvalidRequest
@@ -13,12 +14,14 @@ ETCD = "etcd://"
 POLL_S, ALONE_S = 0.05, 1.0  # a broker that is alone writes everything itself, and sees that at once
 
 
-def open_coordination(settings: Settings, clock: Clock) -> Coordination:
+def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordination:
     """Opens the coordination that the settings name. Raises InvalidRequest if an extra is not installed, or if a file
-    cannot be read."""
+    cannot be read. `pools` get its thread, if it has one."""
     if not settings.coordination.startswith(ETCD):
         poll_s = POLL_S if settings.brokers > 1 else ALONE_S
-        return EmbeddedCoordination(settings.data_dir / "coordination.db", clock, poll_s=poll_s)
+        embedded = EmbeddedCoordination(settings.data_dir / "coordination.db", clock, poll_s=poll_s)
+        pools.add(embedded.thread)
+        return embedded
     try:
         from seaweedq.coordination.etcd.backend import EtcdCoordination
         from seaweedq.coordination.etcd.transport import Access

@@ -4,6 +4,7 @@ import re
 from typing import Protocol
 
 from seaweedq.clock import Ids
+from seaweedq.concurrency.pools import Pools
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import ObjectStore
@@ -22,19 +23,19 @@ class OpenStore(ObjectStore, Protocol):
         """Closes the connections of the running event loop."""
 
 
-def open_store(settings: Settings, ids: Ids) -> OpenStore:
+def open_store(settings: Settings, ids: Ids, pools: Pools | None = None) -> OpenStore:
     """Opens the store that the settings name. Raises InvalidRequest for an unknown kind, or if an extra is not
-    installed."""
+    installed. Its blocking calls run in `pools`."""
     url = settings.store_path
     scheme, separator, _ = url.partition("://")
     if scheme == "s3":
-        return _s3(settings)
+        return _s3(settings, pools or Pools())
     if (separator and scheme != "file") or _SCHEME.match(scheme):
         raise InvalidRequest(f"store={url!r} is not supported; use file:///path or s3://bucket/prefix", field="store")
-    return LocalStore(url, ids)
+    return LocalStore(url, ids, pools)
 
 
-def _s3(settings: Settings) -> OpenStore:
+def _s3(settings: Settings, pools: Pools) -> OpenStore:
     try:
         import s3fs  # noqa: F401
     except ModuleNotFoundError:
@@ -45,5 +46,5 @@ def _s3(settings: Settings) -> OpenStore:
     from seaweedq.storage.s3 import s3_stores
 
     endpoints = [endpoint.strip() for endpoint in settings.s3_endpoints.split(",") if endpoint.strip()]
-    stores = s3_stores(settings.store, endpoints, settings.s3_addressing)
+    stores = s3_stores(settings.store, endpoints, settings.s3_addressing, pools)
     return stores[0] if len(stores) == 1 else Endpoints(stores)

@@ -88,7 +88,7 @@ class EtcdCoordination:
         """As Coordination; closing twice is no error. Its threads have ended afterwards."""
         self._transport.close()
         streams = [stream for watch in self._watches if (stream := watch.end())]
-        await asyncio.gather(*(asyncio.to_thread(stream.join, JOIN_S) for stream in streams))
+        await asyncio.gather(*(stream.ended(JOIN_S) for stream in streams))
 
     def _entry(self, kv: Any) -> Entry:
         return Entry(self._keys.short(kv.key), kv.value, kv.mod_revision, kv.lease)

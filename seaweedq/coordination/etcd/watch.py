@@ -7,7 +7,7 @@ splits a transaction, since fragments are never requested. A change compacted be
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import grpc
@@ -27,6 +27,7 @@ from seaweedq.coordination.interface import Change, WatchLost
 
 AHEAD = 16  # answers that wait for a slow reader; more wait in etcd
 RETRY_S = 0.2
+POLL_S = 0.005
 HEALS = SILENT | {grpc.StatusCode.CANCELLED}
 
 
@@ -54,9 +55,12 @@ class Stream:
         self._call.cancel()
         self._room.release()
 
-    def join(self, timeout_s: float) -> None:
-        """Waits for the thread; blocks."""
-        self._thread.join(timeout_s)
+    async def ended(self, within_s: float) -> None:
+        """Waits for the end of the thread, for at most so long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while self._thread.is_alive():
+                    await asyncio.sleep(POLL_S)
 
     def _read(self) -> None:
         last: BaseException | None = None

@@ -5,12 +5,12 @@ All SQL runs in one thread. The clock must be the same for all processes of a bo
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from seaweedq.clock import Clock
+from seaweedq.concurrency.pools import Pool
 from seaweedq.coordination.polling import PollingCoordination
 from seaweedq.coordination.sqlite.database import Database
 
@@ -36,15 +36,15 @@ class EmbeddedCoordination(PollingCoordination):
         boot: str | None = None,
     ) -> None:
         super().__init__(Database(path, clock, boot_id() if boot is None else boot, log_limit, busy_s), poll_s)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="coordination")
+        self.thread = Pool("coordination", 1)
 
     async def close(self) -> None:
         """As Coordination."""
         await super().close()
-        self._thread.shutdown(wait=False)
+        self.thread.shutdown(wait=False)
 
     async def _run(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(step, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self.thread, partial(step, *args, **kwargs))
 
 
 def boot_id() -> str:
