@@ -163,8 +163,8 @@ class Settings(BaseSettings):
         15,
         gt=0,
         le=600,
-        description="How long a publish waits until it is durable, and a flush or a new topic for the store, before "
-        "the broker answers 503.",
+        description="How long a publish may take from the end of its body until it is durable, and a flush or a new "
+        "topic wait for the store, before the broker answers 503.",
     )
     max_payload_bytes: int = Field(
         5 * 1024**4,

@@ -224,14 +224,15 @@ def _log(environment: Environment, joined: Joined, roller: Roller) -> SegmentLog
 def _publishing(environment: Environment, core: Core, joined: Joined, log: SegmentLog) -> Publishing:
     timeout_s = environment.settings.publish_timeout_s
     ownership = Ownership(core.catalog, environment.store, joined.membership, core.budget, log.dirty)
-    local, forwarder = LocalAppender(log.commit, timeout_s), Forwarder(environment.peers, timeout_s)
+    local, forwarder = LocalAppender(log.commit), Forwarder(environment.peers, timeout_s)
     owners = OwnerAppender(core.catalog, ownership, core.roster, local, forwarder)
     identities = Identities(joined.membership.broker)
     remote = RemoteAppender(core.catalog, ownership, owners, identities, environment.clock, timeout_s)
+    publisher = Publisher(ownership, local, remote, environment.ids, environment.clock, timeout_s)
     return Publishing(
         ownership=ownership,
-        publisher=Publisher(ownership, local, remote, environment.ids),
-        receiver=ForwardReceiver(core.catalog, ownership, local),
+        publisher=publisher,
+        receiver=ForwardReceiver(core.catalog, ownership, local, publisher.deadline),
         identities=identities,
     )
 

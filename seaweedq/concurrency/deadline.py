@@ -42,6 +42,11 @@ class Deadline:
         """Brings the end forward to at most `time_s` seconds from now."""
         self._end_s = min(self._end_s, self._clock.monotonic_s() + time_s)
 
+    async def bound(self, work: Awaitable[T]) -> T:
+        """Returns what `work` gives, which is cancelled at the deadline. Raises TimeoutError."""
+        async with asyncio.timeout(self.left_s):
+            return await work
+
     def attempts(self, wake: Signal | None = None, pause_s: float = inf) -> "Attempts":
         """Attempts until this deadline: `async for attempt in deadline.attempts(...)`."""
         return Attempts(self, wake, pause_s)

@@ -19,6 +19,7 @@ from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
 from seaweedq.api.asgi.parameters import check_name, whole_number
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.broker.publish.batch_split import Appended
+from seaweedq.broker.publish.local_append import in_time
 from seaweedq.broker.publish.publisher import Producer, Published, Publisher
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
@@ -33,6 +34,7 @@ from seaweedq.codec.messages import (
     ReferenceEnvelope,
     ReferenceEnvelopes,
 )
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import InvalidRequest
 from seaweedq.segments.layout import Format, Layout
@@ -143,32 +145,41 @@ class Publish:
         options = query(scope)
         bare, key = _flag(options, "bare"), options.get("key")
         async with self.reader.body(scope, receive) as content:
+            deadline = self.publisher.deadline()  # for all of it from here on
             posted = _Posted(header(scope, b"content-type"), content, bare, key)
-            if self.catalog.find(name) is None and self.reader.settings.auto_create_topics:
-                await self._create(name, posted)
-            topic = await self.catalog.known(name)
+            topic = self.catalog.find(name)
+            if topic is None or topic.record.state == "deleting":
+                topic = await in_time(self._known(name, posted), deadline)
             intake = self._intake(topic.record.config, topic.layout)
             single = posted.single(intake)
             if single is not None:
-                return await self._single(topic, single, producer)
-            rows = await posted.rows(intake, self.reader.decoding)
+                return await self._single(topic, single, producer, deadline)
+            rows = await in_time(posted.rows(intake, self.reader.decoding), deadline)
             with self.reader.budget.made(rows.nbytes):
-                published = await self._batch(topic, rows, producer)
+                published = await self._batch(topic, rows, producer, deadline)
         with_ids = bodies.media_type(posted.media) != bodies.ARROW
         if published.count > INLINE_COUNT:
             return Answer(200, await asyncio.to_thread(_answer, published, with_ids))
         return Answer(200, _answer(published, with_ids))
 
-    async def _single(self, topic: Topic, single: Single, producer: Producer | None) -> Answer:
+    async def _known(self, name: str, posted: _Posted) -> Topic:
+        """Returns a topic that is not known yet, and creates it where that is asked for."""
+        if self.catalog.find(name) is None and self.reader.settings.auto_create_topics:
+            await self._create(name, posted)
+        return await self.catalog.known(name)
+
+    async def _single(self, topic: Topic, single: Single, producer: Producer | None, deadline: Deadline) -> Answer:
         self.reader.budget.check(0)
         if single.reference is not None:
-            single = await self.payloads.resolve_single(topic, single)
-        return _single_answer(*await self.publisher.single(topic, single, producer))
+            single = await in_time(self.payloads.resolve_single(topic, single), deadline)
+        return _single_answer(*await self.publisher.single(topic, single, producer, deadline))
 
-    async def _batch(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Published:
+    async def _batch(
+        self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None, deadline: Deadline
+    ) -> Published:
         if names_uploads(rows):
-            rows = await self.payloads.resolve(topic, rows)
-        return await self.publisher.batch(topic, rows, producer)
+            rows = await in_time(self.payloads.resolve(topic, rows), deadline)
+        return await self.publisher.batch(topic, rows, producer, deadline)
 
     async def _create(self, name: str, posted: _Posted) -> None:
         """Creates a topic with the default configuration, unless the messages cannot be published to it."""

@@ -19,6 +19,7 @@ import msgspec
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.forward_frames import ForwardFrame, Outcome, encode
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
 from seaweedq.errors import SeaweedqError, Unavailable
 from seaweedq.segments.producers import FORWARD, Sequences
@@ -51,7 +52,7 @@ class Identities:
         self._free: dict[tuple[Topic, int], asyncio.LifoQueue[Identity]] = {}
 
     @asynccontextmanager
-    async def lend(self, topic: Topic, segment: int, timeout_s: float) -> AsyncIterator[Identity]:
+    async def lend(self, topic: Topic, segment: int, deadline: Deadline) -> AsyncIterator[Identity]:
         """Lends an identity that nobody else uses meanwhile. Raises Unavailable where none is free in time."""
         free = self._free.get((topic, segment))
         if free is None:
@@ -59,10 +60,11 @@ class Identities:
             for number in reversed(range(IDENTITIES)):
                 free.put_nowait(Identity(f"{FORWARD}{self._broker}.{segment}.{number}"))
         try:
-            async with asyncio.timeout(timeout_s):
-                identity = await free.get()
+            identity = await deadline.bound(free.get())
         except TimeoutError:
-            detail = f"segment {segment} of {topic.name!r} has not answered earlier forwards within {timeout_s:g} s"
+            detail = (
+                f"segment {segment} of {topic.name!r} has not answered earlier forwards within {deadline.time_s:g} s"
+            )
             raise Unavailable(f"{detail}; nothing was taken") from None
         try:
             yield identity

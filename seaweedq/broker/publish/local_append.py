@@ -6,18 +6,21 @@ request is judged, and a segment that is open when its rows are judged is still 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from seaweedq.broker.log.append import Append, EncodedRows
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import InFlight, OpenSegment, Waiter
 from seaweedq.broker.rpc.forward_frames import Outcome
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, Sequences
 from seaweedq.segments.rows import Single
 
+T = TypeVar("T")
 _NEW = New()
 
 
@@ -44,11 +47,10 @@ def _judge(segment: OpenSegment, part: int, count: int, sequences: Sequences | N
 
 
 class LocalAppender:
-    """Appends rows through the group commit; a request waits for its durability for at most `timeout_s`."""
+    """Appends rows through the group commit; a request waits for its durability until its deadline."""
 
-    def __init__(self, commit: GroupCommit, timeout_s: float) -> None:
+    def __init__(self, commit: GroupCommit) -> None:
         self._commit = commit
-        self._timeout_s = timeout_s
 
     def begin(self, rows: Sequence[tuple[OpenSegment, int, EncodedRows]], sequences: Sequences | None) -> list[Begun]:
         """Judges all rows, each for a part of a segment, and gives the new ones to one commit. Does not await.
@@ -71,21 +73,23 @@ class LocalAppender:
             self._commit.append(appends)
         return begun
 
-    async def end(self, begun: Sequence[Begun]) -> list[Outcome]:
+    async def end(self, begun: Sequence[Begun], deadline: Deadline) -> list[Outcome]:
         """Waits until all of them are durable. Raises Unavailable."""
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(deadline.left_s):
                 return [Outcome(one.segment, await _offset(one), one.duplicate) for one in begun]
         except TimeoutError as error:
-            raise self._timed_out() from error
+            raise unknown(deadline) from error
 
-    async def append(self, segment: OpenSegment, part: int, rows: EncodedRows, sequences: Sequences) -> Outcome:
+    async def append(
+        self, segment: OpenSegment, part: int, rows: EncodedRows, sequences: Sequences, deadline: Deadline
+    ) -> Outcome:
         """Appends rows of one part. Raises SequenceOutOfOrder, Unavailable, and what closed the segment."""
-        (outcome,) = await self.end(self.begin([(segment, part, rows)], sequences))
+        (outcome,) = await self.end(self.begin([(segment, part, rows)], sequences), deadline)
         return outcome
 
     async def single(
-        self, segment: OpenSegment, part: int, message: Single, sequences: Sequences | None
+        self, segment: OpenSegment, part: int, message: Single, sequences: Sequences | None, deadline: Deadline
     ) -> tuple[int, int, bool]:
         """Appends one message. Returns its segment and offset, and whether it was there already."""
         verdict = _judge(segment, part, 1, sequences)
@@ -97,21 +101,39 @@ class LocalAppender:
         else:
             offset = self._commit.append_single(segment, part, message, sequences)
         if sequences is None:
-            return segment.id, await self._alone(offset), False
-        (outcome,) = await self.end([Begun(segment.id, offset, is_known)])
+            return segment.id, await _alone(offset, deadline), False
+        (outcome,) = await self.end([Begun(segment.id, offset, is_known)], deadline)
         return outcome.segment, outcome.first_offset, is_known
 
-    async def _alone(self, offset: asyncio.Future[int]) -> int:
-        """Waits for a future for which nobody else waits: cheaper than a timeout and a shield."""
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, lambda: fail(offset, self._timed_out()))
-        try:
-            return await offset
-        finally:
-            timer.cancel()
 
-    def _timed_out(self) -> Unavailable:
-        detail = f"not durable within publish_timeout_s={self._timeout_s:g}; whether it was taken is unknown"
-        return Unavailable(detail, retry_after_s=1)
+def unknown(deadline: Deadline) -> Unavailable:
+    """Returns the error for rows that were given to a journal, which nobody can withdraw, and have no answer in
+    time."""
+    detail = f"not durable within publish_timeout_s={deadline.time_s:g}; whether it was taken is unknown"
+    return Unavailable(detail, retry_after_s=1)
+
+
+def untaken(deadline: Deadline) -> Unavailable:
+    """Returns the error for rows that were given to nobody in time."""
+    detail = f"could not be taken within publish_timeout_s={deadline.time_s:g}; nothing was taken"
+    return Unavailable(detail, retry_after_s=1)
+
+
+async def in_time(work: Awaitable[T], deadline: Deadline) -> T:
+    """Returns what `work` gives, while no row was given to anybody. Raises Unavailable at the deadline."""
+    try:
+        return await deadline.bound(work)
+    except TimeoutError:
+        raise untaken(deadline) from None
+
+
+async def _alone(offset: asyncio.Future[int], deadline: Deadline) -> int:
+    """Waits for a future for which nobody else waits: cheaper than a timeout and a shield."""
+    timer = asyncio.get_running_loop().call_later(deadline.left_s, lambda: fail(offset, unknown(deadline)))
+    try:
+        return await offset
+    finally:
+        timer.cancel()
 
 
 async def _offset(begun: Begun) -> int:

@@ -2,7 +2,7 @@
 
 from seaweedq.broker.publish.batch_split import Slice
 from seaweedq.broker.publish.forwarder import Forwarder
-from seaweedq.broker.publish.local_append import LocalAppender
+from seaweedq.broker.publish.local_append import LocalAppender, untaken
 from seaweedq.broker.rpc.client import ask_while
 from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -30,8 +30,11 @@ class OwnerAppender:
         """Tries once. Raises NotOwner where the rows were certainly not appended, another Unavailable where nobody
         knows."""
         if self._ownership.has(topic, rows.segment):
-            opened = await self._ownership.opened(topic, rows.segment)
-            return await self._local.append(opened, rows.part, rows.encoded, sequences)
+            try:
+                opened = await deadline.bound(self._ownership.opened(topic, rows.segment))
+            except TimeoutError:
+                raise NotOwner(untaken(deadline).detail) from None  # certainly not appended
+            return await self._local.append(opened, rows.part, rows.encoded, sequences, deadline)
         owner = self._catalog.segment(topic, rows.segment).record.owner
         url = self._roster.url(owner)
         if url is None:

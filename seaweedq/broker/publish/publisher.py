@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, locate, split
-from seaweedq.broker.publish.local_append import Begun, LocalAppender
+from seaweedq.broker.publish.local_append import Begun, LocalAppender, in_time, unknown
 from seaweedq.broker.publish.remote_append import Failed, RemoteAppender, Results
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
-from seaweedq.clock import Ids
+from seaweedq.clock import Clock, Ids
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.keyhash import Hashes, hash_key, hash_rows
 from seaweedq.segments.keyrange import KEY_SPACE
@@ -60,64 +61,100 @@ class Prepared:
 class Publisher:
     """Appends messages, whoever owns their segments."""
 
-    def __init__(self, ownership: Ownership, local: LocalAppender, remote: RemoteAppender, ids: Ids) -> None:
+    def __init__(
+        self,
+        ownership: Ownership,
+        local: LocalAppender,
+        remote: RemoteAppender,
+        ids: Ids,
+        clock: Clock,
+        timeout_s: float,
+    ) -> None:
         self._ownership = ownership
         self._local = local
         self._remote = remote
         self._ids = ids
+        self._clock = clock
+        self._timeout_s = timeout_s
 
-    async def single(self, topic: Topic, message: Single, producer: Producer | None) -> tuple[int, int, bool]:
+    def deadline(self) -> Deadline:
+        """Returns the deadline of a publish that begins now."""
+        return Deadline(self._clock, self._timeout_s)
+
+    async def single(
+        self, topic: Topic, message: Single, producer: Producer | None, deadline: Deadline | None = None
+    ) -> tuple[int, int, bool]:
         """Appends one message. Returns its segment and offset, and whether it was there already."""
-        routing = topic.routing or await self._ownership.routing(topic)
+        deadline = deadline or self.deadline()
+        routing = topic.routing
+        if routing is None:
+            routing = await in_time(self._ownership.routing(topic), deadline)
         hashed = self._hash(message, producer) if len(routing.ids) > 1 else 0
         position = int(np.searchsorted(routing.lows, hashed, side="right")) - 1
-        segment = routing.opened[position] or await self._ownership.open(topic, routing.ids[position])
+        number = routing.ids[position]
+        segment = routing.opened[position]
+        if segment is None:
+            segment = await in_time(self._ownership.open(topic, number), deadline)
         sequences = producer.sequences(1) if producer else None
         if segment is not None and not segment.takes_elsewhere:
-            return await self._local.single(segment, int(routing.lows[position]), message, sequences)
+            return await self._local.single(segment, int(routing.lows[position]), message, sequences, deadline)
         hashed = hashed if len(routing.ids) > 1 else self._hash(message, producer)
         if sequences is None:
-            return *await self._remote.single(topic, routing.ids[position], message, hashed), False
+            return *await self._gathered(topic, number, message, hashed, deadline), False
         batch = Batch(rows_of_singles([message], topic.layout), lambda: np.array([hashed], np.int32))
-        published = _published(1, await self._remote.append(topic, split(routing, batch), batch, sequences))
+        published = _published(1, await self._remote.append(topic, split(routing, batch), batch, sequences, deadline))
         return published.appended[0].segment, published.appended[0].first, published.duplicate
 
-    async def batch(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Published:
+    async def batch(
+        self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None, deadline: Deadline | None = None
+    ) -> Published:
         """Appends many messages. Own segments take all of theirs or none. Raises PartlyTaken where others took some."""
-        return await self.append(topic, await self.prepare(topic, rows, producer))
+        deadline = deadline or self.deadline()
+        return await self.append(topic, await in_time(self.prepare(topic, rows, producer), deadline), deadline)
 
     async def prepare(self, topic: Topic, rows: pa.RecordBatch, producer: Producer | None) -> Prepared:
         """Does most of a publish's work: all that can be done while the one before it becomes durable."""
         batch = Batch(rows, partial(_hashes, rows, producer, self._draw()))
         return await self._split(topic, batch, producer.sequences(rows.num_rows) if producer else None)
 
-    async def append(self, topic: Topic, prepared: Prepared) -> Published:
+    async def append(self, topic: Topic, prepared: Prepared, deadline: Deadline | None = None) -> Published:
         """Does the rest of `batch`. It may be called again after a failure, where the request has a producer."""
+        deadline = deadline or self.deadline()
         if topic.routing is not prepared.routing:
             prepared = await self._split(topic, prepared.batch, prepared.sequences)
         batch, slices, sequences = prepared.batch, prepared.slices, prepared.sequences
         count = batch.rows.num_rows
         if closed := [number for number in dict.fromkeys(s.segment for s in slices) if number not in topic.opened]:
-            await asyncio.gather(*(self._ownership.open(topic, number) for number in closed))
+            await in_time(asyncio.gather(*(self._ownership.open(topic, number) for number in closed)), deadline)
         opened = [(one, topic.opened.get(one.segment)) for one in slices]
         here = [(one, segment) for one, segment in opened if segment and not segment.takes_elsewhere]
         begun = self._local.begin([(segment, one.part, one.encoded) for one, segment in here], sequences)
-        ours = self._end(topic, batch, [one for one, _ in here], begun)
+        ours = self._end(topic, batch, [one for one, _ in here], begun, deadline)
         if len(here) == len(slices):
             return _published(count, await ours)
         others = [one for one, segment in opened if not segment or segment.takes_elsewhere]
-        results = await asyncio.gather(ours, self._remote.append(topic, others, batch, sequences))
+        results = await asyncio.gather(ours, self._remote.append(topic, others, batch, sequences, deadline))
         return _published(count, [*results[0], *results[1]])
 
     async def _split(self, topic: Topic, batch: Batch, sequences: Sequences | None) -> Prepared:
         routing = topic.routing or await self._ownership.routing(topic)
         return Prepared(routing, batch, await asyncio.to_thread(split, routing, batch), sequences)
 
-    async def _end(self, topic: Topic, batch: Batch, slices: Sequence[Slice], begun: Sequence[Begun]) -> Results:
+    async def _gathered(
+        self, topic: Topic, segment: int, message: Single, hashed: int, deadline: Deadline
+    ) -> tuple[int, int]:
+        try:
+            return await deadline.bound(self._remote.single(topic, segment, message, hashed))
+        except TimeoutError:
+            raise unknown(deadline) from None
+
+    async def _end(
+        self, topic: Topic, batch: Batch, slices: Sequence[Slice], begun: Sequence[Begun], deadline: Deadline
+    ) -> Results:
         """Waits for the slices of own segments, and says where they are, or why not."""
         found: Results = []
         try:
-            for one, outcome in zip(slices, await self._local.end(begun), strict=True):
+            for one, outcome in zip(slices, await self._local.end(begun, deadline), strict=True):
                 moved = outcome.segment != one.segment
                 found += locate(batch, one, outcome, self._ownership.record(topic, outcome.segment) if moved else None)
         except Exception as error:

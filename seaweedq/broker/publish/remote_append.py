@@ -75,9 +75,10 @@ class RemoteAppender:
         self._gathered: dict[tuple[Topic, int], list[Gathered]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def append(self, topic: Topic, slices: Sequence[Slice], batch: Batch, sequences: Sequences | None) -> Results:
+    async def append(
+        self, topic: Topic, slices: Sequence[Slice], batch: Batch, sequences: Sequences | None, deadline: Deadline
+    ) -> Results:
         """Appends slices of a batch. Without `sequences` each slice gets an identity of its own."""
-        deadline = Deadline(self._clock, self._timeout_s)
         if sequences:
             return await self._append(topic, slices, batch, sequences, deadline)
         results = await asyncio.gather(*(self._append_alone(topic, one, batch, deadline) for one in slices))
@@ -101,7 +102,7 @@ class RemoteAppender:
         failed: Exception = Unavailable("the broker is stopping")
         results: Results = []
         try:
-            async with self._identities.lend(topic, segment, self._timeout_s) as identity:
+            async with self._identities.lend(topic, segment, deadline) as identity:
                 del self._gathered[topic, segment]  # the next ones gather anew
                 hashes = np.array([hashed for _, hashed, _ in waiting], np.int32)
                 batch = Batch(rows_of_singles([message for message, _, _ in waiting], topic.layout), lambda: hashes)
@@ -123,7 +124,7 @@ class RemoteAppender:
         alone = Batch(rows.encoded.rows, lambda: whole.hashes[rows.indexes])
         first = Slice(rows.segment, rows.part, rows.encoded, np.arange(len(rows.indexes)))
         try:
-            async with self._identities.lend(topic, rows.segment, self._timeout_s) as identity:
+            async with self._identities.lend(topic, rows.segment, deadline) as identity:
                 sequences = identity.sequences(len(rows.indexes))
                 results = await self._append(topic, [first], alone, sequences, deadline)
         except Unavailable as error:

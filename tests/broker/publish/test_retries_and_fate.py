@@ -40,7 +40,8 @@ class Parts:
         self.leased = True
         self.commit = GroupCommit(MemoryJournal(self._hook), SystemClock(), lambda: self.leased)
         self.topic = Topic.of("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
-        self.publisher = Publisher(None, LocalAppender(self.commit, 10), None, SystemIds())  # all segments are its own
+        local = LocalAppender(self.commit)  # all segments are its own
+        self.publisher = Publisher(None, local, None, SystemIds(), SystemClock(), 10)
         self.segments: list[OpenSegment] = []
 
     async def _hook(self, frames):
