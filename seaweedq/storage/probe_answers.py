@@ -82,7 +82,7 @@ async def _check_lists(store: ObjectStore, folder: str) -> None:
 
 async def _check_reads(store: ObjectStore, name: str, content: bytes) -> None:
     middle, rest, size, opened = await asyncio.gather(
-        store.read(name, 2, 9), store.read(name, 5), store.size(name), asyncio.to_thread(_open, store, name)
+        store.read(name, 2, 9), store.read(name, 5), store.size(name), store.readers.run(_open, store, name)
     )
     _expect(
         (middle, rest, size, opened) == (content[2:9], content[5:], len(content), content[-4:]),

@@ -9,6 +9,8 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.publish.forwarder import IDENTITIES
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.clock import SystemClock
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import JournalRecord, TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
@@ -46,7 +48,9 @@ async def test_batches_that_wait_for_others_wait_no_longer_than_a_publish_may_ta
 async def test_singles_that_find_no_slot_are_told_and_those_after_them_go_on(tmp_path: Path) -> None:
     async with in_loop(tmp_path, publish_timeout_s=TIMEOUT_S) as together:
         one, topic = await deaf_owner(together)
-        places = [one.serving.publishing.identities.lend(topic, 0, 1) for _ in range(IDENTITIES)]
+        places = [
+            one.serving.publishing.identities.lend(topic, 0, Deadline(SystemClock(), 1)) for _ in range(IDENTITIES)
+        ]
         for place in places:
             await place.__aenter__()
         with pytest.raises(Unavailable):
