@@ -66,7 +66,7 @@ class World:
 
     async def join(self, broker: str, **members: Any) -> int:
         """A broker that compares nothing, as those older than levels."""
-        lease = await self.coordination.leases.grant(60)
+        lease = (await self.coordination.leases.grant(60)).lease
         await self.put(keys.BROKERS.key(broker), {**OLD, **members}, lease)
         return lease
 

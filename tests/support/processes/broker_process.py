@@ -80,7 +80,7 @@ class BrokerProcess:
                 stdout=log,
                 stderr=log,
                 env={**outer, **self.env, **(env or {}), **({"PYTHONPATH": str(self.tree)} if self.tree else {})},
-                cwd=self.tree,  # Python looks for the package there first
+                cwd=self.data_dir.parent if self.tree else None,  # Python looks for the package here first
             )
         if wait:
             self.wait_ready()

@@ -1,0 +1,124 @@
+"""The cluster's brokers, versions and levels over HTTP and in metrics; the level rises on request."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from seaweedq.api.app import Application
+from seaweedq.broker.broker import Broker
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.levels import HIGHEST, LOWEST, VERSION
+from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+
+
+async def ask(app: Application, method: str, path: str, **more: Any) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http:
+        return await http.request(method, path, **more)
+
+
+@asynccontextmanager
+async def of_level_1(folder: Path) -> AsyncIterator[InLoop]:
+    """A broker in a cluster that was begun before there were levels."""
+    together = InLoop(folder, MemoryStore(), {"lease_s": 1})
+    await together.coordination.commit([], [Put(keys.CLUSTER.key(), b'{"cluster": "c"}')])
+    broker = await together.begin()
+    yield together
+    await broker.stop()
+    await together.coordination.close()
+
+
+async def old_broker(together: InLoop) -> int:
+    """The lease of a broker from before there were levels."""
+    lease = (await together.coordination.leases.grant(60)).lease
+    record = {"url": "http://old", "name": "old", "started_us": 0}
+    await together.coordination.commit([], [Put("brokers/old.1", msgspec.json.encode(record), lease)])
+    return lease
+
+
+async def test_brokers_have_versions_and_levels(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as together:
+        (app,) = together.apps.values()
+        told = (await ask(app, "GET", "/v1/cluster")).json()
+        assert (told["level"], told["level_written"], told["level_possible"]) == (HIGHEST, HIGHEST, HIGHEST)
+        assert told["too_old"] == []
+        (one,) = told["brokers"]
+        assert (one["version"], one["lowest_level"], one["highest_level"]) == (VERSION, LOWEST, HIGHEST)
+        assert not one["starting"]
+
+
+async def test_the_level_rises_once_nobody_prevents_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with of_level_1(tmp_path) as together:
+        (broker,), (app,) = together.brokers, together.apps.values()
+        lease = await old_broker(together)
+        await until(lambda: "old.1" in broker.core.roster.brokers)
+        told = (await ask(app, "GET", "/v1/cluster")).json()
+        assert (told["level"], told["level_possible"], told["level_newest"]) == (1, 1, HIGHEST)
+        assert told["too_old"] == ["old.1"]
+        refused = await ask(app, "POST", "/v1/cluster/level", json={})
+        assert refused.status_code == 409
+        assert refused.json() | {"level": 1, "to": HIGHEST, "too_old": ["old.1"]} == refused.json()
+        with caplog.at_level(logging.INFO):
+            await broker.joined.rise.tell()
+            await together.coordination.leases.revoke(lease)
+            await until(lambda: "old.1" not in broker.core.roster.brokers)
+            await broker.joined.rise.tell()
+        assert "stays at level 1 because of brokers that read no higher one: old.1" in caplog.text
+        assert f"all brokers read level {HIGHEST}; `seaweedq cluster level` raises the cluster from 1" in caplog.text
+        metrics = (await ask(app, "GET", "/metrics")).text
+        assert "\nseaweedq_cluster_level 1.0" in metrics
+        assert f"\nseaweedq_cluster_level_possible {HIGHEST}.0" in metrics
+        risen = await ask(app, "POST", "/v1/cluster/level", json={"level": HIGHEST})
+        assert (risen.status_code, risen.json()) == (200, {"level": HIGHEST})
+        assert broker.core.level.written == HIGHEST
+        metrics = (await ask(app, "GET", "/metrics")).text
+        assert f"\nseaweedq_cluster_level {HIGHEST}.0" in metrics
+
+
+@pytest.mark.parametrize("body", [{"level": 0}, {"level": "2"}, {"level": 2**40}, {"levels": 2}])
+async def test_a_level_that_is_none_is_422(tmp_path: Path, body: Any) -> None:
+    async with in_loop(tmp_path, 1) as together:
+        (app,) = together.apps.values()
+        assert (await ask(app, "POST", "/v1/cluster/level", json=body)).status_code == 422
+        assert (await ask(app, "POST", "/v1/cluster/level", json={"level": 1})).status_code == 409
+
+
+async def test_an_old_broker_that_slips_in_is_out_at_once(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2) as together:
+        await old_broker(together)
+        async with asyncio.timeout(10):
+            while await together.coordination.get("brokers/old.1"):
+                await asyncio.sleep(0.005)
+
+
+async def test_a_broker_that_does_not_read_the_level_any_more_ends_its_life(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as together:
+        (broker,) = together.brokers
+        there = await together.coordination.get(keys.CLUSTER.key())
+        assert there
+        record = {**msgspec.json.decode(there.value), "level": HIGHEST + 1}
+        await together.coordination.commit([], [Put(there.key, msgspec.json.encode(record))])
+        await until(broker.lost.is_set)
+
+
+async def test_the_leader_ends_a_rise_that_was_broken_off(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1, lease_s=1) as together:
+        broker: Broker = together.brokers[0]
+        key = keys.CLUSTER.key()
+        there = await together.coordination.get(key)
+        assert there
+        record = msgspec.json.decode(there.value)
+        broker.core.level._levels = msgspec.structs.replace(broker.core.level._levels, written=1)
+        await together.coordination.commit([], [Put(key, msgspec.json.encode({**record, "written": 1}))])
+        await broker.joined.rise.finish()
+        there = await together.coordination.get(key)
+        assert there
+        assert msgspec.json.decode(there.value) == record

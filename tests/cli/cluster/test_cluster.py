@@ -1,0 +1,50 @@
+"""`seaweedq cluster`: brokers, versions and levels in words."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from seaweedq.cli.cluster.cluster import level_lines
+from seaweedq.cli.main import app
+from seaweedq.levels import HIGHEST, VERSION
+from tests.support.processes.broker_process import BrokerProcess
+
+
+@pytest.mark.parametrize(
+    ("facts", "lines"),
+    [
+        ((2, 2, 2, 2, []), ["level 2"]),
+        ((1, 1, 2, 2, []), ["level 1", "level 2 is possible: seaweedq cluster level 2"]),
+        ((1, 1, 1, 2, ["a", "b"]), ["level 1", "level 2 is not read by a, b"]),
+        (
+            (1, 1, 2, 3, ["a"]),
+            ["level 1", "level 2 is possible: seaweedq cluster level 2", "level 3 is not read by a"],
+        ),
+        ((2, 1, 2, 2, []), ["level 2, to which it rises; level 1 is written still"]),
+    ],
+)
+def test_the_level_in_words(facts: tuple[Any, ...], lines: list[str]) -> None:
+    names = ("level", "level_written", "level_possible", "level_newest", "too_old")
+    assert level_lines(dict(zip(names, facts, strict=True))) == lines
+
+
+def test_brokers_and_level_of_a_real_one(real_broker: BrokerProcess) -> None:
+    shown = run("cluster", "--url", real_broker.url)
+    assert f"\nlevel {HIGHEST}\n" in shown
+    (row,) = [line.split() for line in shown.splitlines() if real_broker.url in line]
+    assert row[1:6] == [VERSION, "1", "to", str(HIGHEST), "leader"]
+    told = msgspec.json.decode(run("cluster", "--json", "--url", real_broker.url))
+    assert told["brokers"][0]["id"] == row[0]
+    assert run("cluster", "level", "--url", real_broker.url) == f"the cluster has level {HIGHEST}\n"
+    assert run("cluster", "--url", real_broker.url, "level", str(HIGHEST)) == f"the cluster has level {HIGHEST}\n"
+    refused = CliRunner().invoke(app, ["cluster", "level", "1", "--url", real_broker.url])
+    assert refused.exit_code == 1
+    assert "a level never falls" in str(refused.exception)
+
+
+def run(*arguments: str) -> str:
+    ended = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert ended.exit_code == 0, ended.output
+    return ended.output
