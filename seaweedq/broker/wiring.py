@@ -227,7 +227,7 @@ def _publishing(environment: Environment, core: Core, joined: Joined, log: Segme
     local, forwarder = LocalAppender(log.commit), Forwarder(environment.peers, timeout_s)
     owners = OwnerAppender(core.catalog, ownership, core.roster, local, forwarder)
     identities = Identities(joined.membership.broker)
-    remote = RemoteAppender(core.catalog, ownership, owners, identities, environment.clock, timeout_s)
+    remote = RemoteAppender(core.catalog, ownership, owners, identities, environment.clock)
     publisher = Publisher(ownership, local, remote, environment.ids, environment.clock, timeout_s)
     return Publishing(
         ownership=ownership,

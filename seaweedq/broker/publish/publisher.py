@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, locate, split
-from seaweedq.broker.publish.local_append import Begun, LocalAppender, in_time, unknown
+from seaweedq.broker.publish.local_append import Begun, LocalAppender, in_time
 from seaweedq.broker.publish.remote_append import Failed, RemoteAppender, Results
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.broker.topics.catalog import Topic
@@ -100,7 +100,7 @@ class Publisher:
             return await self._local.single(segment, int(routing.lows[position]), message, sequences, deadline)
         hashed = hashed if len(routing.ids) > 1 else self._hash(message, producer)
         if sequences is None:
-            return *await self._gathered(topic, number, message, hashed, deadline), False
+            return *await self._remote.single(topic, number, message, hashed, deadline), False
         batch = Batch(rows_of_singles([message], topic.layout), lambda: np.array([hashed], np.int32))
         published = _published(1, await self._remote.append(topic, split(routing, batch), batch, sequences, deadline))
         return published.appended[0].segment, published.appended[0].first, published.duplicate
@@ -139,14 +139,6 @@ class Publisher:
     async def _split(self, topic: Topic, batch: Batch, sequences: Sequences | None) -> Prepared:
         routing = topic.routing or await self._ownership.routing(topic)
         return Prepared(routing, batch, await asyncio.to_thread(split, routing, batch), sequences)
-
-    async def _gathered(
-        self, topic: Topic, segment: int, message: Single, hashed: int, deadline: Deadline
-    ) -> tuple[int, int]:
-        try:
-            return await deadline.bound(self._remote.single(topic, segment, message, hashed))
-        except TimeoutError:
-            raise unknown(deadline) from None
 
     async def _end(
         self, topic: Topic, batch: Batch, slices: Sequence[Slice], begun: Sequence[Begun], deadline: Deadline

@@ -20,6 +20,7 @@ import numpy as np
 
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, is_whole, locate, split, split_again
 from seaweedq.broker.publish.forwarder import Identities
+from seaweedq.broker.publish.local_append import in_time
 from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
@@ -55,7 +56,7 @@ Gathered = tuple[Single, int, asyncio.Future[tuple[int, int]]]
 
 
 class RemoteAppender:
-    """Appends rows at the owners of their segments. `timeout_s` bounds each publish."""
+    """Appends rows at the owners of their segments."""
 
     def __init__(
         self,
@@ -64,14 +65,12 @@ class RemoteAppender:
         owners: OwnerAppender,
         identities: Identities,
         clock: Clock,
-        timeout_s: float,
     ) -> None:
         self._catalog = catalog
         self._ownership = ownership
         self._owners = owners
         self._identities = identities
         self._clock = clock
-        self._timeout_s = timeout_s
         self._gathered: dict[tuple[Topic, int], list[Gathered]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -84,20 +83,21 @@ class RemoteAppender:
         results = await asyncio.gather(*(self._append_alone(topic, one, batch, deadline) for one in slices))
         return [result for each in results for result in each]
 
-    def single(self, topic: Topic, segment: int, message: Single, hashed: int) -> asyncio.Future[tuple[int, int]]:
+    def single(
+        self, topic: Topic, segment: int, message: Single, hashed: int, deadline: Deadline
+    ) -> asyncio.Future[tuple[int, int]]:
         """Appends a message without identity, whose key hashes so, together with all others that wait for an
-        identity. Returns its segment and offset."""
+        identity, until the deadline of the first of them. Returns its segment and offset."""
         done: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
         waiting = self._gathered.setdefault((topic, segment), [])
         waiting.append((message, hashed, done))
         if len(waiting) == 1:
-            task = asyncio.create_task(self._append_gathered(topic, segment))
+            task = asyncio.create_task(self._append_gathered(topic, segment, deadline))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return done
 
-    async def _append_gathered(self, topic: Topic, segment: int) -> None:
-        deadline = Deadline(self._clock, self._timeout_s)
+    async def _append_gathered(self, topic: Topic, segment: int, deadline: Deadline) -> None:
         waiting = self._gathered[topic, segment]
         failed: Exception = Unavailable("the broker is stopping")
         results: Results = []
@@ -106,7 +106,7 @@ class RemoteAppender:
                 del self._gathered[topic, segment]  # the next ones gather anew
                 hashes = np.array([hashed for _, hashed, _ in waiting], np.int32)
                 batch = Batch(rows_of_singles([message for message, _, _ in waiting], topic.layout), lambda: hashes)
-                slices = split(await self._ownership.routing(topic), batch)
+                slices = split(await in_time(self._ownership.routing(topic), deadline), batch)
                 results = await self._append(topic, slices, batch, identity.sequences(len(waiting)), deadline)
         except Exception as error:
             failed = error
@@ -191,8 +191,8 @@ class RemoteAppender:
                 return [Failed(rows.indexes, error)]
             if look.is_over and not attempt.is_last():  # the watch may be behind
                 look = Deadline(self._clock, LOOK_S)
-                with suppress(CoordinationUnavailable):
-                    await self._catalog.look(topic.name, rows.segment)
+                with suppress(CoordinationUnavailable, TimeoutError):
+                    await deadline.bound(self._catalog.look(topic.name, rows.segment))
         return [Failed(rows.indexes, failed)]
 
     def _is_sealed(self, topic: Topic, segment: int) -> bool:
