@@ -8,6 +8,7 @@ the route uses.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar, cast
 
@@ -21,7 +22,7 @@ from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.hosts_and_origins import HostRules
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, send
 from seaweedq.api.asgi.openapi import document_of
-from seaweedq.api.asgi.outgoing import Outgoing
+from seaweedq.api.asgi.outgoing import Outgoing, end_connection
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
@@ -87,7 +88,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Answers hot routes here, the others in FastAPI. Requests that still wait at shutdown get 503."""
-        outgoing = Outgoing(out, self._reader.unread)
+        outgoing = Outgoing(out, self._reader.unread, partial(self._ends_connection, scope))
         try:
             await self._serve(scope, receive, outgoing)
         except asyncio.CancelledError:  # uvicorn cancels the requests that still run, and would answer a bare 500
@@ -96,6 +97,13 @@ class Application:
             if not outgoing.begun:
                 error = NotReady("the broker is stopping; whether the request has taken effect is unknown")
                 await send(_problem_answer(error), out)
+
+    def _ends_connection(self, scope: Scope) -> bool:
+        """Returns whether an answer is the last one on its connection, so that the client turns to another broker. A
+        connection that is idle when the broker ends may be closed under a request. Brokers stay until the hand-over."""
+        if scope["type"] != "http" or not (self._readiness.leaving or self._readiness.draining):
+            return False
+        return self._readiness.draining or not scope["path"].startswith(PREFIX)
 
     def service(self, group: type[T]) -> T:
         """Returns a group of services, or a route. Raises NotReady where the broker may not answer."""
@@ -109,8 +117,6 @@ class Application:
         return metrics.render(self._readiness.can_take_work, (strangers, *sources))
 
     async def _serve(self, scope: Scope, receive: Receive, out: Send) -> None:
-        if self._readiness.draining and scope["type"] == "http":
-            out = _last_answer(out)
         if refused := self._refused(scope):
             await (send(refused, out) if scope["type"] == "http" else out({"type": "websocket.close", "code": 1008}))
             return
@@ -250,7 +256,7 @@ def _last_answer(out: Send) -> Send:
 
     async def closing(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            end_connection(message)
         await out(message)
 
     return closing

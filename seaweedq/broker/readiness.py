@@ -10,7 +10,7 @@ class Readiness:
 
     def __init__(self, has_lease: Callable[[], bool]) -> None:
         self.ready = False
-        self.leaving = False  # new clients go elsewhere; everything else is as before
+        self.leaving = False  # new clients go elsewhere, and an answer ends its connection
         self.draining = False
         self.stopping = False
         self._has_lease = has_lease

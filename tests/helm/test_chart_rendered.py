@@ -86,14 +86,17 @@ def test_a_setting_arrives_as_it_was_given(render: Render, settings_of: Callable
 
 
 @pytest.mark.parametrize("config", [{}, {"shutdown_s": 45}, {"shutdown_s": 59.5, "shutdown_delay_s": 6.5}])
+@pytest.mark.parametrize("sleep_s", [0, 20])
 def test_a_pod_has_time_to_drain(
-    render: Render, settings_of: Callable[..., Settings], config: dict[str, float]
+    render: Render, settings_of: Callable[..., Settings], config: dict[str, float], sleep_s: int
 ) -> None:
-    manifests = render(config=config)
-    _, sleep_s = broker(manifests)["lifecycle"]["preStop"]["exec"]["command"]
+    manifests = render(config=config, shutdown={"preStopS": sleep_s})
+    hook = {"preStop": {"exec": {"command": ["sleep", str(sleep_s)]}}}
+    assert broker(manifests).get("lifecycle") == (hook if sleep_s else None)
     granted = pod(manifests)["terminationGracePeriodSeconds"]
     settings = settings_of(manifests)
-    assert granted >= int(sleep_s) + settings.shutdown_delay_s + settings.shutdown_s + 10
+    assert settings.shutdown_delay_s == config.get("shutdown_delay_s", 5)
+    assert granted >= sleep_s + settings.shutdown_delay_s + settings.shutdown_s + 10
 
 
 def test_every_url_that_the_chart_prints_or_asks_passes(

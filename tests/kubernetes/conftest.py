@@ -24,10 +24,9 @@ NETWORK = f"127.{random.randrange(64, 128)}.{random.randrange(1, 256)}"
 @pytest.fixture(scope="session")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Kubernetes' control plane; without its programs the test is skipped."""
+    services = f"10.{NETWORK.split('.')[1]}.0.0/24,fd00::/112"
     try:
-        with control_plane.running(
-            tmp_path_factory.mktemp("kubernetes"), f"10.{NETWORK.split('.')[1]}.0.0/24"
-        ) as found:
+        with control_plane.running(tmp_path_factory.mktemp("kubernetes"), services) as found:
             yield found
     except Absent as absent:
         pytest.skip(str(absent))

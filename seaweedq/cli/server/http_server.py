@@ -1,9 +1,10 @@
 """The HTTP server of a broker, from its port to the order in which its serving ends.
 
-The end, after a signal: for `shutdown_delay_s` `/readyz` is 503 and everything else as before, so that a load balancer
-stops sending before anything else changes; then the broker hands over to others; then the port is closed, who waits is
-sent home, and what is being answered is answered. Each further signal cuts the step short that is being waited for.
-A lost lease skips all of it. What fails in a step is logged, and the serving ends nevertheless.
+The end, after a signal: for `shutdown_delay_s` `/readyz` is 503, each answer to a client is the last one on its
+connection, and everything else as before, so that load balancers and kept connections turn elsewhere before anything
+else changes; then the broker hands over to others; then the port is closed, who waits is sent home, and what is being
+answered is answered. Each further signal cuts the step short that is being waited for. A lost lease skips all of it.
+What fails in a step is logged, and the serving ends nevertheless.
 """
 
 import asyncio

@@ -41,7 +41,7 @@ async def test_in_the_delay_new_clients_go_elsewhere_and_all_else_is_as_before(t
             assert "stops soon" in await unready(http, serving)
             answer = await http.post(f"{serving.url}/v1/topics/t/messages", json={"value": 1})
             assert answer.status_code == 200
-            assert "connection" not in answer.headers
+            assert answer.headers["connection"] == "close"  # nothing is cut off when the delay is over
             assert "seaweedq_ready 0.0" in (await http.get(f"{serving.url}/metrics")).text
             assert len(list(one.core.catalog.owned_by(one.id))) > 0
             assert all(broker.record.takes_more for broker in one.core.roster.brokers.values())
@@ -49,6 +49,22 @@ async def test_in_the_delay_new_clients_go_elsewhere_and_all_else_is_as_before(t
             serving.stop.ask()
             await asyncio.wait_for(serving.ended, WITHIN_S)
             assert len(list(one.core.catalog.owned_by(one.id))) == (0 if brokers > 1 else 1)
+
+
+async def test_in_the_delay_an_answer_to_an_older_request_ends_its_connection_too(tmp_path: Path) -> None:
+    async with running(tmp_path, shutdown_delay_s=LONG_S) as broker, served(broker) as serving, asking() as http:
+        messages = f"{serving.url}/v1/topics/t/messages"
+        assert (await http.post(messages, json={"value": 1})).status_code == 200
+        fetch = f"{serving.url}/v1/topics/t/segments/0/messages"
+        waiting = asyncio.create_task(http.get(fetch, params={"offset": 1, "wait_s": 10}))
+        await until(lambda: bool(broker.core.catalog.find("t").signal._waiters))
+        serving.stop.ask()
+        await unready(http, serving)
+        assert (await http.post(messages, json={"value": 2})).status_code == 200
+        answer = await waiting
+        assert [message["value"] for message in answer.json()["messages"]] == [2]
+        assert answer.headers["connection"] == "close"
+        serving.stop.ask()
 
 
 async def test_the_delay_ends_by_itself(tmp_path: Path) -> None:

@@ -31,14 +31,11 @@ async def committed(frames: Sequence[Frame]) -> AsyncIterator[Commit]:
 
 
 class StillClock:
-    def __init__(self, at_s: float = 100.0) -> None:
-        self._at_s = at_s
-
     def now_us(self) -> int:
         return 1_700_000_000_000_000
 
     def monotonic_s(self) -> float:
-        return self._at_s
+        return 100.0
 
 
 def segment(number: int = 0) -> OpenSegment:

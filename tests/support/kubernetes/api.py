@@ -1,9 +1,12 @@
 """Asks a Kubernetes API server: plain requests, and manifests of any kind, strictly read."""
 
+import time
 from typing import Any
 
 import httpx
 
+ACCOUNT_S = 60.0
+POLL_S = 0.1
 MERGE = "application/strategic-merge-patch+json"
 
 
@@ -62,7 +65,11 @@ class Kubernetes:
         return answer.headers.get_list("warning")
 
     def namespace(self, name: str, level: str = "restricted") -> None:
-        """Create a namespace that enforces a level of pod security, and warns of templates below it."""
+        """Create a namespace that enforces a level of pod security and warns of templates below it; its account too."""
         labels = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
         manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
         assert self.create(manifest) == []
+        end = time.monotonic() + ACCOUNT_S
+        while self.ask("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default").status_code != 200:
+            assert time.monotonic() < end, "no controller makes service accounts"
+            time.sleep(POLL_S)

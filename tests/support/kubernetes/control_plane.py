@@ -39,7 +39,7 @@ def binary(name: str) -> str:
 
 
 class ControlPlane:
-    """The processes, and how to ask them. Addresses of services are those of `services`, a range of 10.0.0.0/8."""
+    """The processes, and how to ask them. `services` are the ranges of services' addresses, of IPv4 and of IPv6."""
 
     def __init__(self, folder: Path, services: str) -> None:
         self.folder = folder

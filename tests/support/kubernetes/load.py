@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-PUBLISHERS = 4
+PUBLISHERS = 8
 PAUSE_S = 0.05
 TIMEOUT_S = 20.0
 END_S = 15.0
@@ -124,7 +124,7 @@ class Load:
                 return found
             what = f"{answer.status_code} {answer.text}"
         at, took = began - self._began, time.monotonic() - began
-        self.figures.failed.append(f"at {at:.1f} s, after {took:.2f} s: {path} {what}")
+        self.figures.failed.append(f"at {at:.1f} s, after {took:.2f} s: {path} {body} {what}")
         return None
 
     async def _stored(self) -> AsyncIterator[str]:

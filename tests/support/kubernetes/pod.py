@@ -11,6 +11,7 @@ import base64
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -37,12 +38,12 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class Stop:
-    """How a pod ended after it was told to."""
+    """How a pod ended after it was told to; the status is 0 if its container did not run."""
 
     pod: str
     took_s: float
     grace_s: float
-    code: int | None
+    code: int
 
 
 @dataclass(frozen=True)
@@ -92,23 +93,21 @@ class Pod:
 
     async def stop(self, grace_s: float) -> Stop:
         """Run preStop, then SIGTERM, and SIGKILL once the grace is over, which counts from the beginning."""
-        self.stopping, began = True, time.monotonic()
+        self.stopping, began, code = True, time.monotonic(), 0
         if self._alive:
             await self._pre_stop(grace_s)
             self._signal(signal.SIGTERM)
             await self._wait(max(2.0, grace_s - (time.monotonic() - began)))
-        await self.kill()
-        code = self._process.returncode if self._process else None
+            code = await self.kill()
         return Stop(self.name, time.monotonic() - began, grace_s, code)
 
-    async def kill(self) -> None:
-        """SIGKILL, and no more probes and starts."""
+    async def kill(self) -> int:
+        """SIGKILL, and no more probes and starts: the exit status, 0 of a container that never was."""
         self.stopping = True
         for probe in self._probes:
             probe.cancel()
         self._signal(signal.SIGKILL)
-        if self._process is not None:
-            await self._process.wait()
+        return await self._process.wait() if self._process is not None else 0
 
     def status(self) -> dict[str, Any]:
         """What the API server is told."""
@@ -134,6 +133,8 @@ class Pod:
             process = self._process = await asyncio.create_subprocess_exec(
                 *self._command(), stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment()
             )
+        if self.stopping:
+            self._signal(signal.SIGKILL)
         probed = "readinessProbe" in self.container
         self._say("Running", {"running": {"startedAt": now()}}, ready=not probed, started=not probed)
         self._probes = [asyncio.create_task(self._probe())] if probed else []
@@ -149,7 +150,7 @@ class Pod:
 
     def _environment(self) -> dict[str, str]:
         """The variables of the container, over what a process needs here."""
-        kept = ("PATH", "HOME", "LANG", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+        kept = ("HOME", "LANG", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
         made: dict[str, str] = {}
         for source in self.container.get("envFrom", []):
             if "configMapRef" in source:
@@ -160,8 +161,9 @@ class Pod:
         for variable in self.container.get("env", []):
             value = self._field(variable) if "valueFrom" in variable else variable.get("value", "")
             made[variable["name"]] = re.sub(r"\$\((\w+)\)", lambda name: made.get(name[1], name[0]), value)
-        made = {name: self._translated(value) for name, value in made.items()}
-        return {name: os.environ[name] for name in kept if name in os.environ} | self._temporary() | made
+        image = {name: os.environ[name] for name in kept if name in os.environ}
+        image["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return image | self._temporary() | {name: self._translated(value) for name, value in made.items()}
 
     def _field(self, variable: dict[str, Any]) -> str:
         path = variable["valueFrom"]["fieldRef"]["fieldPath"]

@@ -20,6 +20,7 @@ from tests.support.paths import ROOT
 CHART = ROOT / "helm" / "seaweedq"
 NAMESPACE = "queues"
 NAME = "queue-seaweedq"
+SCALER = f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers/{NAME}"
 BROKERS = {"labelSelector": "app.kubernetes.io/component=broker"}
 POLL_S = 0.2
 STEP_S = 90.0
@@ -92,6 +93,12 @@ class Release:
             for pod in there:
                 self.evict(pod["metadata"]["name"])
             await asyncio.sleep(POLL_S)
+
+    async def autoscaled(self) -> None:
+        """Wait until the autoscaler has looked at the Deployment. It has no metrics here."""
+        async with asyncio.timeout(STEP_S):
+            while not self.api.get(SCALER).get("status", {}).get("conditions"):
+                await asyncio.sleep(POLL_S)
 
     async def settled(self) -> None:
         """Wait until as many brokers are ready as are wanted, and no other pod is left."""
