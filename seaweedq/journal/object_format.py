@@ -232,15 +232,17 @@ def _encode_2(header: SlotHeader, broker: bytes, lengths: tuple[int, int, int]) 
     rest = _FIXED_2.pack(header.kind, len(broker), *numbers, bytes.fromhex(header.nonce), *lengths) + broker
     length = padded(_CHECK.size + len(rest))
     rest += bytes(length - _CHECK.size - len(rest))
-    return _CHECK.pack(_MAGIC, 2, _checksum(_CHECK.pack(_MAGIC, 2, 0, length) + rest), length) + rest
+    crc = _checksum(_CHECK.pack(_MAGIC, header.version, 0, length) + rest)
+    return _CHECK.pack(_MAGIC, header.version, crc, length) + rest
 
 
 def _decode_2(view: memoryview, name: str) -> _Head:
     length = _checked_length(view, name)
+    (_, version) = _BEGIN.unpack_from(view)
     kind, broker_length, number, released, acknowledged, nonce, *lengths = _FIXED_2.unpack_from(view, _CHECK.size)
     broker_at = _CHECK.size + _FIXED_2.size
     broker = str(view[broker_at : broker_at + broker_length], "utf-8")
-    header = SlotHeader(_kind(kind, name), broker, number, nonce.hex(), released, acknowledged, 2)
+    header = SlotHeader(_kind(kind, name), broker, number, nonce.hex(), released, acknowledged, version)
     return _Head(header, length, *lengths)
 
 

@@ -9,6 +9,15 @@ import pytest
 from tests.support.paths import ROOT
 
 BEFORE_LEVELS = "ba8a064"
+LATER_FORMATS = {  # each format has a version more, at the level more; the bytes differ by their version alone
+    "journal/object_format.py": {
+        'Format("slots", {1: 1, 2: 2})': 'Format("slots", {{1: 1, 2: 2, {level}: 3}})',
+        "{1: _encode_1, 2: _encode_2}": "{{1: _encode_1, 2: _encode_2, 3: _encode_2}}",
+        "{1: _decode_1, 2: _decode_2}": "{{1: _decode_1, 2: _decode_2, 3: _decode_2}}",
+    },
+    "segments/commits.py": {'Format("journal files", {1: 1})': 'Format("journal files", {{1: 1, {level}: 2}})'},
+    "segments/producers.py": {'Format("producer tables", {1: 2})': 'Format("producer tables", {{1: 2, {level}: 3}})'},
+}
 
 
 def tree_before_levels(folder: Path) -> Path:
@@ -35,4 +44,11 @@ def tree_with_one_level_more(folder: Path) -> Path:
     assert raised.count("9.") == text.count("9.") + 1
     assert raised != text
     levels.write_text(raised)
+    for name, changes in LATER_FORMATS.items():
+        source = folder / "seaweedq" / name
+        text = source.read_text()
+        for known, later in changes.items():
+            assert text.count(known) == 1, f"{name} has no longer {known}"
+            text = text.replace(known, later.format(level=highest + 1))
+        source.write_text(text)
     return folder
