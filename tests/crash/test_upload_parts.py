@@ -12,10 +12,12 @@ LARGE = BYTES * 6
 
 
 @pytest.mark.usefixtures("long_run")
+@pytest.mark.parametrize("server", ["moto_server", "moto_as_seaweedfs_server"])
 @pytest.mark.parametrize("place", ["upload.begun", "upload.joined"])
-def test_it_is_completed_by_the_next_one(broker_process, moto_server, place):
-    env = {**moto_server.env, "SEAWEEDQ_MULTIPART_BYTES": str(PART), "SEAWEEDQ_FAIL_AT": place}
-    broker = broker_process("--store", f"s3://{moto_server.place()}/q", env=env)
+def test_it_is_completed_by_the_next_one(broker_process, request, place, server):
+    s3 = request.getfixturevalue(server)
+    env = {**s3.env, "SEAWEEDQ_MULTIPART_BYTES": str(PART), "SEAWEEDQ_FAIL_AT": place}
+    broker = broker_process("--store", f"s3://{s3.place()}/q", env=env)
     with httpx.Client(base_url=broker.url, trust_env=False, timeout=30) as http, suppress(httpx.TransportError):
         assert http.put("/v1/topics/t").status_code == 201
         upload = begin(http, "/v1/topics/t", len(LARGE))

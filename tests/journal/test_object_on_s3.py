@@ -22,9 +22,9 @@ LINGER_S = 0.1  # a recovery needs a few requests to overtake a broker that goes
 
 
 @pytest.fixture
-async def stores(s3: S3Service) -> AsyncIterator[list[S3Store]]:
+async def stores(any_s3: S3Service) -> AsyncIterator[list[S3Store]]:
     """Three ways to one place: a broker's, and those of two recoveries."""
-    place = s3.place()
+    place = any_s3.place()
     stores = [S3Store(f"s3://{place}/x") for _ in range(3)]
     yield stores
     for store in stores:

@@ -16,9 +16,9 @@ from tests.support.processes.s3_service import S3Service
 
 
 @pytest.mark.usefixtures("long_run")
-def test_a_topic_on_s3_is_read_and_verified(s3: S3Service, broker_process: Callable[..., BrokerProcess]) -> None:
-    store = f"s3://{s3.place()}/prod"
-    broker = broker_process("--store", store, "--s3-endpoints", f"{s3.endpoint},{s3.endpoint}/", env=s3.env)
+def test_a_topic_on_s3_is_read_and_verified(any_s3: S3Service, broker_process: Callable[..., BrokerProcess]) -> None:
+    store = f"s3://{any_s3.place()}/prod"
+    broker = broker_process("--store", store, "--s3-endpoints", f"{any_s3.endpoint},{any_s3.endpoint}/", env=any_s3.env)
     with Client(broker.url) as client:
         client.publish("t", [{"value": n} for n in range(300)])
         client.flush("t")

@@ -22,8 +22,8 @@ DATA = b"12345"
 
 
 @pytest.fixture
-async def store(s3: S3Service) -> AsyncIterator[S3Store]:
-    store = S3Store(f"s3://{s3.place()}/below")
+async def store(any_s3: S3Service) -> AsyncIterator[S3Store]:
+    store = S3Store(f"s3://{any_s3.place()}/below")
     yield store
     await store.close()
 
@@ -61,7 +61,7 @@ async def test_a_part_is_for_its_number_and_size_alone(store: S3Store, checks: N
 
 
 @pytest.mark.parametrize(
-    "s3", ["moto_server", "moto_as_seaweedfs_server", "minio_server", "seaweedfs_server"], indirect=True
+    "any_s3", ["moto_server", "moto_as_seaweedfs_server", "minio_server", "seaweedfs_server"], indirect=True
 )
 async def test_many_parts_are_listed_page_by_page(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_payloads, "PARTS_PAGE", 2)
@@ -133,9 +133,9 @@ async def test_a_part_that_changed_since_it_was_listed_ends_nothing(store: S3Sto
     assert await store.read(NAME) == DATA
 
 
-async def test_an_end_whose_answer_is_lost_is_asked_again(s3: S3Service) -> None:
-    async with proxy_of(s3.endpoint) as proxy:
-        store = S3Store(f"s3://{s3.place()}", proxy.endpoint, "path")
+async def test_an_end_whose_answer_is_lost_is_asked_again(any_s3: S3Service) -> None:
+    async with proxy_of(any_s3.endpoint) as proxy:
+        store = S3Store(f"s3://{any_s3.place()}", proxy.endpoint, "path")
         for times in (1, 2):
             parts = await store.begin_parts(NAME, "a/b")
             await put_parts(store, parts, DATA)
@@ -150,17 +150,17 @@ async def test_an_end_whose_answer_is_lost_is_asked_again(s3: S3Service) -> None
         await store.close()
 
 
-async def test_of_several_endpoints_the_next_is_asked(s3: S3Service) -> None:
-    async with proxy_of(s3.endpoint) as proxy:
-        place = s3.place()
-        both = Endpoints([S3Store(f"s3://{place}", each, "path") for each in (proxy.endpoint, s3.endpoint)])
+async def test_of_several_endpoints_the_next_is_asked(any_s3: S3Service) -> None:
+    async with proxy_of(any_s3.endpoint) as proxy:
+        place = any_s3.place()
+        both = Endpoints([S3Store(f"s3://{place}", each, "path") for each in (proxy.endpoint, any_s3.endpoint)])
         assert both.presigns
         assert both.uri(NAME) == f"s3://{place}/{NAME}"
         assert (await both.presign_put(NAME, 60, 5, "a/b", None)).url.startswith(proxy.endpoint)
         proxy.inject(reset_before)
         parts = await both.begin_parts(NAME, "a/b")
         put = await both.presign_part(NAME, parts, 1, 60, 5)
-        assert put.url.startswith(s3.endpoint)
+        assert put.url.startswith(any_s3.endpoint)
         assert await status(put) == 200
         await both.end_parts(NAME, parts, await both.list_parts(NAME, parts))
         assert await both.digest(NAME) == (5, None)
@@ -172,9 +172,9 @@ async def test_of_several_endpoints_the_next_is_asked(s3: S3Service) -> None:
 
 
 @pytest.mark.parametrize("act", ["begin_parts", "list_parts", "end_parts", "abort_parts", "digest"])
-async def test_a_store_that_is_out_of_order_is_unavailable(s3: S3Service, act: str) -> None:
-    async with proxy_of(s3.endpoint) as proxy:
-        store = S3Store(f"s3://{s3.place()}", proxy.endpoint, "path")
+async def test_a_store_that_is_out_of_order_is_unavailable(any_s3: S3Service, act: str) -> None:
+    async with proxy_of(any_s3.endpoint) as proxy:
+        store = S3Store(f"s3://{any_s3.place()}", proxy.endpoint, "path")
         proxy.inject(answers(503, "SlowDown"))
         more = {"begin_parts": ("a/b",), "end_parts": ("upload", [Part(1, 5, "x")]), "digest": ()}
         with pytest.raises(StoreUnavailable):

@@ -10,17 +10,19 @@ import httpx
 import pytest
 
 from tests.support.http.uploading import BYTES, SHA256, begin, problem_of
+from tests.support.tiers import later
 
 MIB = 1024 * 1024
 PART = 5 * MIB
 LARGE = BYTES * 11
 
 
-@pytest.fixture(scope="module")
-def broker(broker_processes, moto_server):
-    """A broker over a bucket of its own."""
-    env = {**moto_server.env, "SEAWEEDQ_MULTIPART_BYTES": str(PART)}
-    return broker_processes("--store", f"s3://{moto_server.place()}/q", env=env)
+@pytest.fixture(scope="module", params=["moto_server", later("moto_as_seaweedfs_server")])
+def broker(broker_processes, request):
+    """A broker over a place of its own."""
+    server = request.getfixturevalue(request.param)
+    env = {**server.env, "SEAWEEDQ_MULTIPART_BYTES": str(PART)}
+    return broker_processes("--store", f"s3://{server.place()}/q", env=env)
 
 
 @pytest.fixture(scope="module")
