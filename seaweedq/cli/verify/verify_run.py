@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import msgspec
 import pyarrow as pa
 
+from seaweedq.broker.cluster_level import check_level
 from seaweedq.cli.server.stores import OpenStore, open_store
 from seaweedq.cli.verify.verify_payloads import PayloadAudit, payload_names
 from seaweedq.client.core.broker_choice import Brokers, parse_urls
@@ -40,6 +41,7 @@ from seaweedq.segments.lineage import map_findings, seal_findings, unended
 from seaweedq.settings import Settings
 from seaweedq.storage.identity import NAME, Identity
 from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.level_marks import marked_level
 
 PAGE_ROWS = 10_000
 PAGE_NAMES = 1_000
@@ -242,9 +244,11 @@ async def _sizes(store: OpenStore, payloads: PayloadAudit) -> None:
 
 
 async def _names(store: OpenStore, topic: str) -> tuple[str, list[str], list[str]]:
-    """Returns the store's cluster id, all names below the topic's folder, and those of its payloads."""
+    """Returns the store's cluster id, all names below the topic's folder, and those of its payloads. Raises
+    LevelMismatch where this version does not read the level that the store names."""
     try:
         cluster = msgspec.json.decode(await store.read(NAME), type=Identity).cluster
+        check_level(await marked_level(store))
         names: list[str] = []
         while page := await store.list(f"topics/{topic}/", after=names[-1] if names else "", limit=PAGE_NAMES):
             names += page

@@ -1,0 +1,84 @@
+"""Several brokers on one machine: the program is replaced under their parent, and SIGHUP restarts one after another."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.together import BROKERS, Together, free_ports, gone, until
+from tests.support.upgrade.trees import tree_before_levels
+
+
+def replace_by(installed: Path, tree: Path) -> None:
+    """Another version at the same place, as an installer puts it there."""
+    new = installed.with_name("new")
+    new.symlink_to(tree)
+    new.replace(installed)
+
+
+def versions(brokers: Together) -> list[str]:
+    """Those of the brokers, where they say it."""
+    told = [brokers.get(n, "/v1/cluster")["brokers"] for n in range(BROKERS)]
+    assert all(len(one) == BROKERS for one in told)
+    return sorted(one.get("version", "") for one in told[0])
+
+
+def restart_all(brokers: Together) -> None:
+    """A rolling restart, to its end."""
+    before = [brokers.pid(n) for n in range(BROKERS)]
+    assert brokers.process.process
+    os.kill(brokers.process.process.pid, signal.SIGHUP)
+    until(lambda: all(map(gone, before)), within_s=90)
+    brokers.wait_ready()
+
+
+@pytest.mark.usefixtures("long_run")
+def test_from_before_there_were_levels_and_back(broker_process: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    old = tree_before_levels(tmp_path / "before")
+    process = broker_process("--brokers", str(BROKERS), "--lease-s", "2", port=free_ports(), start=False)
+    process.tree = tmp_path / "installed"
+    process.tree.symlink_to(old)
+    process.start()
+    brokers = Together(process)
+    brokers.wait_ready()
+    brokers.make()
+    stopped, failed = threading.Event(), []
+
+    def publish() -> None:
+        while not stopped.wait(0.02):
+            for n in range(BROKERS):
+                try:
+                    brokers.publish(n, 3)
+                    break
+                except httpx.TransportError:
+                    continue  # it restarts
+                except AssertionError as error:
+                    failed.append(str(error))
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    replace_by(process.tree, ROOT)
+    restart_all(brokers)
+    assert all(versions(brokers)), "a broker has no version"
+    assert brokers.get(0, "/v1/cluster")["level"] == 1
+    replace_by(process.tree, old)
+    restart_all(brokers)
+    stopped.set()
+    publisher.join()
+    assert versions(brokers) == [""] * BROKERS
+    brokers.subscribe(0)
+    seen: list[int] = []
+    while found := brokers.pull(0, wait_s=1, max_messages=1000):
+        seen += [message["value"] for message in found]
+        brokers.ack(0, found)
+    assert set(range(brokers.sent)) <= set(seen)
+    print(f"{brokers.sent} messages, {len(failed)} answers were errors: {failed[:3]}")
+    assert not [error for error in failed if "not-ready" not in error], "only a broker that stops may say so"
+    process.terminate()
+    brokers.http.close()
