@@ -1,7 +1,8 @@
 """Publishers and a subscriber of plain HTTP without retries, and the judgement of what the queue holds at the end.
 
 Each publisher has one key, so that its messages are in one segment, and one request in flight: its gap is the time from
-one answer to the next. Half of them keep their connection, as pools do, and half open one for each request.
+one answer to the next. Half of them keep their connection, as pools do, and half open one for each request. The store
+is asked meanwhile, too: the longest that it takes is the machine's part of a gap.
 """
 
 import asyncio
@@ -28,22 +29,25 @@ class Figures:
     requests: int = 0
     failed: list[str] = field(default_factory=list)
     longest_gap_s: float = 0.0
+    slowest_store_s: float = 0.0
     lost: int = 0
     doubled: int = 0
     redelivered: int = 0
 
     def __str__(self) -> str:
         counts = f"{self.requests} requests, {len(self.failed)} failed, {self.lost} lost, {self.doubled} doubled"
-        return f"{counts}, {self.redelivered} delivered twice, longest gap {self.longest_gap_s:.2f} s"
+        times = f"longest gap {self.longest_gap_s:.2f} s, slowest answer of the store {self.slowest_store_s:.2f} s"
+        return f"{counts}, {self.redelivered} delivered twice, {times}"
 
 
 class Load:
-    """Clients of a topic, by the service's URL."""
+    """Clients of a topic, by the URLs of the service and of the store."""
 
-    def __init__(self, url: str, topic: str) -> None:
+    def __init__(self, url: str, store: str, topic: str) -> None:
         self.figures = Figures()
         self.topic = f"/v1/topics/{topic}"
         self._url = url
+        self._store = store
         self._began = time.monotonic()
         self._stopped = False
         self._sent: list[str] = []
@@ -60,13 +64,14 @@ class Load:
     async def run(self) -> None:
         """Publish and pull until `stop`, and then pull what is left."""
         publishers = [asyncio.create_task(self._publish(f"p{number}", number % 2 == 0)) for number in range(PUBLISHERS)]
-        subscriber = asyncio.create_task(self._subscribe())
+        subscriber, looking = asyncio.create_task(self._subscribe()), asyncio.create_task(self._ask_store())
         await asyncio.gather(*publishers)
         end = time.monotonic() + END_S
         while len(self._pulled) < len(self._answered) and time.monotonic() < end and not subscriber.done():
             await asyncio.sleep(PAUSE_S)
         subscriber.cancel()
-        await asyncio.gather(subscriber, return_exceptions=True)
+        looking.cancel()
+        await asyncio.gather(subscriber, looking, return_exceptions=True)
 
     def stop(self) -> None:
         """Let publishers end with the requests that are in flight."""
@@ -110,6 +115,15 @@ class Load:
                     await self._ask(http, "/subscriptions/all/ack", {"ids": [message["id"] for message in messages]})
                 await asyncio.sleep(PAUSE_S)
 
+    async def _ask_store(self) -> None:
+        async with self._client() as http:
+            while True:
+                began = time.monotonic()
+                await asyncio.sleep(PAUSE_S)
+                await http.get(self._store)
+                took = time.monotonic() - began - PAUSE_S
+                self.figures.slowest_store_s = max(self.figures.slowest_store_s, took)
+
     async def _ask(self, http: httpx.AsyncClient, path: str, body: JSON) -> JSON | None:
         """One request: its answer, or none with a note of the failure."""
         self.figures.requests += 1
@@ -144,9 +158,9 @@ class Load:
 
 
 @asynccontextmanager
-async def loaded(url: str, topic: str) -> AsyncIterator[Figures]:
+async def loaded(url: str, store: str, topic: str) -> AsyncIterator[Figures]:
     """A load for as long as the body takes, whose figures are judged after it."""
-    load = Load(url, topic)
+    load = Load(url, store, topic)
     await load.prepare()
     running = asyncio.create_task(load.run())
     try:

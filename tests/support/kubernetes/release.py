@@ -109,7 +109,7 @@ class Release:
     @asynccontextmanager
     async def under_load(self) -> AsyncIterator[Figures]:
         """What the body does, seen by clients from before it until the brokers have settled."""
-        async with loaded(self.url, f"t{next(_topics)}") as figures:
+        async with loaded(self.url, self.values["store"]["endpoints"][0], f"t{next(_topics)}") as figures:
             self.kubelet.watch_readiness()
             yield figures
             await self.settled()
