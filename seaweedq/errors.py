@@ -8,7 +8,7 @@
     │   ├── RouteNotFound, MethodNotAllowed
     │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound, PayloadNotFound
     │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
-    │   ├── PayloadTooLarge, TooManyUploads, InvalidImport
+    │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
     │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict
     │   ├── OffsetOutOfRange
@@ -200,6 +200,18 @@ class TooManyUploads(BadRequest):
     """The topic has reached its limit of open uploads; fields: limit, retry_after_s."""
 
     slug, title = "too-many-uploads", "Too many open uploads"
+
+
+class TooManyTopics(BadRequest):
+    """The cluster has as many topics as it may; fields: limit, setting."""
+
+    slug, title = "too-many-topics", "The cluster has too many topics"
+
+
+class TooManySegments(BadRequest):
+    """The cluster has as many segments as it may; fields: limit, setting."""
+
+    slug, title = "too-many-segments", "The cluster has too many segments"
 
 
 class InvalidImport(BadRequest):

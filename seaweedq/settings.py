@@ -124,6 +124,16 @@ class Settings(BaseSettings):
         description="Publishing or uploading to an unknown topic creates it with the defaults. Handy on a laptop, but "
         "a misspelt name creates a topic.",
     )
+    max_topics: int = Field(
+        10_000, ge=1, le=1_000_000, description="Maximum number of topics of the cluster; more get 429."
+    )
+    max_segments: int = Field(
+        100_000,
+        ge=1,
+        le=10_000_000,
+        description="Maximum number of segments of the cluster, with those that are sealed and not removed yet; more "
+        "get 429, and segments no longer split. Each broker holds the records of all of them.",
+    )
     max_message_bytes: int = Field(
         MIB, ge=KIB, le=16 * MIB, description="Largest value of a message, and largest key together with its headers."
     )

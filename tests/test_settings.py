@@ -15,7 +15,17 @@ from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 
 # Numbers without a unit in their name.
-COUNTS = {"port", "brokers", "member", "journal_window", "max_open_uploads", "import_batch_rows", "max_connections"}
+COUNTS = {
+    "port",
+    "brokers",
+    "member",
+    "journal_window",
+    "max_open_uploads",
+    "import_batch_rows",
+    "max_connections",
+    "max_topics",
+    "max_segments",
+}
 
 
 @pytest.mark.parametrize("name", Settings.model_fields)

@@ -41,6 +41,7 @@ from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handoff
 from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
@@ -87,6 +88,7 @@ class Core:
     """The services that exist from the beginning: views of the cluster, and memory."""
 
     catalog: Catalog
+    quota: ClusterQuota
     roster: Roster
     level: ClusterLevel
     budget: Budget

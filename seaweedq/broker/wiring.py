@@ -72,6 +72,7 @@ from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handoff
 from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
@@ -108,8 +109,10 @@ def build_core(
     budget = Budget(settings.memory_budget_bytes)
     cache = GroupCache(budget, settings.cache_bytes)
     roster = Roster(coordination, roster_changed)
+    catalog = Catalog(coordination, topic_closed)
     return Core(
-        catalog=Catalog(coordination, topic_closed),
+        catalog=catalog,
+        quota=ClusterQuota(catalog, coordination, settings.max_topics, settings.max_segments),
         roster=roster,
         level=ClusterLevel(coordination, roster, level_changed),
         budget=budget,
@@ -131,7 +134,7 @@ def build_joined(environment: Environment, core: Core, cluster: str, lost: Calla
         membership=membership,
         election=Election(coordination, membership),
         entries=entries,
-        topics=TopicAdmin(view, coordination, environment.store, entries, settings.publish_timeout_s),
+        topics=TopicAdmin(view, coordination, environment.store, entries, settings.publish_timeout_s, core.quota),
         uploads=_uploads(environment, core),
         journals=journals,
         recovery=_recovery(environment, core, membership, entries, journals),
@@ -172,7 +175,7 @@ def _recovery(
 
 def build_serving(environment: Environment, core: Core, joined: Joined, readiness: Readiness) -> Serving:
     """Builds what needs a journal, and the journal, which is empty."""
-    planner = Planner(core.catalog, environment.coordination)
+    planner = Planner(core.catalog, environment.coordination, core.quota)
     roller = Roller(core.catalog, planner)
     log = _log(environment, joined, roller)
     loads = Loads(core.catalog, joined.membership.broker, environment.clock)

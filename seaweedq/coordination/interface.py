@@ -87,7 +87,7 @@ class Leases(Protocol):
 
 
 class Coordination(Protocol):
-    """Get, range by pages, compare-and-set transaction, watch; and leases. Every method raises
+    """Get, range by pages, count, compare-and-set transaction, watch; and leases. Every method raises
     CoordinationUnavailable."""
 
     leases: Leases
@@ -97,6 +97,9 @@ class Coordination(Protocol):
 
     async def range(self, prefix: str, after: str = "", limit: int = 500) -> Page:
         """Returns the keys that begin with `prefix` and sort after `after`."""
+
+    async def count(self, prefix: str) -> int:
+        """Returns how many keys begin with `prefix`."""
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
         """Applies all writes if all comparisons hold, and returns the new revision. None: one did not hold, nothing

@@ -194,6 +194,12 @@ IMPORTS = KeyKind(
     writer="the broker that takes the request; the one that works on it; who adopts it from one that is gone",
     lifetime="until a day after its upload has expired, or the topic goes",
 )
+GROWTH = KeyKind(
+    "growth",
+    Counter,
+    writer="whoever creates a topic or plans segments while the cluster has nearly as many as it may",
+    lifetime="for ever",
+)
 URL_SECRET = KeyKind(
     "url-secret",
     SecretRecord,
@@ -214,5 +220,6 @@ CATALOGUE = (
     CURSORS,
     UPLOADS,
     IMPORTS,
+    GROWTH,
     URL_SECRET,
 )

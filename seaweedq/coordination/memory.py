@@ -54,6 +54,10 @@ class _Engine:
         keys = sorted(key for key in self._entries if key.startswith(prefix) and key > after)
         return Page(tuple(self._entries[key] for key in keys[:limit]), self._revision, len(keys) > limit)
 
+    def count(self, prefix: str) -> int:
+        self._end_leases()
+        return sum(key.startswith(prefix) for key in self._entries)
+
     def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
         self._end_leases()
         unchanged = all(self._revision_of(compare.key) == compare.revision for compare in compares)

@@ -38,6 +38,9 @@ class Engine(Protocol):
     def range(self, prefix: str, after: str, limit: int) -> Page:
         """As Coordination.range."""
 
+    def count(self, prefix: str) -> int:
+        """As Coordination.count."""
+
     def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
         """As Coordination.commit."""
 
@@ -75,6 +78,10 @@ class PollingCoordination:
     async def range(self, prefix: str, after: str = "", limit: int = 500) -> Page:
         """As Coordination."""
         return await self._step(self._engine.range, prefix, after, limit)
+
+    async def count(self, prefix: str) -> int:
+        """As Coordination."""
+        return await self._step(self._engine.count, prefix)
 
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
         """As Coordination. Raises ValueError for more than 128 operations, or a key written twice."""

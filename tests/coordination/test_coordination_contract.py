@@ -33,6 +33,14 @@ async def test_an_entry_carries_the_revision_of_its_last_change(coordination: Co
     assert await coordination.get("b") == Entry("b", b"b", second)
 
 
+async def test_a_count_is_that_of_the_range(coordination: Coordination) -> None:
+    await put(coordination, "a", "b/", "b/1", "b/2", "b0", "c")
+    for prefix, count in (("", 6), ("b", 4), ("b/", 3), ("b/1", 1), ("d", 0)):
+        assert await coordination.count(prefix) == len((await coordination.range(prefix)).entries) == count
+    await coordination.commit([], [Delete("b/1")])
+    assert await coordination.count("b/") == 2
+
+
 async def test_any_bytes_are_a_value(coordination: Coordination) -> None:
     for value in (b"", b"\0\xff", bytes(100_000)):
         await coordination.commit([], [Put("a", value)])

@@ -14,6 +14,7 @@ from seaweedq.coordination.keys import (
     COUNTERS,
     CREATIONS,
     CURSORS,
+    GROWTH,
     IMPORTS,
     JOURNALS,
     LEADER,
@@ -140,6 +141,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             problem=st.none() | st.builds(records.ImportProblem, st.text(), st.text(), JSON),
         ),
     ),
+    GROWTH: ([], st.builds(records.Counter, next=COUNTS)),
     URL_SECRET: ([], st.builds(records.SecretRecord, secret=st.text())),
 }
 

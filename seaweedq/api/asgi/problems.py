@@ -53,6 +53,8 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.InvalidUpload: 422,
     errors.InvalidImport: 422,
     errors.TooManyUploads: 429,
+    errors.TooManyTopics: 429,
+    errors.TooManySegments: 429,
     errors.Unavailable: 503,
     errors.NotReady: 503,
     errors.NotOwner: 503,

@@ -161,6 +161,8 @@ class LoadMetrics:
             for window_s, average in zip(WINDOWS_S, averages, strict=True):
                 rates.add_metric([f"{window_s:.0f}"], average)
             yield rates
+        help = "At the leader: splits and merges left out, since the cluster has max_segments"
+        yield CounterMetricFamily("seaweedq_reshapes_withheld", help, value=self.autoscaler.withheld)
         hot = len(self.autoscaler.hot) if self.election.is_leader else 0
         help = "At the leader: segments not split because of one key"
         yield GaugeMetricFamily("seaweedq_hot_segments", help, value=hot)

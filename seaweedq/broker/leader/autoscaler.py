@@ -19,7 +19,7 @@ from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.election import Election
-from seaweedq.errors import SeaweedqError
+from seaweedq.errors import SeaweedqError, TooManySegments
 
 PLANS = 64  # at most, in each round
 BREATH = 1_000  # segments between two turns of other tasks
@@ -29,12 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class Autoscaler:
-    """The autoscaler. `hot` are the segments whose load comes from one key, which no split would help."""
+    """The autoscaler. `hot` are the segments whose load comes from one key, which no split would help; `withheld`
+    counts the plans for which the cluster has too many segments."""
 
     def __init__(
         self, view: ClusterView, reports: Reports, planner: Planner, rebalancer: Rebalancer, election: Election
     ) -> None:
         self.hot: set[SegmentId] = set()
+        self.withheld = 0
         self._catalog = view.catalog
         self._roster = view.roster
         self._reports = reports
@@ -63,6 +65,8 @@ class Autoscaler:
         for plan in plans:
             try:
                 await self._carry_out(plan)
+            except TooManySegments:  # by every round anew, so it is not logged
+                self.withheld += 1
             except SeaweedqError as error:
                 logger.info("%s was not planned: %s", plan, error)
                 concerned = (plan.left, plan.right) if isinstance(plan, Merge) else (plan.segment,)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from seaweedq.broker.topics import intents
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import Counter, Intent
@@ -17,8 +18,9 @@ TRIES = 5
 class Planner:
     """Plans at any broker; safety does not depend on the planner, or on its knowledge of the segments."""
 
-    def __init__(self, catalog: Catalog, coordination: Coordination) -> None:
+    def __init__(self, catalog: Catalog, coordination: Coordination, quota: ClusterQuota) -> None:
         self._catalog = catalog
+        self._quota = quota
         self._coordination = coordination
 
     async def plan(
@@ -34,7 +36,7 @@ class Planner:
 
         One segment with points is a split, several segments a merge, one without points a roll. `owners` should own the
         new ones, `compares` must hold too. Raises SegmentNotFound, SegmentConflict, InvalidRequest, NotOwner if two
-        owners have the segments, CoordinationUnavailable: then the plan may have been written.
+        owners have the segments, TooManySegments, CoordinationUnavailable: then the plan may have been written.
         """
         for _ in range(TRIES):
             if intent := await self._plan(topic, segments, points, owners, compares):
@@ -53,6 +55,7 @@ class Planner:
         owners: Sequence[str | None],
         compares: Sequence[Compare],
     ) -> Intent | None:
+        room = await self._quota.room(0, len(points) + 1)
         records = self._catalog.records(topic)
         path = keys.COUNTERS.key(topic.name)
         there = await self._coordination.get(path)
@@ -66,6 +69,6 @@ class Planner:
         unchanged = Compare(path, counter.revision)
         reach("plan.write")
         revision = await self._catalog.commit(
-            [*transaction.compares, *compares, unchanged], [*transaction.writes, raised]
+            [*transaction.compares, *compares, unchanged, *room.compares], [*transaction.writes, raised, *room.writes]
         )
         return intent if revision else None

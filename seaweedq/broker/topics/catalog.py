@@ -119,6 +119,18 @@ class Catalog:
         """Returns the names of all topics, also of those being deleted, sorted."""
         return sorted(self._topics)
 
+    def counts(self) -> tuple[int, int]:
+        """Returns the numbers of topics, and of segments, in any state, also of topics that are not known yet."""
+        return len(self._topics), sum(map(len, self._segments.values()))
+
+    def promised(self) -> int:
+        """Returns how many segments intents will make."""
+        found: set[tuple[str, int]] = set()
+        for topic, incarnation, segment in self._locked:
+            intent = self._records_of(topic, incarnation)[segment].record.intent
+            found |= {(f"{topic}/{incarnation}", one.id) for one in (intent.successors if intent else ())}
+        return len(found)
+
     def find(self, name: str) -> Topic | None:
         """Returns the topic, in any state, or None."""
         return self._topics.get(name)

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 from seaweedq.broker.log.entry_writer import EntryWriter, Source
 from seaweedq.broker.topics.catalog import Topic, layout_of
+from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.invariants import broken_in_topic
 from seaweedq.coordination import keys
@@ -57,7 +58,9 @@ class TopicAdmin:
         store: ObjectStore,
         entries: EntryWriter,
         patience_s: float,
+        quota: ClusterQuota,
     ) -> None:
+        self._quota = quota
         self._catalog = view.catalog
         self._coordination = coordination
         self._store = store
@@ -70,7 +73,7 @@ class TopicAdmin:
 
     async def create(self, name: str, config: TopicConfig) -> bool:
         """Creates a topic, with its segments spread over the living brokers. False: another creation was first. Raises
-        TopicBeingDeleted."""
+        TopicBeingDeleted, TooManyTopics, TooManySegments."""
         async with self._creating.setdefault(name, asyncio.Lock()):
             if await self._look(name):
                 self._catalog.topic(name)
@@ -202,15 +205,17 @@ class TopicAdmin:
         abandoned."""
         key = keys.COUNTERS.key(name)
         while True:
+            room = await self._quota.room(1, count)
             there = await self._coordination.get(key)
             counter = keys.COUNTERS.read(there) if there else Versioned.new(Counter(0))
             first = counter.record.next
-            compares = [Compare(key, counter.revision), self._membership.compare()]
+            compares = [Compare(key, counter.revision), self._membership.compare(), *room.compares]
             creation = keys.CREATIONS.key(name, first)
             value = keys.CREATIONS.encode(Versioned.new(CreationRecord(self._membership.broker, count)))
             writes = [
                 Put(key, keys.COUNTERS.encode(counter.replace(next=first + count))),
                 Put(creation, value, self._membership.lease),
+                *room.writes,
             ]
             if revision := await self._coordination.commit(compares, writes):
                 return first, Compare(creation, revision)

@@ -45,6 +45,12 @@ class EtcdCoordination:
         answer = await self._transport.call(rpc.RangeRequest(key=start, range_end=end, limit=limit))
         return Page(tuple(self._entry(kv) for kv in answer.kvs), answer.header.revision, answer.more)
 
+    async def count(self, prefix: str) -> int:
+        """As Coordination."""
+        start, end = self._keys.interval(prefix, "")
+        answer = await self._transport.call(rpc.RangeRequest(key=start, range_end=end, count_only=True))
+        return int(answer.count)
+
     async def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
         """As Coordination. Raises ValueError for more than 128 operations, or a key written twice."""
         check_transaction(compares, writes)

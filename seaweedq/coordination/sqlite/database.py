@@ -77,6 +77,12 @@ class Database:
             ).fetchall()
             return Page(tuple(Entry(*row) for row in rows[:limit]), _revision(db), len(rows) > limit)
 
+    def count(self, prefix: str) -> int:
+        with self._reading() as db:
+            within = (prefix, prefix + AFTER_ALL)
+            (found,) = db.execute("SELECT count(*) FROM entries WHERE key >= ? AND key < ?", within).fetchone()
+            return int(found)
+
     def commit(self, compares: Sequence[Compare], writes: Sequence[Put | Delete]) -> int | None:
         with self._writing() as db:
             leases = {write.lease for write in writes if isinstance(write, Put) and write.lease}

@@ -1,0 +1,92 @@
+"""The bounds of a cluster: exact however many create at once, and of no cost far below them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.topics import cluster_quota
+from seaweedq.coordination import keys
+from seaweedq.coordination.records import TopicConfig
+from seaweedq.errors import SeaweedqError, TooManySegments, TooManyTopics
+from tests.support.brokers.in_process import held, make_topic, running
+from tests.support.brokers.in_process_cluster import InLoop, in_loop
+
+
+async def create(broker: Broker, name: str, segments: int = 1) -> bool:
+    return await broker.joined.topics.create(name, TopicConfig(initial_segments=segments))
+
+
+async def outcomes(together: InLoop, count: int, segments: int) -> list[Any]:
+    """What so many creations at once, at all brokers, come to."""
+    return await asyncio.gather(
+        *(create(broker, f"t{n}-{at}", segments) for n in range(count) for at, broker in enumerate(together.brokers)),
+        return_exceptions=True,
+    )
+
+
+async def test_topics_end_at_the_bound(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2, max_topics=7) as together:
+        found = await outcomes(together, 6, 1)
+        assert found.count(True) == 7
+        refused = [one for one in found if one is not True]
+        assert all(isinstance(one, TooManyTopics) for one in refused), refused
+        assert refused[0].fields == {"limit": 7, "setting": "max_topics"}
+        assert await together.coordination.count(keys.TOPICS.prefix()) == 7
+
+
+async def test_segments_end_at_the_bound(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2, max_segments=20) as together:
+        found = await outcomes(together, 4, 3)
+        assert found.count(True) == 6
+        assert all(isinstance(one, TooManySegments) for one in found if one is not True), found
+        assert await together.coordination.count(keys.SEGMENTS.prefix()) == 18
+        await create(together.brokers[0], "last", 2)
+        with pytest.raises(TooManySegments):
+            await create(together.brokers[1], "another")
+
+
+async def test_a_deletion_makes_room(tmp_path: Path) -> None:
+    async with running(tmp_path, max_topics=1, lease_s=60) as broker:
+        topic = await make_topic(broker)
+        with pytest.raises(TooManyTopics):
+            await create(broker, "other")
+        assert not await create(broker, "t"), "what is there already is no creation"
+        await broker.serving.deletion.delete(topic)
+        await create(broker, "other")
+
+
+async def test_a_split_that_is_planned_counts(tmp_path: Path) -> None:
+    async with running(tmp_path, max_segments=4, lease_s=60) as broker:
+        topic = await make_topic(broker)
+        await broker.serving.reshaping.planner.plan(topic, [0], [1 << 30])
+        with pytest.raises(TooManySegments):
+            await create(broker, "other", 2)
+        await create(broker, "other")
+        with pytest.raises(TooManySegments):
+            await create(broker, "another")
+
+
+async def test_nothing_is_asked_far_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def count(self: Any, prefix: str) -> int:
+        raise AssertionError(prefix)
+
+    async with running(tmp_path, lease_s=60) as broker:
+        monkeypatch.setattr(type(held(broker)), "count", count)
+        await create(broker, "t", 3)
+        assert await held(broker).get(keys.GROWTH.key()) is None
+
+
+async def test_near_the_bound_two_that_counted_at_once_count_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_quota, "TRIES", 1)
+    async with running(tmp_path, max_topics=10, lease_s=60) as broker:
+        one, two = await asyncio.gather(*(broker.core.quota.room(1, 1) for _ in range(2)))
+        assert one == two
+        commit = broker.environment.coordination.commit
+        assert await commit(one.compares, one.writes)
+        assert await commit(two.compares, two.writes) is None
+        assert not isinstance(one, SeaweedqError)
