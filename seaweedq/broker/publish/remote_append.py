@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
+from math import inf
 
 import msgspec
 import numpy as np
@@ -73,6 +74,7 @@ class RemoteAppender:
         self._clock = clock
         self._gathered: dict[tuple[Topic, int], list[Gathered]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._looked_s: dict[str | None, float] = {}  # when a segment of an owner was looked at last
 
     async def append(
         self, topic: Topic, slices: Sequence[Slice], batch: Batch, sequences: Sequences | None, deadline: Deadline
@@ -174,7 +176,6 @@ class RemoteAppender:
         self, topic: Topic, rows: Slice, batch: Batch, sequences: Sequences, in_doubt: bool, deadline: Deadline
     ) -> "Results | _Bounced":
         """Tries until one attempt succeeds, or fails for good, or time is over."""
-        look = Deadline(self._clock, LOOK_S)
         failed: Exception
         async for attempt in deadline.attempts(topic.moved, PAUSE_S):
             try:
@@ -189,11 +190,21 @@ class RemoteAppender:
                 in_doubt = in_doubt or not isinstance(error, NotOwner)
             except Exception as error:
                 return [Failed(rows.indexes, error)]
-            if look.is_over and not attempt.is_last():  # the watch may be behind
-                look = Deadline(self._clock, LOOK_S)
-                with suppress(CoordinationUnavailable, TimeoutError):
-                    await deadline.bound(self._catalog.look(topic.name, rows.segment))
+            if not attempt.is_last():
+                await self._look(topic, rows.segment, deadline)
         return [Failed(rows.indexes, failed)]
+
+    async def _look(self, topic: Topic, segment: int, deadline: Deadline) -> None:
+        """Reads a segment's record again, since the watch may be behind. All publishes that wait for segments of one
+        owner look once in LOOK_S: in a failover they are many."""
+        known = self._ownership.record(topic, segment)
+        owner = known.owner if known else None
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_s.get(owner, -inf) >= LOOK_S:
+            self._looked_s = {other: at_s for other, at_s in self._looked_s.items() if now_s - at_s < LOOK_S}
+            self._looked_s[owner] = now_s
+            with suppress(CoordinationUnavailable, TimeoutError):
+                await deadline.bound(self._catalog.look(topic.name, segment))
 
     def _is_sealed(self, topic: Topic, segment: int) -> bool:
         record = self._ownership.record(topic, segment)
