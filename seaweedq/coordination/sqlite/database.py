@@ -202,6 +202,8 @@ def _keep_private(path: Path) -> None:
         for each in (path, *(path.with_name(path.name + suffix) for suffix in ("-wal", "-shm"))):
             with suppress(FileNotFoundError, PermissionError):
                 os.chmod(each, MODE)
+    except OSError:
+        pass  # SQLite fails as well, and its error is one that coordination knows
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
