@@ -9,6 +9,7 @@ import pytest
 
 from seaweedq.cli.server.coordinations import open_coordination
 from seaweedq.clock import SystemClock
+from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import InvalidRequest
 from seaweedq.journal.disk import Disk
@@ -29,7 +30,7 @@ async def test_the_files_of_coordination(tmp_path: Path, earlier: bool) -> None:
             db.execute("PRAGMA journal_mode = WAL")
             assert mode(path) == 0o644
             db.close()
-        coordination = open_coordination(Settings(data_dir=tmp_path), SystemClock())
+        coordination = open_coordination(Settings(data_dir=tmp_path), SystemClock(), Pools())
         await coordination.commit([], [Put("a", b"b")])
         found = {each.name: mode(each) for each in tmp_path.iterdir()}
         await coordination.close()
@@ -54,10 +55,10 @@ FAR = "etcd://127.0.0.1:2379,etcd.example:2379"
 @pytest.mark.parametrize("where", [FAR, "etcd://10.0.0.1:2379", "etcd://[fd00::1]:2379"])
 def test_an_identity_is_not_shown_in_plain_text(given: dict[str, str], where: str) -> None:
     with pytest.raises(InvalidRequest, match=r"etcd_ca_file is not: .*no TLS") as refused:
-        open_coordination(Settings(coordination=where, **given), SystemClock())
+        open_coordination(Settings(coordination=where, **given), SystemClock(), Pools())
     assert refused.value.fields["field"] == "etcd_ca_file"
 
 
 @pytest.mark.parametrize("where", ["etcd://127.0.0.1:1,localhost:2,[::1]:3", "etcd://127.9.9.9:1"])
 async def test_loopback_may_be_plain(where: str) -> None:
-    await open_coordination(Settings(coordination=where, etcd_user="queue"), SystemClock()).close()
+    await open_coordination(Settings(coordination=where, etcd_user="queue"), SystemClock(), Pools()).close()
