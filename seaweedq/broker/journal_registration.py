@@ -44,7 +44,8 @@ class JournalRegistration:
         value = keys.JOURNALS.encode(self._held.replace(recovered=True))
         try:
             async with asyncio.timeout(RETIRE_S):
-                await self._coordination.commit([self._membership.compare()], [Put(self._key, value)])
+                if not await self._coordination.commit([self._membership.compare()], [Put(self._key, value)]):
+                    raise NotReady("this broker's lease has ended")  # a recovery may read what is to be removed
                 reach("stop.remove")
                 await journal.remove()
                 reach("stop.removed")

@@ -179,7 +179,8 @@ def valid_run(there: Collection[int], headers: Mapping[int, SlotHeader]) -> Run:
     while end in there and end not in fences:
         end += 1
     fence = max(fences, default=None)
-    return Run(first, end, fence, max(acknowledged, fence or 0))
+    found = fence if fence and data else 0  # a fence alone is what the removal of a journal leaves
+    return Run(first, end, fence, max(acknowledged, found))
 
 
 class _Head(NamedTuple):

@@ -413,3 +413,13 @@ async def test_a_journal_may_go_on_in_the_version_of_a_higher_level(store: Store
     store.put(196)
     assert await fenced(store) == range(202)
     assert len([commit async for commit in read_slots(store, B, range(202))]) == 202
+
+
+async def test_what_a_removal_leaves_is_an_empty_journal_also_to_who_does_not_know_that_it_was_recovered(
+    two_hundred: Store,
+) -> None:
+    """As after coordination was restored from a backup."""
+    await fenced(two_hundred)
+    await remove_slots(two_hundred, B)
+    assert await list_slots(two_hundred, B) == [200]
+    assert len(await fenced(two_hundred)) == 0

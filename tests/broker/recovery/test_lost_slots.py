@@ -1,6 +1,7 @@
 """A slot that the store has lost: its journal's segments wait, and everything stays where it is until the slot is back.
 A wrong 404 costs one more try."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,22 @@ async def test_what_is_missing_since_another_recovery_has_finished_is_no_damage(
         await together.coordination.commit([], [Put(key, keys.JOURNALS.encode(before.replace(recovered=True)))])
         assert await leader.joined.recovery.recover(dead, before), "the record was read before the other one marked it"
         await together.crash(together.brokers[1])
+
+
+async def test_a_stop_whose_lease_has_ended_removes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its key does not say that the journal was recovered, so a recovery may be reading it."""
+    caplog.set_level(logging.INFO, "seaweedq.broker.journal_registration")
+    async with in_loop(tmp_path, 2, journal="object") as together:
+        stopping, removed = together.brokers[1], []
+        journal = stopping.serving.log.journal
+
+        async def remove() -> None:
+            removed.append(True)
+
+        monkeypatch.setattr(journal, "remove", remove)
+        await together.crash(stopping)
+        await stopping.joined.registration.retire(journal)
+        assert not removed
+        assert "the next broker removes this journal: this broker's lease has ended" in caplog.text

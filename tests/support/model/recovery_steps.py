@@ -155,11 +155,12 @@ def puts_land(w: World, b: Bounds) -> Steps:
 
 
 def slots_are_lost(w: World, b: Bounds) -> Steps:
-    """The store loses a slot that counts, and that others state."""
+    """The store loses a slot that counts, and that others state; not the only one, whose loss looks like a removal."""
     if w.losses < b.losses and not w.recovered:
         run = run_of(w.journal)
-        for name, slot in w.journal:
-            if run.first <= name[0] < run.reached and not slot.is_fence:
+        needed = [name for name, slot in w.journal if name[0] >= run.first and not slot.is_fence]
+        for name in needed if len(needed) > 1 else ():
+            if name[0] < run.reached:
                 lost = replace(w, journal=without(w.journal, name), losses=w.losses + 1)
                 yield f"slot {name[0]} is lost", lost
 
