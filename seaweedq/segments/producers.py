@@ -4,23 +4,60 @@ Owns the verdict new, duplicate or out of order, and how the tables are kept, bo
 only recorded requests; the code that commits makes a repeat wait for the first attempt. Evicted requests (all but a
 producer's newest ones, producers idle for too long, the least recently used beyond a limit) are no longer guarded.
 
+Each *kind* of producer has a limit and a lifetime of its own: a client, a broker that forwards, an import. A lifetime
+counts the time that the table is open in a process, by its monotonic clock, and begins anew where it is opened: no wall
+clock, however wrong, evicts a producer, and none that was idle elsewhere is evicted too early.
+
 A segment has a table for each *part* of its range: a split's successors inherit those of the old segment, clipped, and
 a merge keeps the parts of both apart. So a request that is cut by parts gets the same verdict as before.
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from enum import Enum, auto
+from itertools import pairwise
 
 import msgspec
 
 from seaweedq.formats import Format
 from seaweedq.segments.keyrange import KeyRange
 
-DAY_US = 24 * 3600 * 1_000_000
-FORWARD = "~"  # the name of a forwarding broker's producer begins with it, and no client's does
+FORWARD = "~forward."  # the name of a forwarding broker's producer begins with it
 IMPORT = "~import."  # the name of an import's producer begins with it
+OURS = "~"  # no client's name begins with it; earlier versions' forwards had no more than that
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """How long a kind of producer is guarded: at most `limit` producers of a table, with `remembered` requests each,
+    for `lifetime_s` without a new one."""
+
+    limit: int
+    remembered: int
+    lifetime_s: float
+
+
+class Kind(Enum):
+    """The kinds of producers, which their names tell."""
+
+    CLIENT = auto()
+    FORWARD = auto()
+    IMPORT = auto()
+
+    @staticmethod
+    def of(producer: str) -> "Kind":
+        """Returns the kind of a producer of this name."""
+        if not producer.startswith(OURS):
+            return Kind.CLIENT
+        return Kind.IMPORT if producer.startswith(IMPORT) else Kind.FORWARD
+
+
+GUARDS: Mapping[Kind, Guard] = {
+    Kind.CLIENT: Guard(limit=1_000, remembered=8, lifetime_s=24 * 3600),
+    Kind.FORWARD: Guard(limit=10_000, remembered=2, lifetime_s=600),  # an older one is not tried any more
+    Kind.IMPORT: Guard(limit=1_000, remembered=8, lifetime_s=30 * 24 * 3600),  # one that pauses goes on
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +128,16 @@ TABLES = Format("producer tables", {1: 2})  # there was no level when version 1 
 
 @dataclass
 class ProducerTable:
-    """The table of one part `key_range` of a segment; at most `limit` producers with `remembered` requests each."""
+    """The table of one part `key_range` of a segment."""
 
     segment: int
     key_range: KeyRange
-    limit: int = 1000
-    remembered: int = 8
-    ttl_us: int = DAY_US
-    _producers: dict[str, _Producer] = field(default_factory=dict, init=False)  # least recently used first
+    guards: Mapping[Kind, Guard] = field(default_factory=lambda: GUARDS)
+    _kinds: dict[Kind, dict[str, _Producer]] = field(init=False)  # of each kind the least recently used first
+    _idle_since_s: dict[str, float] = field(default_factory=dict, init=False)  # of those not used since `expire`
+
+    def __post_init__(self) -> None:
+        self._kinds = {kind: {} for kind in Kind}
 
     def judge(self, producer: str, low: int, high: int, count: int) -> Verdict:
         """Judges the request of the sequences `low` to `high`, of which `count` rows fall into this part.
@@ -106,7 +145,7 @@ class ProducerTable:
         The row count of a request that a predecessor holds is not compared, since other rows may fall into this part
         than fell into its.
         """
-        known = self._producers.get(producer)
+        known = self._kinds[Kind.of(producer)].get(producer)
         if known is None or low > known.requests[-1].high:
             return New()
         for request in known.requests:
@@ -117,38 +156,50 @@ class ProducerTable:
 
     def record(self, producer: str, low: int, high: int, first_offset: int, count: int, now_us: int) -> None:
         """Records a durable request. If it is not above the newest, the table has or had it already, and does not
-        change."""
-        known = self._producers.get(producer) or _Producer(now_us, [])
-        if not known.requests or low > known.requests[-1].high:
-            known.requests.append(Remembered(low, high, self.segment, first_offset, count))
-            del known.requests[: -self.remembered]
-            known.used_us = now_us
-            self._producers.pop(producer, None)
-            self._producers[producer] = known
-        self.evict(now_us)
+        change. Evicts the least recently used producer beyond the limit."""
+        kind = Kind.of(producer)
+        producers, guard = self._kinds[kind], self.guards[kind]
+        known = producers.get(producer) or _Producer(now_us, [])
+        if known.requests and low <= known.requests[-1].high:
+            return
+        known.requests.append(Remembered(low, high, self.segment, first_offset, count))
+        del known.requests[: -guard.remembered]
+        known.used_us = now_us
+        producers.pop(producer, None)
+        producers[producer] = known
+        self._idle_since_s.pop(producer, None)
+        while len(producers) > guard.limit:
+            self._evict(producers, next(iter(producers)))
 
-    def _is_idle(self, since_us: int) -> bool:
-        return any(oldest.used_us < since_us for oldest in islice(self._producers.values(), 1))
+    def expire(self, now_s: float) -> None:
+        """Evicts the producers whose lifetime is over. `now_s` is monotonic; what was recorded since the last call was
+        recorded now."""
+        for kind, producers in self._kinds.items():
+            for name in list(producers):
+                if now_s - self._idle_since_s.setdefault(name, now_s) > self.guards[kind].lifetime_s:
+                    self._evict(producers, name)
 
     def inherit(self, segment: int, key_range: KeyRange) -> "ProducerTable":
         """Returns the table of a later segment for a part within this one's, with the same requests."""
-        table = ProducerTable(segment, key_range, self.limit, self.remembered, self.ttl_us)
-        table._producers = {name: _Producer(p.used_us, list(p.requests)) for name, p in self._producers.items()}
-        return table
+        return ProducerTable(segment, key_range, self.guards).filled(self.producers)
 
-    def evict(self, now_us: int) -> None:
-        """Evicts the producers that are no longer guarded."""
-        while len(self._producers) > self.limit or self._is_idle(now_us - self.ttl_us):
-            del self._producers[next(iter(self._producers))]
+    def filled(self, producers: Mapping[str, _Producer]) -> "ProducerTable":
+        """Returns this table with these producers."""
+        for name, known in producers.items():
+            self._kinds[Kind.of(name)][name] = _Producer(known.used_us, list(known.requests))
+        return self
 
-    def forget(self, prefix: str, since_us: int) -> None:
-        """Removes the producers whose names begin with `prefix` and that were last used before `since_us`."""
-        gone = [name for name, p in self._producers.items() if name.startswith(prefix) and p.used_us < since_us]
-        for name in gone:
-            del self._producers[name]
+    @property
+    def producers(self) -> dict[str, _Producer]:
+        """Returns all producers, those of each kind in the order in which they were used."""
+        return {name: known for producers in self._kinds.values() for name, known in producers.items()}
 
     def __bool__(self) -> bool:
-        return bool(self._producers)
+        return any(self._kinds.values())
+
+    def _evict(self, producers: dict[str, _Producer], name: str) -> None:
+        del producers[name]
+        self._idle_since_s.pop(name, None)
 
 
 class ProducerTables:
@@ -182,15 +233,10 @@ class ProducerTables:
         """As ProducerTable.record, for the part that begins at `part`."""
         self._tables[part].record(producer, low, high, first_offset, count, now_us)
 
-    def evict(self, now_us: int) -> None:
-        """Evicts the producers that are no longer guarded."""
+    def expire(self, now_s: float) -> None:
+        """Evicts the producers whose lifetime is over, by a monotonic clock."""
         for table in self._tables.values():
-            table.evict(now_us)
-
-    def forget(self, prefix: str, since_us: int) -> None:
-        """Removes the producers whose names begin with `prefix` and that were last used before `since_us`."""
-        for table in self._tables.values():
-            table.forget(prefix, since_us)
+            table.expire(now_s)
 
     @property
     def parts(self) -> list[ProducerTable]:
@@ -198,15 +244,12 @@ class ProducerTables:
         return [self._tables[low] for low in sorted(self._tables)]
 
     def encode(self, level: int) -> bytes:
-        """Encodes all tables as that level of the cluster has them: compressed, without the bounds (limit, remembered,
-        ttl)."""
-        parts = [_Part(table.key_range.low, table.key_range.high, table._producers) for table in self.parts]
+        """Encodes all tables as that level of the cluster has them, compressed."""
+        parts = [_Part(table.key_range.low, table.key_range.high, table.producers) for table in self.parts]
         return zlib.compress(msgspec.msgpack.encode(_Encoded(TABLES.at(level), parts)), 1)
 
     @staticmethod
-    def decode(
-        data: bytes, segment: int, limit: int = 1000, remembered: int = 8, ttl_us: int = DAY_US
-    ) -> "ProducerTables":
+    def decode(data: bytes, segment: int, guards: Mapping[Kind, Guard] = GUARDS) -> "ProducerTables":
         """Decodes the tables of `segment` that `encode` wrote. Raises NeedsNewerBroker for a later version, and
         ValueError for any other bytes."""
         try:
@@ -216,12 +259,10 @@ class ProducerTables:
             encoded = msgspec.msgpack.decode(unpacked, type=_Encoded)
         except (zlib.error, msgspec.DecodeError) as error:
             raise ValueError(f"the producer tables cannot be read: {error}") from error
-        tables = []
-        for part in encoded.parts:
-            table = ProducerTable(segment, KeyRange(part.low, part.high), limit, remembered, ttl_us)
-            table._producers = part.producers
-            tables.append(table)
-        return ProducerTables(tables)
+        return ProducerTables(
+            ProducerTable(segment, KeyRange(part.low, part.high), guards).filled(part.producers)
+            for part in encoded.parts
+        )
 
 
 def inherited_cuts(key_range: KeyRange, before: Iterable[ProducerTables]) -> tuple[int, ...]:

@@ -114,7 +114,8 @@ def test_idle_producers_are_evicted_in_every_part_and_their_cut_goes_with_them()
     old.record(0, "p", 0, 0, 0, 1, 0)
     old.record(50, "q", 0, 0, 1, 1, 0)
     assert ranges(heir(1, 0, 100, old)) == [(0, 50), (50, 100)]
-    old.evict(25 * 3600 * 1_000_000)
+    old.expire(0)
+    old.expire(25 * 3600)
     assert ranges(heir(1, 0, 100, old)) == [(0, 100)]
 
 

@@ -6,7 +6,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
-from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTable, ProducerTables
+from seaweedq.segments.producers import (
+    FORWARD,
+    GUARDS,
+    IMPORT,
+    Duplicate,
+    Guard,
+    Kind,
+    New,
+    OutOfOrder,
+    ProducerTable,
+    ProducerTables,
+)
 
 ALL = KeyRange(0, KEY_SPACE)
 PRODUCERS = st.sampled_from(["a", "b", "c"])
@@ -17,8 +28,8 @@ def encoded(table: ProducerTable) -> bytes:
     return ProducerTables([table]).encode(HIGHEST)
 
 
-def table(**bounds: int) -> ProducerTable:
-    return ProducerTable(0, ALL, **bounds)
+def table(limit: int = 1000, remembered: int = 8, lifetime_s: float = 1e9) -> ProducerTable:
+    return ProducerTable(0, ALL, {**GUARDS, Kind.CLIENT: Guard(limit, remembered, lifetime_s)})
 
 
 class Producers(RuleBasedStateMachine):
@@ -86,7 +97,7 @@ class Producers(RuleBasedStateMachine):
     @rule(data=st.data())
     def recover(self, data: st.DataObject) -> None:
         """The table comes back from its encoding, and frames that it knows already are recorded once more."""
-        (self.table,) = ProducerTables.decode(encoded(self.table), 0, remembered=self.remembered).parts
+        (self.table,) = ProducerTables.decode(encoded(self.table), 0, self.table.guards).parts
         held = list(self.held.items())
         for (producer, low, high, count), offset in held[data.draw(st.integers(0, len(held))) :]:
             before = encoded(self.table)
@@ -132,21 +143,55 @@ def test_the_least_recently_used_producer_goes_first() -> None:
 
 
 def test_idle_producers_go_after_their_time_and_not_before() -> None:
-    known = table(ttl_us=10)
-    known.record("a", 0, 0, 0, 1, 100)
-    known.record("b", 0, 0, 1, 1, 110)
+    known = table(lifetime_s=10)
+    known.record("a", 0, 0, 0, 1, 0)
+    known.record("b", 0, 0, 1, 1, 0)
+    known.expire(100)
+    known.record("b", 1, 1, 2, 1, 0)
+    known.expire(110)
     assert known.judge("a", 0, 0, 1) == Duplicate(0, 0)
-    known.record("b", 1, 1, 2, 1, 111)
+    known.expire(110.1)
     assert known.judge("a", 0, 0, 1) == New()
-    known.record("b", 1, 1, 2, 1, 1000)
+    known.expire(120)
+    assert known.judge("b", 1, 1, 1) == Duplicate(0, 2)
+    known.expire(121)
     assert known.judge("b", 1, 1, 1) == New()
+
+
+def test_no_wall_clock_evicts_a_producer() -> None:
+    """A clock that was days ahead made a repeat new."""
+    known = table(lifetime_s=10)
+    known.record("a", 0, 0, 0, 1, 0)
+    known.record("b", 0, 0, 1, 1, 3 * 24 * 3600 * 1_000_000)
+    known.expire(0)
+    (again,) = ProducerTables.decode(encoded(known), 0, known.guards).parts
+    again.record("c", 0, 0, 2, 1, 5 * 24 * 3600 * 1_000_000)
+    again.expire(1_000_000)  # another process: its monotonic clock has nothing to do with the one before
+    assert [again.judge(name, 0, 0, 1) for name in "abc"] == [Duplicate(0, offset) for offset in range(3)]
+
+
+def test_each_kind_of_producer_has_places_and_a_lifetime_of_its_own() -> None:
+    known = ProducerTable(0, ALL)
+    known.record("client", 0, 0, 0, 1, 0)
+    known.record(f"{IMPORT}u", 0, 0, 1, 1, 0)
+    known.record("~old-broker.0.1", 0, 0, 2, 1, 0)
+    for number in range(2_000):
+        known.record(f"{FORWARD}b{number}.0.0", 0, 0, 3 + number, 1, 0)
+    mine = ["client", f"{IMPORT}u", "~old-broker.0.1", f"{FORWARD}b0.0.0"]
+    known.expire(0)
+    assert [known.judge(name, 0, 0, 1) for name in mine] == [Duplicate(0, offset) for offset in range(4)]
+    known.expire(601)
+    assert [known.judge(name, 0, 0, 1) for name in mine] == [Duplicate(0, 0), Duplicate(0, 1), New(), New()]
+    known.expire(24 * 3600 + 1)
+    assert [known.judge(name, 0, 0, 1) for name in mine[:2]] == [New(), Duplicate(0, 1)]
+    assert not any(one.startswith(other) for one in (FORWARD, IMPORT) for other in (FORWARD, IMPORT) if one != other)
 
 
 def test_the_encoding_carries_the_key_range_and_the_order_of_use() -> None:
     known = ProducerTable(0, KeyRange(7, 19))
     for now_us, producer in enumerate(["a", "b", "c", "a"]):
         known.record(producer, now_us, now_us, now_us, 1, now_us)
-    (again,) = ProducerTables.decode(encoded(known), 0, limit=2).parts
+    (again,) = ProducerTables.decode(encoded(known), 0, table(limit=2).guards).parts
     assert again.key_range == KeyRange(7, 19)
     again.record("d", 0, 0, 9, 1, 9)
     assert [again.judge(p, 0, 0, 1) for p in "bca"] == [New(), New(), Duplicate(0, 0)]
@@ -165,12 +210,3 @@ def test_a_full_table_stays_small_enough_for_file_metadata() -> None:
             offset = (request * 1000 + producer) * 500
             known.record(f"client-{producer:08x}", request * 500, request * 500 + 499, offset, 500, offset)
     assert len(encoded(known)) < 64 * 1024
-
-
-def test_what_is_forgotten_by_name_was_idle() -> None:
-    known = table()
-    for at, producer in enumerate(["~a", "b", "~c"]):
-        known.record(producer, 0, 0, at, 1, 100 + at)
-    tables = ProducerTables([known])
-    tables.forget("~", 102)
-    assert [known.judge(p, 0, 0, 1) for p in ("~a", "b", "~c")] == [New(), Duplicate(0, 1), Duplicate(0, 2)]

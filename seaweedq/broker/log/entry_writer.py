@@ -91,13 +91,14 @@ class EntryWriter:
         max_timestamp_us: int,
         seal: Seal | None = None,
     ) -> None:
-        """Encodes rows, each with its first offset, in a thread and appends them. Raises Fenced, and InvariantViolated
-        unless they are dense and begin at the chain's end."""
+        """Encodes rows, each with its first offset, in a thread and appends them, with the producers whose lifetime is
+        not over. Raises Fenced, and InvariantViolated unless they are dense and begin at the chain's end."""
         name = chain.next
         end = name.first_offset
         for first, some in rows:
             require(first == end, "rows from offset %d are written to %s, which ends at %d", first, chain.folder, end)
             end += some.num_rows
+        producers.expire(self._clock.monotonic_s())
         metadata = EntryMetadata(
             cluster=self._cluster,
             topic=source.topic,

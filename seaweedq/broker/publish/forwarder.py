@@ -1,10 +1,10 @@
 """Forwarding is publishing: rows reach the owner of their segment under an identity that makes a repeat known there.
 
-An *identity* is a producer `~{broker}.{segment}.{n}` under which this broker publishes rows of clients that gave none.
-It is named after the segment that was tried first, and keeps its name at that segment's successors. It carries one
-slice at a time until the slice's fate is known or given up, so its sequences arrive in order, and a repeat, also at the
-segment's next owner, is known as one. Several identities go at a time; messages in flight together have no order among
-them.
+An *identity* is a producer `~forward.{broker}.{segment}.{n}` under which this broker publishes rows of clients that
+gave none. It is named after the segment that was tried first, and keeps its name at that segment's successors. It
+carries one slice at a time until the slice's fate is known or given up, so its sequences arrive in order, and a repeat,
+also at the segment's next owner, is known as one. Several identities go at a time; messages in flight together have no
+order among them.
 
 A *link* carries all frames that wait for one owner in few requests: while some are under way the next gathers.
 """

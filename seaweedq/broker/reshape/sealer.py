@@ -19,9 +19,7 @@ from seaweedq.coordination.records import Intent
 from seaweedq.errors import Fenced, NotOwner
 from seaweedq.failpoints import reach
 from seaweedq.segments.entry import Seal
-from seaweedq.segments.producers import FORWARD
 
-SLOT_US = 600_000_000  # a forward that is older is not tried any more
 LEFT_BYTES, LEFT_PIECES = 2 * 1024 * 1024, 300  # what may be left in a tail when publishes begin to wait,
 FLUSHES = 6  # unless it comes too fast to be flushed ahead
 
@@ -66,17 +64,12 @@ class Sealer:
         """Makes the segments refuse messages, and ends their chains. Raises NotOwner, Unavailable, Fenced."""
         if not self.lock(topic, intent):
             raise NotOwner(f"segments {intent.segments} of {topic.name!r} are being moved to another broker")
-        unsealed = [segment for segment in segments if segment.held_since_s is None and not segment.sealed]
         for segment in segments:
             segment.hold(NotOwner(f"segment {segment.id} of {topic.name!r} is being replaced"))
             if segment.held_since_s is None:
                 segment.held_since_s = self._clock.monotonic_s()
         reach("reshape.held")
         await self._commit.quiet()
-        now_us = self._clock.now_us()
-        for segment in unsealed:  # the tables of the others are in a seal, as every owner of a successor reads them
-            segment.producers.evict(now_us)
-            segment.producers.forget(FORWARD, now_us - SLOT_US)
         await asyncio.gather(*(self._seal_one(topic, intent, segment) for segment in segments))
 
     async def _seal_one(self, topic: Topic, intent: Intent, segment: OpenSegment) -> None:

@@ -7,10 +7,10 @@ from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.reshape.sealer import SLOT_US, Sealer
+from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_locks import SegmentLocks
-from seaweedq.clock import SystemIds
+from seaweedq.clock import Clock, SystemIds
 from seaweedq.coordination.records import Intent, Successor, TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner
@@ -23,22 +23,26 @@ from tests.support.brokers.commit_parts import StillClock, segment
 from tests.support.levels import newest
 
 CLOCK = StillClock()
-FLUSHER = Flusher(EntryWriter("cluster", "broker.1", CLOCK, SystemIds(), newest), lambda _: None)
 SEAL = Seal((1,), ((0, KEY_SPACE),))
 INTENT = Intent(1, "committed", (0,), (Successor(1, 0, KEY_SPACE),))
 
 
-async def seal(one: OpenSegment) -> None:
+def flusher(clock: Clock = CLOCK) -> Flusher:
+    return Flusher(EntryWriter("cluster", "broker.1", clock, SystemIds(), newest), lambda _: None)
+
+
+async def seal(one: OpenSegment, clock: Clock = CLOCK) -> None:
     ownership = cast(Any, SimpleNamespace(locks=SegmentLocks()))
-    commit = GroupCommit(MemoryJournal(), CLOCK, lambda: True)
+    commit = GroupCommit(MemoryJournal(), clock, lambda: True)
     topic = Topic.of("t", Versioned(TopicRecord(0, "active", TopicConfig(), 0), 1))
-    await Sealer(cast(Any, None), ownership, commit, FLUSHER, CLOCK).seal(topic, INTENT, [one])
+    await Sealer(cast(Any, None), ownership, commit, flusher(clock), clock).seal(topic, INTENT, [one])
 
 
 def forwarded() -> OpenSegment:
     """A segment that knows a forward which is not tried any more."""
     one = segment()
-    one.producers.record(0, f"{FORWARD}b.0.0", 0, 6, 0, 7, CLOCK.now_us() - SLOT_US - 1)
+    one.producers.record(0, f"{FORWARD}b.0.0", 0, 6, 0, 7, 0)
+    one.producers.expire(CLOCK.monotonic_s() - 601)
     return one
 
 
@@ -52,10 +56,11 @@ async def test_what_is_not_tried_any_more_is_not_in_the_seal() -> None:
 
 async def test_a_seal_that_is_there_has_the_last_word_on_the_tables() -> None:
     """Its broker died before the successors were written: the next owner writes them, some time later."""
-    one = forwarded()
+    one = segment()
+    one.producers.record(0, f"{FORWARD}b.0.0", 0, 6, 0, 7, 0)
     one.hold(NotOwner("it is being replaced"))
-    await FLUSHER.seal(one, SEAL)
-    await seal(one)
+    await flusher().seal(one, SEAL)
+    await seal(one, StillClock(CLOCK.monotonic_s() + 601))
     assert one.chain.last is not None
     assert one.producers.encode(HIGHEST) == one.chain.last.producers
     assert one.producers.judge(0, f"{FORWARD}b.0.0", 0, 6, 7) == Duplicate(0, 0)

@@ -31,11 +31,14 @@ async def committed(frames: Sequence[Frame]) -> AsyncIterator[Commit]:
 
 
 class StillClock:
+    def __init__(self, at_s: float = 100.0) -> None:
+        self._at_s = at_s
+
     def now_us(self) -> int:
         return 1_700_000_000_000_000
 
     def monotonic_s(self) -> float:
-        return 100.0
+        return self._at_s
 
 
 def segment(number: int = 0) -> OpenSegment:

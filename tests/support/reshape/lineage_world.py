@@ -2,7 +2,7 @@
 requests come whole, in part, and again. No broker, no store.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,17 @@ from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
-from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, Verdict, inherited_cuts
+from seaweedq.segments.producers import (
+    GUARDS,
+    Duplicate,
+    Guard,
+    Kind,
+    New,
+    OutOfOrder,
+    ProducerTables,
+    Verdict,
+    inherited_cuts,
+)
 
 Id = tuple[int, int]  # segment, offset
 
@@ -86,9 +96,7 @@ class Topic:
 
     def restart(self, segment: int) -> None:
         """Its tables are read from its last entry."""
-        self.tables[segment] = ProducerTables.decode(
-            self.tables[segment].encode(HIGHEST), segment, remembered=self.remembered
-        )
+        self.tables[segment] = ProducerTables.decode(self.tables[segment].encode(HIGHEST), segment, self._guards)
 
     def judge(self, request: Request, one: Slice) -> Verdict:
         """What the segment's table says of a slice."""
@@ -123,9 +131,13 @@ class Topic:
         self.records[number] = SegmentRecord(key_range.low, key_range.high, "open", before, (), "x", None, 0, cuts=cuts)
         self.contents[number] = []
 
+    @property
+    def _guards(self) -> Mapping[Kind, Guard]:
+        return {**GUARDS, Kind.CLIENT: Guard(1000, self.remembered, lifetime_s=3600)}
+
     def _bound(self, number: int) -> None:
         for table in self.tables[number].parts:
-            table.remembered = self.remembered
+            table.guards = self._guards
 
     def _meet(self, number: int, key_range: KeyRange) -> bool:
         return self.records[number].low < key_range.high and key_range.low < self.records[number].high
