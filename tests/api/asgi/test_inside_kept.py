@@ -89,7 +89,9 @@ async def test_a_problem_leaves_out_what_the_log_gets(tmp_path: Path, caplog: py
     await broker.start()
     try:
         store.faults = refuse
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(Application(broker)), base_url="http://x") as http:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(Application(broker)), base_url="http://localhost"
+        ) as http:
             assert (await http.put("/v1/topics/t")).status_code == 201
             caplog.set_level(logging.WARNING)
             by_fastapi = await http.get("/v1/topics/t")

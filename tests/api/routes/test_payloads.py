@@ -129,7 +129,7 @@ def test_rows_that_name_something_else(tmp_path: Path) -> None:
         try:
             await broker.start()
             transport = httpx.ASGITransport(Application(broker))
-            async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 await look(broker, store, http)
         finally:
             await broker.stop()

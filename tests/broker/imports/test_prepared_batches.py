@@ -74,7 +74,9 @@ async def replaced(broker: Broker, topic: Topic, segments: list[int], points: li
 
 async def read(broker: Broker, segment: int) -> list[dict[str, Any]]:
     """All messages of a segment."""
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(Application(broker)), base_url="http://x") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(Application(broker)), base_url="http://localhost"
+    ) as http:
         path = f"/v1/topics/t/segments/{segment}/messages"
         found = await http.get(path, params={"offset": 0, "limit": 10_000})
         assert found.status_code == 200, found.text

@@ -34,7 +34,9 @@ class SlowStore(MemoryStore):
 
 @asynccontextmanager
 async def asking(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(Application(broker)), base_url="http://x") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(Application(broker)), base_url="http://localhost"
+    ) as http:
         yield http
 
 

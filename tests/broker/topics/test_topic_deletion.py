@@ -22,7 +22,9 @@ from tests.support.brokers.in_process import Gate, make_topic, publish, running,
 
 @asynccontextmanager
 async def asking(broker: Broker) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(Application(broker)), base_url="http://x") as http:
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(Application(broker)), base_url="http://localhost"
+    ) as http:
         yield http
 
 
