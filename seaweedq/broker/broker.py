@@ -17,6 +17,7 @@ from seaweedq.broker.services import Environment, Joined, Serving
 from seaweedq.broker.topic_deletion import refuse_more
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.wiring import build_core, build_joined, build_serving
+from seaweedq.coordination.unreadable import NOTED
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.levels import HIGHEST
 from seaweedq.storage.probe import probe
@@ -118,6 +119,8 @@ class Broker:
         self._spawn(serving.maintenance.tick_often(), "ticks")
         self._spawn(serving.maintenance.checkpoint_often(), "checkpoints")
         self._spawn(serving.imports.look_often(), "imports")
+        self._spawn(joined.recovery.recover_left_often(), "journals left here")
+        self._spawn(NOTED.look_often(self.environment.coordination), "unreadable records")
         return serving
 
     async def _open(self, joined: Joined) -> None:

@@ -73,9 +73,10 @@ def check_level(level: int) -> None:
 
 
 def read_cluster(entry: Entry) -> Versioned[ClusterRecord]:
-    """Returns the cluster's record. Raises LevelMismatch where this version does not read its level, Damaged."""
+    """Returns the cluster's record. Raises LevelMismatch where this version does not read its level, and
+    NeedsNewerBroker."""
     check_level(levels_of(entry.value).level)
-    return keys.CLUSTER.read(entry)
+    return keys.CLUSTER.require(entry)
 
 
 def _nothing() -> None:

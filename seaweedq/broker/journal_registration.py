@@ -12,6 +12,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, SeaweedqError
 from seaweedq.failpoints import reach
@@ -41,14 +42,25 @@ class JournalRegistration:
     async def retire(self, journal: Journal) -> None:
         """Removes a closed journal of which nothing is needed, and its key, as far as RETIRE_S allows."""
         reach("stop.retire")
-        value = keys.JOURNALS.encode(self._held.replace(recovered=True))
         try:
             async with asyncio.timeout(RETIRE_S):
-                if not await self._coordination.commit([self._membership.compare()], [Put(self._key, value)]):
-                    raise NotReady("this broker's lease has ended")  # a recovery may read what is to be removed
+                if not await self._mark():
+                    return
                 reach("stop.remove")
                 await journal.remove()
                 reach("stop.removed")
                 await self._coordination.commit([], [Delete(self._key)])
         except (TimeoutError, OSError, SeaweedqError) as error:
             logger.info("the next broker removes this journal: %s", str(error) or "it would take too long")
+
+    async def _mark(self) -> bool:
+        """Writes that nothing in the journal is needed any more. False: the record cannot be read by now, and its
+        journal is left alone. Raises NotReady."""
+        there = await self._coordination.get(self._key)
+        held = keys.JOURNALS.read(there) if there else self._held
+        if isinstance(held, Unreadable):
+            return False
+        put = Put(self._key, keys.JOURNALS.encode(held.replace(recovered=True)))
+        if not await self._coordination.commit([self._membership.compare()], [put]):
+            raise NotReady("this broker's lease has ended")  # a recovery may read what is to be removed
+        return True

@@ -69,8 +69,9 @@ class TopicDeletion:
         self._uploads = uploads
 
     async def delete(self, topic: Topic) -> None:
-        """Deletes a topic. A caller that comes while a deletion is under way waits for it."""
+        """Deletes a topic. A caller that comes while a deletion is under way waits for it. Raises NeedsNewerBroker."""
         async with topic.deleting:
+            self._catalog.check_readable(topic.name)
             if self._catalog.find(topic.name) is not topic:
                 return  # and its folder may be another one's now
             await self._admin.begin_delete(topic)

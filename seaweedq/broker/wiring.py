@@ -170,7 +170,8 @@ def _recovery(
 ) -> JournalRecovery:
     coordination = environment.coordination
     replay = Replay(core.catalog, coordination, environment.store, entries, lambda: core.level.written)
-    return JournalRecovery(core.catalog, coordination, membership, replay, journals, environment.journals.home.id)
+    level, home = lambda: core.level.written, environment.journals.home.id
+    return JournalRecovery(coordination, membership, replay, journals, home, level)
 
 
 def build_serving(environment: Environment, core: Core, joined: Joined, readiness: Readiness) -> Serving:

@@ -7,7 +7,7 @@ is refused once another broker, or none, leads.
 import asyncio
 from contextlib import suppress
 
-from seaweedq.coordination.interface import Compare, Coordination, Put, WatchLost
+from seaweedq.coordination.interface import Compare, Coordination, Entry, Put, WatchLost
 from seaweedq.coordination.keys import LEADER
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import LeaderRecord
@@ -52,9 +52,9 @@ class Election:
         await self._elected.wait()
 
     async def leader(self) -> str | None:
-        """Returns the id of the leader, if there is one."""
+        """Returns the id of the leader, if there is one, and its record can be read."""
         there = await self._coordination.get(KEY)
-        return LEADER.decode(there.value).broker if there else None
+        return _leader(there) if there else None
 
     def leader_compare(self) -> Compare:
         """Returns a comparison that holds as long as this broker leads. Raises Fenced if it knows that it does not."""
@@ -63,11 +63,11 @@ class Election:
         return Compare(KEY, self._revision)
 
     async def campaign(self) -> int:
-        """Reads who leads, and takes the lead if no broker does. Returns the revision of the read. Raises
-        CoordinationUnavailable."""
+        """Reads who leads, and takes the lead if no broker does; one whose record cannot be read leads. Returns the
+        revision of the read. Raises CoordinationUnavailable."""
         page = await self._coordination.range(KEY, limit=1)
         won = await self._take() if not page.entries else None
-        if page.entries and LEADER.decode(page.entries[0].value).broker == self._membership.broker:
+        if page.entries and _leader(page.entries[0]) == self._membership.broker:
             won = page.entries[0].revision
         if won is None:
             self._elected.clear()
@@ -88,3 +88,8 @@ class Election:
                 async for _ in self._coordination.watch(KEY, revision):
                     await self.campaign()
             await asyncio.sleep(self._retry_s)
+
+
+def _leader(entry: Entry) -> str | None:
+    found = LEADER.read(entry)
+    return found.record.broker if isinstance(found, Versioned) else None

@@ -29,12 +29,14 @@ from seaweedq.coordination.records import (
     TopicRecord,
     UploadRecord,
 )
-from seaweedq.coordination.versioned import NOTHING, Unknown, Versioned, unknown_in
-from seaweedq.errors import Damaged
+from seaweedq.coordination.unreadable import NOTED, Unreadable
+from seaweedq.coordination.versioned import Versioned, unknown_in
+from seaweedq.levels import HIGHEST
 
 T = TypeVar("T", bound=msgspec.Struct)
 Part = str | int
 ID_BOUND = 10**10  # of a number in a key: ten digits
+FIELDS = {"topic": "topic", "segment": "segment", "name": "subscription", "upload": "upload_id"}  # of errors, by part
 
 
 def _same(record: T) -> T:
@@ -54,6 +56,11 @@ class KeyKind(Generic[T]):
     lifetime: str
     stored_form: Callable[[T], T] = _same
     read_form: Callable[[T], T] = _same
+
+    @property
+    def name(self) -> str:
+        """Returns the kind's name, the first part of its paths."""
+        return self.pattern.split("/")[0]
 
     def key(self, *parts: Part) -> str:
         """Returns the path with these parts, in the pattern's order. Raises ValueError for invalid parts."""
@@ -79,24 +86,46 @@ class KeyKind(Generic[T]):
         known = msgspec.json.encode(self.stored_form(held.record))
         return msgspec.json.encode(held.unknown.merged(msgspec.json.decode(known))) if held.unknown else known
 
-    def decode(self, value: bytes) -> T:
-        """Decodes the record of a value. Raises Damaged."""
+    def read(self, entry: Entry) -> Versioned[T] | Unreadable:
+        """Returns the record of an entry, with the entry's revision and the members that are not known. Where it cannot
+        be read, that is noted."""
+        found = self._read(entry)
+        if isinstance(found, Unreadable):
+            NOTED.note(self.name, found, self.read)
+        elif NOTED:
+            NOTED.forget(entry.key)
+        return found
+
+    def require(self, entry: Entry) -> Versioned[T]:
+        """As `read`. Raises NeedsNewerBroker."""
+        found = self.read(entry)
+        if isinstance(found, Unreadable):
+            raise found.error()
+        return found
+
+    def matches(self, key: str) -> bool:
+        """Tells whether a path is one of this kind: later versions may have others below the same prefix."""
+        return self._matcher.fullmatch(key) is not None
+
+    def _read(self, entry: Entry) -> Versioned[T] | Unreadable:
         try:
-            return self.read_form(self._decoder.decode(value))
-        except (msgspec.DecodeError, ValueError) as error:
-            raise Damaged(f"the value of a key {self.pattern} cannot be read: {error}") from error
+            record = self.read_form(self._decoder.decode(entry.value))
+            known = msgspec.json.encode(self.stored_form(record))
+            if known == entry.value and "needs_level" not in self.record.__struct_fields__:
+                return Versioned(record, entry.revision)  # as nearly always: nobody compares members then
+            stored = msgspec.json.decode(entry.value)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            return self._unreadable(entry, _why(entry.value, error))
+        if later := _needs_later(stored):
+            return self._unreadable(entry, later)
+        names = dict.fromkeys(self.record.__struct_fields__)  # also those that are left out where they have defaults
+        return Versioned(record, entry.revision, unknown_in(stored, names | msgspec.json.decode(known)))
 
-    def read(self, entry: Entry) -> Versioned[T]:
-        """Returns the record of an entry, with the entry's revision and the members that are not known. Raises
-        Damaged."""
-        record = self.decode(entry.value)
-        return Versioned(record, entry.revision, self._unknown(record, entry.value))
-
-    def _unknown(self, record: T, value: bytes) -> Unknown:
-        known = msgspec.json.encode(self.stored_form(record))
-        if known == value:  # as nearly always: nobody compares members then
-            return NOTHING
-        return unknown_in(msgspec.json.decode(value), msgspec.json.decode(known))
+    def _unreadable(self, entry: Entry, why: str) -> Unreadable:
+        names = [name for _, name, _, _ in Formatter().parse(self.pattern) if name]
+        parts = self.parse(entry.key) if self.matches(entry.key) else ()
+        fields = {FIELDS[name]: part for name, part in zip(names, parts, strict=False) if name in FIELDS}
+        return Unreadable(entry.key, why, entry.revision, fields)
 
     def _fill(self, pattern: str, parts: tuple[Part, ...]) -> str:
         for part, number in zip(parts, self._numbers, strict=False):
@@ -118,6 +147,21 @@ class KeyKind(Generic[T]):
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[T]:
         return msgspec.json.Decoder(self.record)
+
+
+def _needs_later(stored: Any) -> str | None:
+    """Returns why a value is not to be read although it looks known: its form is that of a later level."""
+    needs = stored.get("needs_level", 1) if isinstance(stored, dict) else 1
+    if isinstance(needs, int) and needs <= HIGHEST:
+        return None
+    return f"it needs level {str(needs)[:20]}, and this broker reads levels up to {HIGHEST}"
+
+
+def _why(value: bytes, error: Exception) -> str:
+    try:
+        return _needs_later(msgspec.json.decode(value)) or str(error)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return str(error)
 
 
 CLUSTER = KeyKind(

@@ -1,4 +1,5 @@
-"""The records in the values of coordination's keys. Later versions may add fields: unknown ones are ignored."""
+"""The records in the values of coordination's keys. Later versions may add members (coordination/versioned says which
+ones); an earlier one keeps them."""
 
 from typing import Any, Literal
 
@@ -76,7 +77,9 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
     `path` is that folder, where the backend needs it. `recovered`: the broker is dead, and its journal has been
     replayed; only the journal's content is still to be removed. The broker reads the levels from `lowest` to `highest`.
-    `needs_newer`: no broker that lives reads the journal, as far as the leader knows.
+    `needs_newer`: no broker that lives reads the journal, as far as the leader knows. `left`, from level 2 on: the
+    broker is dead, and all of its journal has been replayed but what it holds of these topics, since a record of theirs
+    could not be read.
     """
 
     kind: str
@@ -86,6 +89,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
     lowest: int = 1
     highest: int = 1
     needs_newer: bool = False
+    left: tuple[str, ...] | None = None
 
 
 class CreationRecord(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Entry
 from seaweedq.coordination.records import BrokerRecord, JournalRecord
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import Unavailable
@@ -23,11 +24,16 @@ def _nothing() -> None:
 
 
 class Roster:
-    """Brokers and journals by broker id, each with its revision. `changed` is called after every change."""
+    """Brokers and journals by broker id, each with its revision. `changed` is called after every change.
+
+    A broker whose record is `unreadable` lives, gets nothing, and keeps what it has. A journal whose record cannot be
+    read is none of this broker's business: it is neither recovered nor removed.
+    """
 
     def __init__(self, coordination: Coordination, changed: Callable[[], None] = _nothing) -> None:
         self.brokers: dict[str, Versioned[BrokerRecord]] = {}
         self.journals: dict[str, Versioned[JournalRecord]] = {}
+        self.unreadable: dict[str, Unreadable] = {}  # brokers
         self._coordination = coordination
         self._changed = changed
         self._view = View(coordination, PREFIXES, self._apply)
@@ -36,7 +42,7 @@ class Roster:
 
     def alive(self, broker: str | None) -> bool:
         """Tells whether the broker's key existed when last seen."""
-        return broker in self.brokers
+        return broker in self.brokers or broker in self.unreadable
 
     def check_alive(self, broker: str | None) -> None:
         """Raises Unavailable where the broker's key was not there when last seen."""
@@ -64,16 +70,40 @@ class Roster:
         return await self._coordination.get(keys.BROKERS.key(broker)) is None
 
     def _apply(self, change: Change) -> None:
-        if change.key.startswith(PREFIXES[0]):
-            (broker,) = keys.BROKERS.parse(change.key)
-            if change.value is None:
-                self.brokers.pop(broker, None)
-            else:
-                self.brokers[broker] = keys.BROKERS.read(Entry(change.key, change.value, change.revision))
-        else:
-            (broker,) = keys.JOURNALS.parse(change.key)
-            if change.value is None:
-                self.journals.pop(broker, None)
-            else:
-                self.journals[broker] = keys.JOURNALS.read(Entry(change.key, change.value, change.revision))
+        there = None if change.value is None else Entry(change.key, change.value, change.revision)
+        if keys.BROKERS.matches(change.key):
+            self._apply_broker(change.key, there)
+        elif keys.JOURNALS.matches(change.key):
+            self._apply_journal(change.key, there)
         self._changed()
+
+    def _apply_broker(self, key: str, there: Entry | None) -> None:
+        (broker,) = keys.BROKERS.parse(key)
+        self.brokers.pop(broker, None)
+        self.unreadable.pop(broker, None)
+        found = keys.BROKERS.read(there) if there else None
+        if isinstance(found, Unreadable):
+            self.unreadable[broker] = found
+        elif found:
+            self.brokers[broker] = found
+
+    def _apply_journal(self, key: str, there: Entry | None) -> None:
+        (broker,) = keys.JOURNALS.parse(key)
+        self.journals.pop(broker, None)
+        found = keys.JOURNALS.read(there) if there else None
+        if isinstance(found, Versioned):
+            self.journals[broker] = found
+
+
+def is_recovered(journal: Entry) -> bool:
+    """Tells whether a dead broker's journal holds nothing any more that is needed; False where nobody here can tell."""
+    found = keys.JOURNALS.read(journal)
+    return isinstance(found, Versioned) and found.record.recovered
+
+
+def is_replayed(journal: Entry, topic: str) -> bool:
+    """As `is_recovered`, of one topic: all that a dead broker's journal holds of it is in its chains and cursors."""
+    found = keys.JOURNALS.read(journal)
+    if isinstance(found, Unreadable):
+        return False
+    return found.record.recovered or (found.record.left is not None and topic not in found.record.left)

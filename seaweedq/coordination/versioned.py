@@ -7,8 +7,8 @@ that it was in: with an intent that ends, a segment that an import no longer nam
 
 So a version may *add* a member only if that member stays true when a writer that does not know it changes all others.
 Any other change of a form changes it with the cluster's level: the record says `needs_level`, and brokers of lower
-levels treat it as unreadable. The members of cursors, intents and journals never stay true by themselves: they change
-with the level, always.
+levels treat it as unreadable (coordination/unreadable). The members of cursors, intents and journals never stay true by
+themselves: they change with the level, always.
 """
 
 from collections.abc import Mapping

@@ -44,6 +44,16 @@ def tile(n: int) -> list[KeyRange]:
     return KeyRange(0, KEY_SPACE).cut(KEY_SPACE * i // n for i in range(1, n))
 
 
+def missing_ranges(ranges: Iterable[KeyRange]) -> list[KeyRange]:
+    """Returns the ranges of hashes that none of these ranges contains, rising."""
+    found, at = [], 0
+    for each in sorted(ranges):
+        if each.low > at:
+            found.append(KeyRange(at, each.low))
+        at = max(at, each.high)
+    return [*found, KeyRange(at, KEY_SPACE)] if at < KEY_SPACE else found
+
+
 def tiles_key_space(ranges: Iterable[KeyRange]) -> bool:
     """Tells whether the ranges, in any order, contain every hash exactly once."""
     at = 0

@@ -12,6 +12,7 @@ import pytest
 from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome, encode
 from seaweedq.coordination import keys
 from seaweedq.segments.layout import Format, Layout
+from tests.support.brokers.stored import record_of
 from tests.support.processes.together import BROKERS, TOPIC, Together
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -68,7 +69,7 @@ def packed(*parts: Any) -> bytes:
 
 def incarnation(together: Together) -> int:
     ((_, value),) = together._rows(keys.TOPICS)
-    return keys.TOPICS.decode(value).incarnation
+    return record_of(keys.TOPICS, value).incarnation
 
 
 def own(together: Together) -> int:

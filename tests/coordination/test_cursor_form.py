@@ -15,7 +15,8 @@ from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import CURSORS
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.versioned import NOTHING, Versioned
-from seaweedq.errors import Damaged
+from seaweedq.errors import NeedsNewerBroker
+from tests.support.brokers.stored import record_of
 
 LEASES = tuple((10**12 + n, 10**12 + n + 1, 1234.5678901234567) for n in range(MAX_LEASES))
 
@@ -63,7 +64,7 @@ def test_the_largest_cursor_of_level_2_is_small_and_keeps_every_ack() -> None:
     record = msgspec.structs.replace(_record(0, acked, attempts, 2), leases=LEASES, consumer="c" * 255)
     assert fits(record)
     assert len(_stored(record)) <= MAX_BYTES
-    found = CURSORS.decode(_stored(record))
+    found = record_of(CURSORS, _stored(record))
     assert (found.acked, found.leases) == (record.acked, record.leases)
     assert 0 < len(found.attempts) < len(attempts)
     assert min(found.attempts.values()) >= np.quantile(list(attempts.values()), 0.5)
@@ -76,12 +77,12 @@ def test_level_1_loses_the_lowest_attempts_and_says_when_runs_are_too_many() -> 
     )
     assert fits(record)
     assert len(_stored(record)) <= MAX_BYTES
-    assert set(CURSORS.decode(_stored(record)).attempts.values()) == {8}
+    assert set(record_of(CURSORS, _stored(record)).attempts.values()) == {8}
     assert not fits(_record(0, set(range(1, 4_000, 2)), {}, UNSET))
 
 
 @pytest.mark.parametrize("packed", ["", "!", "AAAA", "eJwDAAAAAAE="])
-def test_packed_acks_that_cannot_be_read_are_damage(packed: str) -> None:
+def test_packed_acks_that_cannot_be_read_need_a_newer_broker(packed: str) -> None:
     value = msgspec.json.encode({"epoch": 1, "acked_to": 0, "needs_level": 2, "packed": packed})
-    with pytest.raises(Damaged, match="cannot be read"):
-        CURSORS.decode(value)
+    with pytest.raises(NeedsNewerBroker, match="cannot be read"):
+        record_of(CURSORS, value)

@@ -13,6 +13,7 @@ from seaweedq.coordination.keys import LEADER
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, Fenced
+from tests.support.brokers.stored import record_of
 
 LEASE_S = 3600
 
@@ -52,7 +53,7 @@ async def pair(backend: Any, ids: Ids) -> AsyncIterator[list[Candidate]]:
 
 async def leader_of(coordination: Coordination) -> str | None:
     entry = await coordination.get(LEADER.key())
-    return LEADER.decode(entry.value).broker if entry else None
+    return record_of(LEADER, entry.value).broker if entry else None
 
 
 async def test_the_first_leads_and_the_second_waits(pair: list[Candidate]) -> None:

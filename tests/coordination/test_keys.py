@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.coordination import records
+from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import (
     BROKERS,
     CATALOGUE,
@@ -25,8 +26,10 @@ from seaweedq.coordination.keys import (
     URL_SECRET,
     KeyKind,
 )
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import Damaged
+from seaweedq.errors import NeedsNewerBroker
+from tests.support.brokers.stored import record_of
 
 NAMES = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}", fullmatch=True)
 NUMBERS = st.integers(0, 10**10 - 1)
@@ -163,7 +166,7 @@ def test_path_and_record_survive_the_round_trip(kind: KeyKind[Any], data: st.Dat
     assert kind.parse(key) == parts
     assert all(key.startswith(kind.prefix(*parts[:n])) for n in range(len(parts)))
     record = data.draw(CASES[kind][1])
-    assert kind.decode(kind.encode(Versioned.new(record))) == record
+    assert record_of(kind, kind.encode(Versioned.new(record))) == record
 
 
 @kinds
@@ -211,10 +214,15 @@ def test_fields_of_later_versions_are_ignored(kind: KeyKind[Any]) -> None:
 
 
 def test_a_field_of_a_later_version_is_ignored() -> None:
-    assert COUNTERS.decode(b'{"next": 3, "new": []}') == records.Counter(3)
+    assert record_of(COUNTERS, b'{"next": 3, "new": []}') == records.Counter(3)
 
 
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]", b'{"next": "3"}', b"\xff"])
-def test_an_unreadable_value_is_damage(value: bytes) -> None:
-    with pytest.raises(Damaged, match="counters"):
-        COUNTERS.decode(value)
+def test_an_unreadable_value_needs_a_newer_broker(value: bytes) -> None:
+    entry = Entry(COUNTERS.key("t"), value, 3)
+    found = COUNTERS.read(entry)
+    assert isinstance(found, Unreadable)
+    assert (found.key, found.revision) == (entry.key, 3)
+    with pytest.raises(NeedsNewerBroker, match="counters/t") as raised:
+        COUNTERS.require(entry)
+    assert raised.value.fields == {"topic": "t"}

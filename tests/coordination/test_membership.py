@@ -10,6 +10,7 @@ from seaweedq.coordination.interface import Coordination, Grant, Put
 from seaweedq.coordination.keys import BROKERS
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.errors import CoordinationUnavailable
+from tests.support.brokers.stored import record_of
 
 LEASE_S = 3600  # the task sleeps for ever: tests renew by hand
 
@@ -54,7 +55,7 @@ async def test_a_member_is_seen_by_others_until_it_stops(backend: Any, member: M
     assert entry.key == f"brokers/{member.broker}"
     assert member.broker == "broker.0000000000000001"
     assert entry.lease == member.lease
-    record = BROKERS.decode(entry.value)
+    record = record_of(BROKERS, entry.value)
     assert (record.name, record.url, record.started_us) == ("broker", "http://here", 1_000_000_000)
     assert member.valid()
     await member.stop()

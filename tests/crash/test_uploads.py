@@ -13,6 +13,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.coordination.versioned import Versioned
+from tests.support.brokers.stored import record_of
 from tests.support.http.uploading import BYTES, SHA256, begin, problem_of, put, uploaded
 from tests.support.tiers import later
 
@@ -133,7 +134,7 @@ async def age(broker, state) -> None:
     """All uploads have expired long ago; those that are open are in that state."""
     coordination = await opened(broker)
     for entry in (await coordination.range(keys.UPLOADS.prefix())).entries:
-        record = keys.UPLOADS.decode(entry.value)
+        record = record_of(keys.UPLOADS, entry.value)
         changed = msgspec.structs.replace(
             record,
             expires_us=record.expires_us - 3 * DAY_US,

@@ -113,7 +113,9 @@ class SegmentCalls:
 
 
 async def _topic(catalog: Catalog, call: TopicCall | EndsCall | SegmentCall | GiveCall) -> Topic:
-    """Returns the topic that the other broker means. Raises NotOwner where this broker knows a different one."""
+    """Returns the topic that the other broker means. Raises NotOwner where this broker knows a different one,
+    NeedsNewerBroker where it cannot read that one."""
+    catalog.check_readable(call.topic)
     found = catalog.find(call.topic)
     if found is None or found.record.incarnation != call.incarnation:
         await catalog.look(call.topic)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.openapi import described, json_answer
 from seaweedq.api.asgi.services import given
@@ -44,11 +44,12 @@ class BrokerAnswer(Struct):
     unreleased_journal_bytes: int | None
 
 
-class ClusterAnswer(Struct):
+class ClusterAnswer(Struct, omit_defaults=True):
     """The living brokers and the leader; `store` is the URL of the store that all of them share.
 
     Brokers that join must read `level`. `level_written` is lower only while the level rises. It could rise to
-    `level_possible`; `too_old` are brokers, and those that left journals, which prevent `level_newest`.
+    `level_possible`; `too_old` are brokers, and those that left journals, which prevent `level_newest`. `unreadable`
+    has the ids of living brokers whose records need a newer broker, if there are any.
     """
 
     cluster: str
@@ -60,6 +61,7 @@ class ClusterAnswer(Struct):
     too_old: list[str]
     leader: str | None
     brokers: list[BrokerAnswer]
+    unreadable: list[str] | UnsetType = UNSET
 
 
 class Health(Struct):
@@ -150,6 +152,7 @@ async def cluster(services: Services) -> Response:
             too_old=level.too_old_for(level.newest),
             leader=leader,
             brokers=brokers,
+            unreadable=sorted(services.view.roster.unreadable) or UNSET,
         )
     )
 

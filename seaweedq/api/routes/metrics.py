@@ -23,6 +23,8 @@ from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.election import Election
+from seaweedq.coordination.keys import CATALOGUE
+from seaweedq.coordination.unreadable import NOTED
 from seaweedq.storage.counting import Counted
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -142,6 +144,13 @@ class ClusterMetrics:
         yield GaugeMetricFamily("seaweedq_leader", "1 where this broker leads", value=leads)
         yield GaugeMetricFamily("seaweedq_segments_owned", "Segments of this broker", value=owned)
         yield GaugeMetricFamily("seaweedq_topics", "Topics", value=len(catalog.names()))
+        unreadable = GaugeMetricFamily(
+            "seaweedq_unreadable_records", "Records that need a newer broker, as far as they were met", labels=["kind"]
+        )
+        met = NOTED.by_kind()
+        for kind in CATALOGUE:
+            unreadable.add_metric([kind.name], met[kind.name])
+        yield unreadable
 
 
 @dataclass(frozen=True)

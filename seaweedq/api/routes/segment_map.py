@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Response
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.api.asgi.openapi import described, json_answer
 from seaweedq.api.asgi.parameters import check_name
@@ -63,10 +63,11 @@ class SegmentAnswer(Struct):
     sealed_at: datetime | None
 
 
-class SegmentMap(Struct):
-    """All segments of a topic, by id."""
+class SegmentMap(Struct, omit_defaults=True):
+    """All segments of a topic, by id; `unreadable` has the ids of those that need a newer broker, if there are any."""
 
     segments: list[SegmentAnswer]
+    unreadable: list[int] | UnsetType = UNSET
 
 
 _SEGMENT = {
@@ -110,7 +111,8 @@ async def segment_map(services: Services, topic: str) -> Response:
     records = services.catalog.segments(found)
     there = [(record, positions[number]) for number, record in records.items() if number in positions]
     answers = [_answer(record, position, services.roster.url(record.owner)) for record, position in there]
-    return json_answer(SegmentMap(answers))
+    unreadable = sorted(services.catalog.unreadable_of(found))
+    return json_answer(SegmentMap(answers, unreadable or UNSET))
 
 
 def _answer(record: SegmentRecord, position: Position, owner_url: str | None) -> SegmentAnswer:

@@ -70,9 +70,10 @@ class SubscriptionAnswer(Struct):
 
 
 class SubscriptionList(Struct):
-    """All subscriptions of a topic."""
+    """All subscriptions of a topic; `unreadable` names those that need a newer broker, where there are any."""
 
     subscriptions: list[SubscriptionAnswer]
+    unreadable: list[str] | UnsetType = UNSET
 
 
 _REQUEST = msgspec.json.Decoder(SubscriptionRequest)
@@ -155,12 +156,14 @@ async def list_subscriptions(services: Services, request: Request, topic: str) -
         except SubscriptionNotFound:
             return Answer(404)
 
-    shown = await gather_bounded(LISTED, show, await services.admin.names(found))
+    names, unreadable = await services.admin.names(found)
+    shown = await gather_bounded(LISTED, show, names)
     answers = [answer for answer in shown if answer.status != 404]  # those were deleted meanwhile
     if failed := next((answer for answer in answers if answer.status != 200), None):
         return _response(failed)
     bodies = b",".join(bytes(answer.body) for answer in answers)
-    return Response(b'{"subscriptions":[%b]}' % bodies, media_type="application/json")
+    more = b',"unreadable":' + msgspec.json.encode(unreadable) if unreadable else b""
+    return Response(b'{"subscriptions":[%b]%b}' % (bodies, more), media_type="application/json")
 
 
 @router.delete(PATH, status_code=204, **described(None, {204: None}, (404, 409)))

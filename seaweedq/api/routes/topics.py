@@ -106,9 +106,11 @@ class TopicSummary(Struct):
 
 
 class TopicList(Struct, omit_defaults=True):
-    """One page; `next_page_token` is there if more topics follow."""
+    """One page; `next_page_token` is there if more topics follow, `unreadable` if topics of this page need a newer
+    broker: it has their names."""
 
     topics: list[TopicSummary]
+    unreadable: list[str] | UnsetType = UNSET
     next_page_token: str | UnsetType = UNSET
 
 
@@ -203,9 +205,13 @@ async def list_topics(services: Services, request: Request) -> Response:
     """Lists the topics by name, a page at a time."""
     options = query(request.scope)
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
-    names = [name for name in services.catalog.names() if name > options.get("page_token", "")]
+    unreadable = services.catalog.unreadable_names()
+    every = sorted([*services.catalog.names(), *unreadable])
+    names = [name for name in every if name > options.get("page_token", "")]
     records = [(name, found.record) for name in names[:size] if (found := services.catalog.find(name))]
     page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
+    if left_out := sorted({*names[:size]} & {*unreadable}):
+        page.unreadable = left_out
     if len(names) > size:
         page.next_page_token = names[size - 1]
     return json_answer(page)
@@ -247,7 +253,9 @@ async def delete_topic(services: Services, topic: str) -> Response:
 @router.post("/v1/topics/{topic}/flush", **described(None, {200: FlushAnswer}, (404, 409), shows={"flushed": True}))
 async def flush_topic(services: Services, topic: str) -> Response:
     """Writes all messages that were acknowledged before the call to files."""
-    await services.positions.positions(await services.catalog.known(check_name(topic)), flush=True)
+    found = await services.catalog.known(check_name(topic))
+    await services.positions.positions(found, flush=True)
+    services.catalog.check_whole(found)
     return json_answer(FlushAnswer(True))
 
 

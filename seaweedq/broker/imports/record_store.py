@@ -43,9 +43,9 @@ class ImportRecords:
         self._membership = membership
 
     async def read(self, where: ImportId) -> Versioned[ImportRecord] | None:
-        """Returns the record as it is now."""
+        """Returns the record as it is now. Raises NeedsNewerBroker."""
         there = await self._coordination.get(where.key)
-        return keys.IMPORTS.read(there) if there else None
+        return keys.IMPORTS.require(there) if there else None
 
     async def create(self, topic: Topic, where: ImportId, record: ImportRecord) -> Versioned[ImportRecord]:
         """Creates the record, or returns the one of a faster broker. Raises NotReady, TopicBeingDeleted,
@@ -91,6 +91,8 @@ class ImportRecords:
             await self._coordination.commit([], [Delete(entry.key) for entry in entries[start : start + PAGE]])
 
     async def all(self) -> AsyncIterator[tuple[ImportId, Versioned[ImportRecord]]]:
-        """Yields the records of all topics."""
+        """Yields the records of all topics that can be read."""
         async for entry in entries(self._coordination, keys.IMPORTS.prefix()):
-            yield ImportId(*keys.IMPORTS.parse(entry.key)), keys.IMPORTS.read(entry)
+            found = keys.IMPORTS.read(entry)
+            if isinstance(found, Versioned):
+                yield ImportId(*keys.IMPORTS.parse(entry.key)), found

@@ -94,11 +94,12 @@ class Autoscaler:
                 continue
             name = (topic.name, topic.record.incarnation)
             policies[name] = policy_of(topic)  # also of a topic that is not scaled: its load counts
+            fixed = bool(self._catalog.unreadable_of(topic))
             for number, known in list(self._catalog.records(topic).items()):
                 if (record := known.record).state == "open":
                     key = (*name, number)
                     segment = segment_of(key, record, self._reports.loads.get(key), now_us)
-                    found.append(replace(segment, locked=True) if key in self._later else segment)
+                    found.append(replace(segment, locked=True) if fixed or key in self._later else segment)
             looked += len(self._catalog.records(topic))
             if looked >= BREATH:
                 looked = 0

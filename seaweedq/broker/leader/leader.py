@@ -24,6 +24,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import JournalRecord, SegmentRecord
+from seaweedq.coordination.roster import is_replayed
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
@@ -146,21 +147,24 @@ class Leader:
         for owner in self._catalog.owners():
             if self._roster.alive(owner) or not (segments := self._owned_by(owner)):
                 continue
-            released = await self._released(owner)
-            if released is not None:
+            released, free = await self._released(owner, segments)
+            if free:
                 with suppress(InvariantViolated):  # logged; the segments of other owners, and the tasks, go on
-                    await self._give(segments, released)
+                    await self._give(free, released)
 
-    async def _released(self, owner: str | None) -> list[Compare] | None:
-        """Returns the comparisons under which a dead owner's segments may be given away; None where they may not
-        yet."""
+    async def _released(
+        self, owner: str | None, segments: Sequence[_Unassigned]
+    ) -> tuple[list[Compare], Sequence[_Unassigned]]:
+        """Returns those of a dead owner's segments that may be given away by now, and the comparisons under which."""
         if owner is None:
-            return []
+            return [], segments
         broker, journal = keys.BROKERS.key(owner), keys.JOURNALS.key(owner)
         there = await self._coordination.get(journal)
-        if await self._coordination.get(broker) or (there and not keys.JOURNALS.decode(there.value).recovered):
-            return None
-        return [Compare(broker, 0)]  # from now on the journal's key can only be removed, with its content
+        if await self._coordination.get(broker):
+            return [], []
+        if there:
+            segments = [one for one in segments if is_replayed(there, one.segment[0])]
+        return [Compare(broker, 0)], segments  # from now on the journal is only replayed further, and goes
 
     async def _give(self, unassigned: Sequence[_Unassigned], released: list[Compare]) -> None:
         targets = await self._rebalancer.assign([one.segment for one in unassigned])

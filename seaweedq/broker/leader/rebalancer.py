@@ -62,6 +62,7 @@ class Rebalancer:
         locked = self._catalog.locked()  # a move would undo the plan of a split or merge
         free = [m for m in planned if m.segment not in locked or m.source not in settled]
         due = [m for m in free if m.segment not in self._moved_s or m.source not in settled]
+        due = [m for m in due if m.source not in settled or not self._catalog.unreadable(*m.segment[:2])]
         await gather_bounded(GIVERS, self.move, due)
 
     async def move(self, move: Move) -> None:

@@ -18,6 +18,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Entry, Put
 from seaweedq.coordination.records import UploadRecord
 from seaweedq.coordination.transactions import entries, read_all
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Damaged
 from seaweedq.failpoints import reach
@@ -64,8 +65,9 @@ class UploadSweep:
         under_way, _ = await read_all(self._coordination, keys.CREATIONS.prefix())
         busy = {keys.CREATIONS.parse(entry.key)[0] for entry in under_way}
         await self._catalog.load()
-        below = {keys.COUNTERS.parse(e.key)[0]: keys.COUNTERS.decode(e.value).next for e in counters}
-        dead = {topic: end for topic, end in below.items() if topic not in busy and self._catalog.find(topic) is None}
+        known = {keys.COUNTERS.parse(e.key)[0]: keys.COUNTERS.read(e) for e in counters}
+        below = {topic: one.record.next for topic, one in known.items() if isinstance(one, Versioned)}
+        dead = {topic: end for topic, end in below.items() if topic not in busy and self._is_gone(topic)}
         if not dead:
             return 0
         gone = 0
@@ -75,9 +77,14 @@ class UploadSweep:
                 gone += await clear_folder(self._store, topic, dead[topic])
         return gone
 
+    def _is_gone(self, topic: str) -> bool:
+        return self._catalog.find(topic) is None and self._catalog.is_readable(topic)
+
     async def _one(self, entry: Entry) -> None:
         topic, _, upload = keys.UPLOADS.parse(entry.key)
         held = keys.UPLOADS.read(entry)
+        if isinstance(held, Unreadable):
+            return
         record = held.record
         if plan.incarnation_of(upload) is None or record.name != plan.object_name(topic, upload):
             raise Damaged(f"the record of upload {upload!r} names the object {record.name!r}")
@@ -97,12 +104,13 @@ class UploadSweep:
                 await self._forget(entry)
 
     async def _over(self, key: str) -> Compare | None:
-        """Returns a comparison that no import reads the upload any more; None where one does."""
+        """Returns a comparison that no import reads the upload any more; None where one does, or may do so."""
         imported = keys.IMPORTS.key(*keys.UPLOADS.parse(key))
         there = await self._coordination.get(imported)
         if there is None:
             return Compare(imported, 0)
-        return Compare(imported, there.revision) if is_over(keys.IMPORTS.decode(there.value)) else None
+        found = keys.IMPORTS.read(there)
+        return Compare(imported, there.revision) if isinstance(found, Versioned) and is_over(found.record) else None
 
     async def _remove(self, key: str, removed: Versioned[UploadRecord], *compares: Compare) -> None:
         if revision := await self._put(key, removed, *compares):

@@ -28,7 +28,7 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import fail, resolve
-from seaweedq.errors import CoordinationUnavailable, NotOwner, Unavailable
+from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker, NotOwner, Unavailable
 from seaweedq.segments.producers import Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
 
@@ -185,6 +185,8 @@ class RemoteAppender:
                 outcome = await self._owners.append(topic, rows, sequences, deadline)
                 outcome = msgspec.structs.replace(outcome, duplicate=outcome.duplicate and not in_doubt)
                 return [*locate(batch, rows, outcome, self._ownership.record(topic, outcome.segment))]
+            except NeedsNewerBroker as error:
+                return [Failed(rows.indexes, error)]
             except Unavailable as error:
                 failed = error
                 in_doubt = in_doubt or not isinstance(error, NotOwner)

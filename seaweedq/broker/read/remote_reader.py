@@ -105,6 +105,10 @@ class ReadableSegments:
         """Returns the records of a topic's segments, as they are known here."""
         return self._catalog.records(topic)
 
+    def check_whole(self, topic: Topic) -> None:
+        """Raises NeedsNewerBroker where a segment of the topic cannot be read."""
+        self._catalog.check_whole(topic)
+
     async def of(self, topic: Topic, numbers: Collection[int]) -> tuple[list[Readable], set[int]]:
         """Returns those of these segments that can be read now, in their order, and the numbers of the others."""
         remote = self._look(topic)

@@ -22,7 +22,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.signal import Signal
-from seaweedq.errors import ChainDamaged, NotReady, Unavailable
+from seaweedq.errors import ChainDamaged, NeedsNewerBroker, NotReady, Unavailable
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class Search:
         if isinstance(error, ChainDamaged):  # a deleted topic's files may go before this broker hears of the deletion
             await self._view.catalog.look(self._topic.name)
             self._view.catalog.check(self._topic)
-        if self._relayed or not isinstance(error, Unavailable):
+        if self._relayed or not isinstance(error, Unavailable) or isinstance(error, NeedsNewerBroker):
             return False
         pause_s = self._locator.failed(error)
         if pause_s is None:

@@ -19,7 +19,7 @@ from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.records import SegmentRecord
-from seaweedq.errors import NotOwner, Unavailable
+from seaweedq.errors import NeedsNewerBroker, NotOwner, Unavailable
 
 PAUSE_S = 0.1
 CALL_MARGIN_S = 1.0
@@ -67,6 +67,8 @@ class TopicPositions:
                     break
                 attempt.mark()
                 failure = await self._ask_all(topic, missing, call, found, deadline.left_s)
+            except NeedsNewerBroker:
+                raise
             except Unavailable as error:
                 failure = error
         else:
@@ -82,6 +84,8 @@ class TopicPositions:
         """Makes all living owners close a topic that is being deleted; `here` closes it on this broker."""
         await self._catalog.reread(topic)
         owners = dict.fromkeys(record.owner for record in self._catalog.segments(topic).values())
+        if self._catalog.unreadable_of(topic):  # whoever has those
+            owners |= dict.fromkeys(self._roster.brokers)
         call = TopicCall(topic.name, topic.record.incarnation)
         for owner in owners:
             if owner != self._membership.broker and (url := self._roster.url(owner)):

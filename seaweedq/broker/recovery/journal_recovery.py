@@ -9,25 +9,33 @@ where it was done before, and two brokers may do them at once.
 A journal that cannot be reached is unknown, never empty: its segments wait. So do those of a damaged one. But while
 one broker reads a journal another may finish, and delete what the first one misses then. It has marked the key before,
 so who finds damage looks at the key: what was recovered is not damaged. A journal of a later version is left for a
-broker that reads it (broker/leader/recoveries).
+broker that reads it (broker/leader/recoveries), and so is one that holds messages or acks of something whose record
+this broker cannot read. All else is replayed then, and the key says of which topics something is `left`: what X had of
+others changes hands. The journal stays as it is, and is replayed once more when those records can be read.
 """
 
+import asyncio
 import logging
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from contextlib import aclosing
 
 from seaweedq.broker.recovery.replay import Replay
-from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import JournalRecord
+from seaweedq.coordination.roster import is_recovered
 from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.unreadable import NOTED
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import JournalDamaged, NeedsNewerBroker
+from seaweedq.errors import JournalDamaged, NeedsNewerBroker, SeaweedqError
 from seaweedq.failpoints import reach
+from seaweedq.formats import Level
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
 
+NAMED = 10  # topics in an error
+LEFT_S = 5.0  # between two tries of journals that were left
+LEFT_LEVEL, MAX_LEFT = 2, 1000  # of the record's member `left`
 logger = logging.getLogger(__name__)
 
 
@@ -36,19 +44,20 @@ class JournalRecovery:
 
     def __init__(
         self,
-        catalog: Catalog,
         coordination: Coordination,
         membership: Membership,
         replay: Replay,
         journals: Journals,
         place: str,
+        level: Level,
     ) -> None:
-        self._catalog = catalog
         self._coordination = coordination
         self._membership = membership
         self._replay = replay
         self._journals = journals
         self._place = place
+        self._level = level
+        self._causes: dict[str, set[str]] = {}  # by broker: the records that could not be read for its journal
         self._unreached: set[str] = set()  # the brokers whose journals cannot be reached
         self._left: dict[str, str] = {}  # by broker: why its journal was left
 
@@ -69,17 +78,29 @@ class JournalRecovery:
             if self._journals.is_exclusive(journal.record):
                 await self.recover(broker, journal)
 
+    async def recover_left_often(self) -> None:
+        """Tries the journals of this process's folder again that were left, for ever: nobody else can reach them."""
+        while True:
+            await asyncio.sleep(LEFT_S)
+            if self._left:
+                try:
+                    await self.recover_own()
+                except SeaweedqError as error:
+                    logger.warning("the journals of this folder are not recovered yet: %s", error)
+
     async def recover(self, broker: str, journal: Versioned[JournalRecord]) -> bool:
         """Recovers the journal of a broker whose lease has ended.
 
         Returns False where it cannot be reached from here, or is left for a newer broker. Raises Unavailable, Damaged.
         """
+        if (causes := self._causes.get(broker)) and NOTED.has(causes):
+            return False  # nothing has changed since it was left
         dead = self._journals.open_dead(broker, journal.record)
         try:
             await dead.fence()
             self._note_reached(broker)
             if not journal.record.recovered:
-                await self._replay_all(broker, dead)
+                await self._replay_all(broker, journal, dead)
                 reach("takeover.recovered")
                 await self._mark(broker, journal)
             reach("takeover.remove")
@@ -109,6 +130,7 @@ class JournalRecovery:
     def forget_except(self, journals: Container[str]) -> None:
         """Forgets journals that are left or out of reach, and not among those that still exist."""
         self._left = {broker: why for broker, why in self._left.items() if broker in journals}
+        self._causes = {broker: keys for broker, keys in self._causes.items() if broker in journals}
         for broker in [broker for broker in self._unreached if broker not in journals]:
             self._unreached.remove(broker)
             logger.info("the journal of %s was recovered by another broker", broker)
@@ -116,17 +138,22 @@ class JournalRecovery:
     async def _is_finished(self, broker: str) -> bool:
         """Returns whether the journal was recovered, by what its key says now; its content may be gone then."""
         there = await self._coordination.get(keys.JOURNALS.key(broker))
-        return there is None or keys.JOURNALS.decode(there.value).recovered
+        return there is None or is_recovered(there)
 
     async def _own(self) -> list[tuple[str, Versioned[JournalRecord]]]:
         entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
-        found = [(keys.JOURNALS.parse(entry.key)[0], keys.JOURNALS.read(entry)) for entry in entries]
-        return [one for one in found if one[1].record.place == self._place and one[0] != self._membership.broker]
+        found = {keys.JOURNALS.parse(entry.key)[0]: keys.JOURNALS.read(entry) for entry in entries}
+        known = [(broker, one) for broker, one in found.items() if isinstance(one, Versioned)]
+        return [one for one in known if one[1].record.place == self._place and one[0] != self._membership.broker]
 
-    async def _replay_all(self, broker: str, dead: DeadJournal) -> None:
-        await self._catalog.load()  # the watch may be behind, and a segment that is not known is not recovered
+    async def _replay_all(self, broker: str, journal: Versioned[JournalRecord], dead: DeadJournal) -> None:
         async with aclosing(dead.commits()) as commits:
             done = await self._replay.replay(broker, commits)
+        if done.left:
+            self._causes[broker] = set().union(*done.left.values())
+            await self._note_replayed(broker, journal, sorted(done.left))
+            names = ", ".join(sorted(done.left)[:NAMED])
+            raise NeedsNewerBroker(f"it holds messages or acks of topics whose records cannot be read: {names}")
         if done.segments or done.acks:
             logger.info(
                 "recovered the journal of %s: %d segments, %d rows that were not in files yet, %d acks",
@@ -146,7 +173,15 @@ class JournalRecovery:
             there = await self._coordination.get(key)
             if there is None:
                 return  # another broker has finished
-            journal = keys.JOURNALS.read(there)  # the leader may have noted something else
+            journal = keys.JOURNALS.require(there)  # the leader may have noted something else
+
+    async def _note_replayed(self, broker: str, journal: Versioned[JournalRecord], left: Sequence[str]) -> None:
+        """Notes that all is replayed but what the journal holds of some topics: what the broker had of others may
+        change hands."""
+        held = journal.replace(left=tuple(left))
+        if held.record != journal.record and self._level() >= LEFT_LEVEL and len(left) <= MAX_LEFT:
+            put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(held))
+            await self._coordination.commit([Compare(put.key, journal.revision)], [put])  # else at the next try
 
     def _note_reached(self, broker: str) -> None:
         if broker in self._unreached:

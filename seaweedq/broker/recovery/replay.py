@@ -15,7 +15,7 @@ matter.
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
@@ -31,7 +31,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import Fenced, JournalDamaged, SegmentNotFound
+from seaweedq.errors import Fenced, JournalDamaged, NeedsNewerBroker, SegmentNotFound
 from seaweedq.failpoints import reach
 from seaweedq.formats import needs_newer
 from seaweedq.invariants import InvariantViolated
@@ -46,16 +46,19 @@ SEGMENTS = 16  # replayed at a time
 logger = logging.getLogger(__name__)
 
 Place = tuple[str, int]  # topic and segment
+Left = dict[str, set[str]]  # by topic: the keys of the records that cannot be read
 EpochRuns = dict[int, Runs]  # acked runs by the epoch of their subscription
 
 
 @dataclass(slots=True)
 class Replayed:
-    """The result of a replay: segments with rows, rows appended to chains, frames of acks."""
+    """The result of a replay: segments with rows, rows appended to chains, frames of acks; and the topics of which
+    something was `left`, since a record cannot be read."""
 
     segments: int = 0
     rows: int = 0
     acks: int = 0
+    left: dict[str, set[str]] = field(default_factory=dict)  # with the keys of those records
 
 
 class Replay:
@@ -81,6 +84,7 @@ class Replay:
         Rows of segments that are not its own any more are left alone: they were flushed before it gave them away, and
         a commit that failed there must not take an offset that their owner has given out since.
         """
+        await self._catalog.load()  # the watch may be behind, and a segment that is not known is not recovered
         done = Replayed()
         segments: set[Place] = set()
         acks: dict[Place, dict[str, EpochRuns]] = {}
@@ -89,32 +93,36 @@ class Replay:
                 rows, acks_here = _by_segment(batch)
                 _add_acks(acks, acks_here)
                 done.acks += len(acks_here)
-                done.rows += await self._append_all(broker, rows)
+                done.rows += await self._append_all(broker, rows, done.left)
                 segments.update(rows)
                 del batch, rows, acks_here  # their memory must be free before the next batch gathers
         done.segments = len(segments)
         for (name, segment), subscriptions in acks.items():
-            if topic := self._live(name, segment):
-                await self._acknowledge(topic, segment, subscriptions)
+            if topic := self._live(name, segment, done.left):
+                await self._acknowledge(topic, segment, subscriptions, done.left)
         return done
 
-    async def _append_all(self, broker: str, rows: dict[Place, list[Frame]]) -> int:
+    async def _append_all(self, broker: str, rows: dict[Place, list[Frame]], left: Left) -> int:
         async def append(place: Place) -> int:
             name, segment = place
-            topic = self._live(name, segment)
+            topic = self._live(name, segment, left)
             if topic is None or self._catalog.segment(topic, segment).record.owner != broker:
                 return 0
             return await self._append(topic, segment, rows[place])
 
         return sum(await gather_bounded(SEGMENTS, append, rows))
 
-    def _live(self, name: str, segment: int) -> Topic | None:
+    def _live(self, name: str, segment: int, left: Left) -> Topic | None:
         topic = self._catalog.find(name)
-        if topic is None or topic.record.state == "deleting":
-            return None
         try:
+            self._catalog.check_readable(name)
+            if topic is None or topic.record.state == "deleting":
+                return None
             self._catalog.segment(topic, segment)
         except SegmentNotFound:
+            return None
+        except NeedsNewerBroker as error:
+            _leave(left, name, error)
             return None
         return topic
 
@@ -165,16 +173,20 @@ class Replay:
         await self._entries.append(source, chain, pieces, producers, newest)
         return sum(rows.num_rows for _, rows in pieces)
 
-    async def _acknowledge(self, topic: Topic, segment: int, subscriptions: dict[str, EpochRuns]) -> None:
+    async def _acknowledge(self, topic: Topic, segment: int, subscriptions: dict[str, EpochRuns], left: Left) -> None:
         for name, acked in subscriptions.items():
-            while not await self._advance(topic, segment, name, acked):
-                logger.info("the cursor of %s on segment %s changed meanwhile, once more", name, segment)
+            try:
+                while not await self._advance(topic, segment, name, acked):
+                    logger.info("the cursor of %s on segment %s changed meanwhile, once more", name, segment)
+            except NeedsNewerBroker as error:
+                _leave(left, topic.name, error)
 
     async def _advance(self, topic: Topic, segment: int, name: str, acked: EpochRuns) -> bool:
-        """Adds acks to a cursor in one transaction, which compares the subscription's epoch. False means try again."""
+        """Adds acks to a cursor in one transaction, which compares the subscription's epoch. False means try again.
+        Raises NeedsNewerBroker where one of the two cannot be read."""
         incarnation = topic.record.incarnation
         subscription = await self._coordination.get(keys.SUBSCRIPTIONS.key(topic.name, incarnation, name))
-        known = keys.SUBSCRIPTIONS.decode(subscription.value) if subscription else None
+        known = keys.SUBSCRIPTIONS.require(subscription).record if subscription else None
         if subscription is None or known is None or known.state != "active":
             return True
         epoch = known.epoch
@@ -182,7 +194,7 @@ class Replay:
             return True
         path = keys.CURSORS.key(topic.name, incarnation, name, segment)
         there = await self._coordination.get(path)
-        held = keys.CURSORS.read(there) if there else Versioned.new(CursorRecord(epoch=epoch, acked_to=0))
+        held = keys.CURSORS.require(there) if there else Versioned.new(CursorRecord(epoch=epoch, acked_to=0))
         cursor = held.record
         delivery = Delivery.of(cursor)
         for low, high in acked[epoch]:
@@ -239,3 +251,7 @@ def _add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> N
         runs = subscriptions.setdefault(found.subscription, {}).setdefault(found.epoch, Runs())
         for low, high in found.runs:
             runs.add(low, high)
+
+
+def _leave(left: Left, topic: str, error: NeedsNewerBroker) -> None:
+    left.setdefault(topic, set()).add(str(error.fields.get("record", "")))

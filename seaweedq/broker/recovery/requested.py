@@ -45,7 +45,7 @@ class RequestedRecoveries:
         if await self._coordination.get(keys.BROKERS.key(broker)):
             raise NotOwner(f"broker {broker} lives, so its journal is its own")
         there = await self._coordination.get(keys.JOURNALS.key(broker))
-        if there is None or await self._recovery.recover(broker, keys.JOURNALS.read(there)):
+        if there is None or await self._recovery.recover(broker, keys.JOURNALS.require(there)):
             return True
         if why := self._recovery.left(broker):
             raise NeedsNewerBroker(why)

@@ -119,6 +119,7 @@ class _Request:
         """Refuses what cannot be planned, before anything is done for it."""
         for number in segments:
             self._record(number)
+        self._catalog.check_whole(self._topic)
         intents.intent_of(self._catalog.records(self._topic), segments, points, 0)
 
     def _owner(self, segment: int) -> str:

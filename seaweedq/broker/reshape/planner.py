@@ -36,7 +36,8 @@ class Planner:
 
         One segment with points is a split, several segments a merge, one without points a roll. `owners` should own the
         new ones, `compares` must hold too. Raises SegmentNotFound, SegmentConflict, InvalidRequest, NotOwner if two
-        owners have the segments, TooManySegments, CoordinationUnavailable: then the plan may have been written.
+        owners have the segments, TooManySegments, NeedsNewerBroker, CoordinationUnavailable: then the plan may have
+        been written.
         """
         for _ in range(TRIES):
             if intent := await self._plan(topic, segments, points, owners, compares):
@@ -55,11 +56,12 @@ class Planner:
         owners: Sequence[str | None],
         compares: Sequence[Compare],
     ) -> Intent | None:
+        self._catalog.check_whole(topic)
         room = await self._quota.room(0, len(points) + 1)
         records = self._catalog.records(topic)
         path = keys.COUNTERS.key(topic.name)
         there = await self._coordination.get(path)
-        counter = keys.COUNTERS.read(there) if there else Versioned.new(Counter(0))
+        counter = keys.COUNTERS.require(there) if there else Versioned.new(Counter(0))
         first = counter.record.next
         intent = intents.intent_of(records, segments, points, first, owners)
         if len({records[number].record.owner for number in segments}) > 1:

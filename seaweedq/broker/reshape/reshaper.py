@@ -64,6 +64,8 @@ class Reshaper:
             topic = self._catalog.find(name)
             if topic is None or topic.record.incarnation != incarnation or topic.record.state == "deleting":
                 continue
+            if self._catalog.unreadable_of(topic):
+                continue  # perhaps the intent has more segments than those that are known
             record = self._catalog.segment(topic, number).record
             if record.intent is None or record.owner != self._ownership.broker:
                 continue

@@ -27,6 +27,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SubscriptionNotFound
 from seaweedq.failpoints import reach
@@ -74,11 +75,12 @@ class SubscriptionAdmin:
         there = await self._assignment.read(topic, name)
         return there.record if there and there.record.state == "active" else None
 
-    async def names(self, topic: Topic) -> list[str]:
-        """Returns the names of the topic's subscriptions, sorted."""
+    async def names(self, topic: Topic) -> tuple[list[str], list[str]]:
+        """Returns the names of the topic's subscriptions, and of those whose records cannot be read, sorted."""
         entries, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix(topic.name, topic.record.incarnation))
-        active = [entry for entry in entries if keys.SUBSCRIPTIONS.decode(entry.value).state == "active"]
-        return [str(keys.SUBSCRIPTIONS.parse(entry.key)[2]) for entry in active]
+        found = {str(keys.SUBSCRIPTIONS.parse(entry.key)[2]): keys.SUBSCRIPTIONS.read(entry) for entry in entries}
+        active = [n for n, one in found.items() if isinstance(one, Versioned) and one.record.state == "active"]
+        return active, [name for name, one in found.items() if isinstance(one, Unreadable)]
 
     async def create(self, topic: Topic, name: str, record: SubscriptionRecord) -> bool:
         """Creates a subscription, with cursors where `record.start` says. Returns False where it exists already. Raises
@@ -142,8 +144,8 @@ class SubscriptionAdmin:
             reach("unsubscribe.record")
 
     async def lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
-        """Returns the lag in each segment that is not done, also in those that wait for their predecessors. Raises
-        Unavailable."""
+        """Returns the lag in each segment that is not done, also in those that wait for their predecessors, but not in
+        those whose record or cursor cannot be read. Raises Unavailable."""
         # NotOwner: a segment is just changing its owner, or is being replaced
         deadline = Deadline(self._clock, LAG_S)
         return await deadline.retry(lambda: self._lag(topic, subscription), NotOwner, topic.signal, PAUSE_S)
@@ -152,6 +154,7 @@ class SubscriptionAdmin:
         positions = await self._positions.positions(topic)
         subscription.advance(self._readables.records(topic))
         done, now_us = subscription.frontier.done, self._clock.now_us()
+        done = done | subscription.frontier.hidden
         left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
         segments = await self._readables.every(topic, [one.segment for one in left if one.messages])
 
@@ -165,7 +168,10 @@ class SubscriptionAdmin:
 
     async def _starts(self, topic: Topic, start: str | dict[str, str]) -> dict[int, int]:
         """Returns the offset to begin at in each segment of now. Segments that are created later begin at 0, so no
-        message is missed or delivered twice where a segment is replaced meanwhile."""
+        message is missed or delivered twice where a segment is replaced meanwhile. Raises NeedsNewerBroker where that
+        offset is not known of a segment."""
+        if start != "earliest":
+            self._readables.check_whole(topic)
         positions = await self._positions.positions(topic)
         ends = {number: position.end for number, position in positions.items()}
         if start == "earliest":

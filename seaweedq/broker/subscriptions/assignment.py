@@ -9,7 +9,8 @@ it without a message. It takes a subscription over in one transaction, which com
 - this broker's key: a broker that was declared dead takes nothing over;
 - that the last dispatcher's key is gone. A key never comes back, so a paused dispatcher cannot go on either.
 
-Before that its journal must be replayed: the journal's key is gone, or says `recovered`. Then all its acks are in the
+Before that its journal must be replayed: the journal's key is gone, or says `recovered`, or that nothing of the topic
+is `left`. Then all its acks are in the
 cursors, which are read after the transaction; the new epoch keeps a replay that runs again from adding anything. A
 living dispatcher releases a subscription by itself: all its acks are in the cursors before the record names nobody.
 """
@@ -23,7 +24,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import SubscriptionRecord
-from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.roster import Roster, is_replayed
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SubscriptionNotFound
 from seaweedq.failpoints import reach
@@ -79,9 +80,9 @@ class Assignment:
         return successor_of(f"{topic.name}/{topic.record.incarnation}/{name}", hosts) or self._membership.broker
 
     async def read(self, topic: Topic, name: str) -> Versioned[SubscriptionRecord] | None:
-        """Returns the record as it is now."""
+        """Returns the record as it is now. Raises NeedsNewerBroker."""
         there = await self._coordination.get(key_of(topic, name))
-        return keys.SUBSCRIPTIONS.read(there) if there else None
+        return keys.SUBSCRIPTIONS.require(there) if there else None
 
     async def take(self, topic: Topic, name: str) -> Versioned[SubscriptionRecord]:
         """Makes this broker the dispatcher of an active subscription, in a new epoch. Raises SubscriptionNotFound,
@@ -89,7 +90,7 @@ class Assignment:
         there = await self.read(topic, name)
         if there is None or there.record.state != "active":
             if there and there.record.dispatcher != self._membership.broker:
-                await self.free(there.record)
+                await self.free(topic, there.record)
             raise SubscriptionNotFound(
                 f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
             )
@@ -107,7 +108,7 @@ class Assignment:
         if before and (found := broken_by_subscription(before.record, wanted.record)):
             logger.error("a change of %s is refused: %s; from %s to %s", key_of(topic, name), found, before, wanted)
             raise InvariantViolated(f"the change of subscription {name!r} was refused: {found[0]}")
-        compares = await self.free(before.record if before else None)
+        compares = await self.free(topic, before.record if before else None)
         mine = wanted.replace(dispatcher=self._membership.broker)
         return await self.write(topic, name, mine, [Compare(key_of(topic, name), wanted.revision), *compares])
 
@@ -129,7 +130,7 @@ class Assignment:
             raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
         return wanted.stored(revision)
 
-    async def free(self, record: SubscriptionRecord | None) -> list[Compare]:
+    async def free(self, topic: Topic, record: SubscriptionRecord | None) -> list[Compare]:
         """Returns the comparisons under which this broker may dispatch after the one that `record` names. Raises
         NotOwner where it may not yet."""
         mine = self._membership.broker
@@ -143,7 +144,7 @@ class Assignment:
         if self._roster.alive(before) or not await self._roster.gone(before):
             raise NotOwner(f"broker {before} dispatches the subscription", owner=before)
         journal = await self._coordination.get(keys.JOURNALS.key(before))
-        if journal and not keys.JOURNALS.decode(journal.value).recovered:
+        if journal and not is_replayed(journal, topic.name):
             raise NotOwner(f"the journal of {before}, the previous dispatcher, has not been recovered yet")
         return [self._membership.compare(), Compare(keys.BROKERS.key(before), 0)]
 

@@ -4,7 +4,8 @@ A checkpoint compares the subscription's revision, so that only the present disp
 cursor, so that a write which arrives late, after its answer was lost, does not overwrite a newer one. A transaction
 has at most PAGE_BYTES. Acks pin their
 commits until a checkpoint with them is known to be durable. A cursor that would break an invariant is not written: its
-acks stay in the journal, all other cursors are written, and the subscription is not handed on.
+acks stay in the journal, all other cursors are written, and the subscription is not handed on. The same holds for a
+cursor in whose place there is one that cannot be read.
 """
 
 import logging
@@ -21,6 +22,7 @@ from seaweedq.coordination.cursor_form import fits
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
@@ -64,10 +66,28 @@ class CursorStore:
         """Returns with how many acked runs a cursor gets no new messages: the form of level 1 holds no more."""
         return WINDOW if self._level() >= PACKED_LEVEL else MAX_RUNS
 
-    async def read(self, topic: Topic, name: str, epoch: int, now_s: float) -> dict[int, SegmentCursor]:
-        """Returns all cursors of a subscription that was taken over in `epoch`, by segment."""
-        found = await self._entries(topic, name)
-        return {n: SegmentCursor.taken(keys.CURSORS.read(e), epoch, now_s) for n, e in found.items()}
+    async def read(
+        self, topic: Topic, name: str, epoch: int, now_s: float
+    ) -> tuple[dict[int, SegmentCursor], set[int]]:
+        """Returns all cursors of a subscription that was taken over in `epoch`, by segment, and the segments whose
+        cursors cannot be read."""
+        found = {n: keys.CURSORS.read(entry) for n, entry in (await self._entries(topic, name)).items()}
+        known = {n: SegmentCursor.taken(held, epoch, now_s) for n, held in found.items() if isinstance(held, Versioned)}
+        return known, found.keys() - known.keys()
+
+    async def reread(self, subscription: Subscription, now_s: float) -> None:
+        """Reads the cursors again that could not be read."""
+        for segment in sorted(subscription.unreadable):
+            there = await self._coordination.get(self._key(subscription, segment))
+            held = keys.CURSORS.read(there) if there else None
+            if isinstance(held, Unreadable):
+                continue
+            subscription.unreadable.discard(segment)
+            if cursor := subscription.cursors.get(segment):
+                cursor.replaces(held)
+            elif held:
+                taken = SegmentCursor.taken(held, subscription.record.epoch, now_s)
+                subscription.cursors[segment] = taken
 
     async def save(self, subscription: Subscription, handover_s: float | None = None) -> bool:
         """Writes the cursors that have changed, and releases the commits that held their acks. Returns False where
@@ -84,13 +104,15 @@ class CursorStore:
                     for segment, cursor in subscription.cursors.items()
                     if (record := cursor.changed(subscription.record.epoch, self._level(), handover_s))
                 ]
+                if handover_s is not None:
+                    subscription.check_readable(one.segment for one in changed)
+                changed = [one for one in changed if one.segment not in subscription.unreadable]
                 changed = self._checked(subscription, changed, handover_s is not None)
                 pages = _pages([self._put(subscription, one) for one in changed])
                 if not [page for page in pages if not await self._write(subscription, page)]:
                     subscription.forget_done(self._level())
                     return True
-                there = await self._coordination.get(key_of(subscription.topic, subscription.name))
-                if there is None or there.revision != subscription.held.revision:
+                if not await self._is_held(subscription):
                     return False
                 await self._look(subscription)
 
@@ -139,17 +161,32 @@ class CursorStore:
         may be newer than the answers that were lost."""
         entries = await self._entries(subscription.topic, subscription.name)
         for segment, cursor in subscription.cursors.items():
-            there = keys.CURSORS.read(entries[segment]) if segment in entries else Versioned.new(cursor.held.record)
-            cursor.held = there.with_record(cursor.held.record)
+            found = keys.CURSORS.read(entries[segment]) if segment in entries else None
+            if isinstance(found, Unreadable):
+                subscription.unreadable.add(segment)
+            else:
+                cursor.replaces(found)
+
+    async def _is_held(self, subscription: Subscription) -> bool:
+        """Reads the subscription's record again. Tells whether it is the one that this broker holds; one that was
+        written once more with the same members is. Raises NeedsNewerBroker."""
+        there = await self._coordination.get(key_of(subscription.topic, subscription.name))
+        found = keys.SUBSCRIPTIONS.require(there) if there else None
+        if found is None or found.record != subscription.record:
+            return False
+        subscription.held = found
+        return True
 
     async def _entries(self, topic: Topic, name: str) -> dict[int, Entry]:
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
         return {int(keys.CURSORS.parse(entry.key)[3]): entry for entry in entries}
 
-    def _put(self, subscription: Subscription, one: _Change) -> tuple[_Change, Put]:
+    def _key(self, subscription: Subscription, segment: int) -> str:
         topic = subscription.topic
-        key = keys.CURSORS.key(topic.name, topic.record.incarnation, subscription.name, one.segment)
-        return one, Put(key, keys.CURSORS.encode(one.wanted))
+        return keys.CURSORS.key(topic.name, topic.record.incarnation, subscription.name, segment)
+
+    def _put(self, subscription: Subscription, one: _Change) -> tuple[_Change, Put]:
+        return one, Put(self._key(subscription, one.segment), keys.CURSORS.encode(one.wanted))
 
     async def _write(self, subscription: Subscription, page: Sequence[tuple[_Change, Put]]) -> bool:
         compares = [Compare(put.key, one.wanted.revision) for one, put in page]

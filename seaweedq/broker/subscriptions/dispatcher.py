@@ -13,9 +13,10 @@ a crash after 4 has no effect.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -35,13 +36,14 @@ from seaweedq.broker.subscriptions.window import Array
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import NotOwner, NotReady, Unavailable
+from seaweedq.errors import NeedsNewerBroker, NotOwner, NotReady, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.segments.frames import Frame, FrameKind
 
 PULL_BYTES = 8 * 1024 * 1024
 SPAN_GAP = 4096  # acked rows between two due ones that are rather skipped than read
 PAUSE_S = 0.2  # before a segment that could not be read is tried again
+REREAD_S = 1.0  # between two looks at cursors that could not be read
 ANYBODY = ""  # pulls without a consumer count as one
 
 
@@ -74,14 +76,20 @@ class Wanted:
         return delivery.available(self.consumer, end, self.count, self.max_runs)
 
 
+def _nothing_hidden() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
     """The outcome of one look at the segments: what was leased, which segments could not be read, and which have a
-    `stale` end: the one that their owner reported last."""
+    `stale` end: the one that their owner reported last. `check_hidden` raises NeedsNewerBroker where there are more,
+    whose records or cursors cannot be read."""
 
     found: list[Delivered]
     missing: set[int]
     stale: set[int]
+    check_hidden: Callable[[], None] = _nothing_hidden
 
 
 class Dispatcher:
@@ -182,7 +190,7 @@ class Dispatcher:
     ) -> list[Delivered]:
         """Leases up to `max_messages`, and waits up to `wait_s` for the first one. An empty answer means that there was
         none: the owners of all segments that the subscription may read were asked. Raises Unavailable where some did
-        not answer."""
+        not answer, NeedsNewerBroker where the records or cursors of some cannot be read."""
         poll = Deadline(self._clock, wait_s)
         deadline = Deadline(self._clock, max(wait_s, self._timeout_s))
         asked: set[int] = set()
@@ -200,6 +208,7 @@ class Dispatcher:
                 if attempt.has_changed:
                     continue
             if poll.is_over and not unsure:
+                look.check_hidden()
                 return []
             attempt.pause_s = self._pause_s(topic, name, PAUSE_S if unsure else poll.left_s)
         if unsure:
@@ -213,8 +222,10 @@ class Dispatcher:
     async def ack(
         self, topic: Topic, name: str, offsets: dict[int, list[int]], consumer: str | None
     ) -> dict[int, AckResult]:
-        """Acks offsets by segment, and returns when they are durable. Raises JournalUnavailable, NotReady."""
+        """Acks offsets by segment, and returns when they are durable. Raises JournalUnavailable, NotReady,
+        NeedsNewerBroker."""
         subscription = await self.open(topic, name)
+        subscription.check_readable(offsets)
         now_s = self._clock.monotonic_s()
         judged: dict[int, AckResult] = {}
         durable: list[asyncio.Future[int]] = []
@@ -253,8 +264,22 @@ class Dispatcher:
     async def checkpoint(self) -> None:
         """Writes the cursors that have changed, and releases the commits that held their acks."""
         for (topic, name), subscription in list(self._subscriptions.items()):
-            if not await self._cursors.save(subscription) and self._subscriptions.get((topic, name)) is subscription:
+            try:
+                await self._reread(subscription)
+                saved = await self._cursors.save(subscription)
+                subscription.blocked = None
+            except NeedsNewerBroker as error:
+                subscription.blocked = error  # what it has acked pins the journal until it can be written
+                continue
+            if not saved and self._subscriptions.get((topic, name)) is subscription:
                 self.forget(topic, name)
+
+    async def _reread(self, subscription: Subscription) -> None:
+        """Reads the cursors again that could not be read, now and then."""
+        now_s = self._clock.monotonic_s()
+        if subscription.unreadable and now_s >= subscription.reread_s:
+            subscription.reread_s = now_s + REREAD_S
+            await self._cursors.reread(subscription, now_s)
 
     async def _round(self, topic: Topic, name: str, consumer: str, max_messages: int) -> Look:
         """Looks once at all segments that the subscription may read."""
@@ -278,9 +303,12 @@ class Dispatcher:
     async def _lease(self, topic: Topic, subscription: Subscription, consumer: str, wanted: int) -> Look:
         """Goes round the segments, beginning with another one each time, until there are enough messages. The leases
         begin when all is read, however long that takes."""
-        if not subscription.advance(self._catalog.records(topic)):
+        if subscription.unreadable:
+            await self._reread(subscription)
+        is_hidden = subscription.is_hidden(self._catalog.unreadable_of(topic))
+        if not is_hidden or not subscription.advance(self._catalog.records(topic)):
             await self._catalog.reread(topic)
-            subscription.reset_frontier(self._catalog.records(topic))
+            subscription.reset_frontier(self._catalog.records(topic), self._catalog.unreadable_of(topic))
         now_s = self._clock.monotonic_s()
         found: list[Delivered] = []
         leased: list[Delivery] = []
@@ -312,7 +340,8 @@ class Dispatcher:
         deadline_s = self._clock.monotonic_s() + subscription.record.ack_deadline_s
         for delivery in leased:
             delivery.begin_leases(deadline_s)
-        return Look(found, missing, {segment.id for segment in segments if not segment.certain})
+        stale = {segment.id for segment in segments if not segment.certain}
+        return Look(found, missing, stale, partial(subscription.check_readable, subscription.frontier.hidden))
 
     def _without_expired(self, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> list[Delivered]:
         """Returns the rows whose time is not over; the others get to nobody, so they count as acked."""
@@ -335,11 +364,11 @@ class Dispatcher:
     async def _open(self, topic: Topic, name: str) -> Subscription:
         held = await self._assignment.take(topic, name)
         reach("dispatch.epoch")
-        cursors = await self._cursors.read(topic, name, held.record.epoch, self._clock.monotonic_s())
+        cursors, unreadable = await self._cursors.read(topic, name, held.record.epoch, self._clock.monotonic_s())
         await self._catalog.reread(topic)
         self._catalog.check(topic)
         records = self._catalog.records(topic)
-        subscription = Subscription(topic, name, held, cursors, records)
+        subscription = Subscription(topic, name, held, cursors, records, unreadable)
         self._subscriptions[topic, name] = subscription
         return subscription
 

@@ -6,7 +6,8 @@ acknowledged, and done segments cost nothing. Ids rise along the lineage: a succ
 predecessors.
 
 A segment whose record is gone, since retention has removed it, counts as done. So a frontier must be made with all
-records that exist.
+records that exist. One whose record or cursor cannot be read is `hidden`: neither open nor done, so that it is not
+skipped, and its successors wait. One that was done before stays done.
 """
 
 from collections.abc import Callable, Collection
@@ -18,14 +19,18 @@ AckedTo = Callable[[int], int]  # everything below this offset of a segment is a
 
 
 class Frontier:
-    """`open` segments in the order in which they became open, and those that are `done`."""
+    """`open` segments in the order in which they became open, those that are `done`, and the `hidden` ones."""
 
-    def __init__(self, records: Records, acked_to: AckedTo, done: Collection[int] = ()) -> None:
-        self.done = {number for number in done if number in records}
-        for number in sorted(records):
+    def __init__(
+        self, records: Records, acked_to: AckedTo, done: Collection[int] = (), hidden: Collection[int] = ()
+    ) -> None:
+        self.done = {number for number in done if number in records or number in hidden}
+        self.hidden = {number for number in hidden if number not in self.done}
+        for number in sorted(records.keys() - self.hidden):
             if is_acked(records[number].record, acked_to(number)) and self._is_due(records, number):
                 self.done.add(number)
-        self.open = {n: None for n in sorted(records) if n not in self.done and self._is_due(records, n)}
+        others = sorted(records.keys() - self.hidden - self.done)
+        self.open = {number: None for number in others if self._is_due(records, number)}
 
     def advance(self, records: Records, acked_to: AckedTo) -> bool:
         """Takes in new acks and seals. Returns False where the records of some segments are not known here: the caller
@@ -41,14 +46,15 @@ class Frontier:
             del self.open[number]
             self.done.add(number)
             for successor in successors:
-                if successor not in self.done and self._is_due(records, successor):
+                if successor not in self.done | self.hidden and self._is_due(records, successor):
                     self.open[successor] = None
                     if _has_ended(records, successor, acked_to):
                         reached.append(successor)
         return complete
 
     def _is_due(self, records: Records, number: int) -> bool:
-        return all(before in self.done or before not in records for before in records[number].record.predecessors)
+        before = records[number].record.predecessors
+        return all(n in self.done or not (n in records or n in self.hidden) for n in before)
 
     def has_ended(self, records: Records, acked_to: AckedTo) -> bool:
         """Whether `advance` would change anything."""

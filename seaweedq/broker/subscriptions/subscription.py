@@ -5,7 +5,7 @@ after that: `pin` is the oldest commit with acks that the last checkpoint does n
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -20,7 +20,7 @@ from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination.cursor_form import MAX_LEASES
 from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import NotOwner
+from seaweedq.errors import NeedsNewerBroker, NotOwner
 
 
 class Acks(msgspec.Struct, frozen=True, array_like=True):
@@ -78,6 +78,11 @@ class SegmentCursor:
         if self.pin is not None:
             self.pin = newest + 1 if self._newest > newest else None
 
+    def replaces(self, there: Versioned[CursorRecord] | None) -> None:
+        """Notes the record in whose place the next checkpoint goes, None for none. The last checkpoint stays as it is
+        known here: what coordination has may be older, or be that of a lost answer."""
+        self.held = (there or Versioned.new(self.held.record)).with_record(self.held.record)
+
     @property
     def newest(self) -> int:
         """The newest commit that holds an ack, -1 for none."""
@@ -97,7 +102,11 @@ class Backlog:
 class Subscription:
     """One subscription of one topic, open at its dispatcher. Leases are given under `delivering`, cursors are written
     under `saving`; once `closed` is set nothing is leased or acked any more. `cursors` are those of segments that are
-    not done."""
+    not done.
+
+    `unreadable` are the segments whose cursors in coordination cannot be read: they are not delivered, and nothing is
+    written in the place of those cursors. One that became so meanwhile keeps its state here, and pins its acks.
+    """
 
     def __init__(
         self,
@@ -106,17 +115,21 @@ class Subscription:
         held: Versioned[SubscriptionRecord],
         cursors: dict[int, SegmentCursor],
         records: Records = MappingProxyType({}),
+        unreadable: Iterable[int] = (),
     ) -> None:
         self.topic = topic
         self.name = name
         self.held = held
         self.cursors = cursors
-        self.frontier = Frontier(records, self.acked_to)
+        self.unreadable = set(unreadable)
+        self.frontier = Frontier(records, self.acked_to, hidden=self.unreadable)
         for number in self.frontier.done & cursors.keys():
             del cursors[number]  # coordination has it as it was read
         self.delivering = asyncio.Lock()
         self.saving = asyncio.Lock()
         self.closed: NotOwner | None = None
+        self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
+        self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
         self._turn = 0
 
     @property
@@ -130,9 +143,19 @@ class Subscription:
         return self.held.record
 
     def check(self) -> None:
-        """Raises the error that closed the subscription."""
-        if self.closed:
-            raise self.closed
+        """Raises the error that closed the subscription, or blocks it."""
+        if error := self.closed or self.blocked:
+            raise error
+
+    def check_readable(self, segments: Iterable[int]) -> None:
+        """Raises NeedsNewerBroker where the record or the cursor of one of these segments cannot be read."""
+        if hidden := sorted((self.frontier.hidden | self.unreadable).intersection(segments)):
+            raise NeedsNewerBroker(
+                f"this broker cannot read the records or cursors of segments {hidden[:10]}; a newer one is needed",
+                topic=self.topic.name,
+                subscription=self.name,
+                segments=hidden[:10],
+            )
 
     def cursor(self, segment: int) -> SegmentCursor:
         """Returns the cursor of a segment; a new one begins at the segment's start."""
@@ -171,9 +194,15 @@ class Subscription:
         """Whether `advance` would change anything."""
         return self.frontier.has_ended(records, self.acked_to)
 
-    def reset_frontier(self, records: Records) -> None:
-        """Makes a frontier from all records that exist."""
-        self.frontier = Frontier(records, self.acked_to, self.frontier.done)
+    def is_hidden(self, unreadable: Collection[int]) -> bool:
+        """Tells whether the frontier leaves out just what cannot be read now: these segments, and own cursors."""
+        if not (unreadable or self.unreadable or self.frontier.hidden):
+            return True
+        return self.frontier.hidden == {*unreadable, *self.unreadable} - self.frontier.done
+
+    def reset_frontier(self, records: Records, unreadable: Iterable[int] = ()) -> None:
+        """Makes a frontier from all records that exist; those of `unreadable` segments cannot be read."""
+        self.frontier = Frontier(records, self.acked_to, self.frontier.done, {*unreadable, *self.unreadable})
 
     def forget_done(self, level: int) -> None:
         """Forgets the cursors of done segments, as far as a checkpoint has them."""

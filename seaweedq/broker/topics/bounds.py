@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+GAP = -1  # in place of a segment: no segment whose record can be read has these keys
+
 
 @dataclass(frozen=True)
 class Bounds:
-    """The parts of a topic's open segments: the low end of each (sorted, int32), and its segment."""
+    """The parts of a topic's open segments: the low end of each (sorted, int32), and its segment, or GAP."""
 
     lows: np.ndarray
     ids: Sequence[int]

@@ -1,5 +1,9 @@
 """This broker's view of the topics: records of coordination, kept current by watches, and the segments it has open.
 
+A topic whose record cannot be read (coordination/unreadable) is unknown to all work of this broker: it answers 503, and
+what was open of it stays as it was until the record can be read again. A segment whose record cannot be read has a
+place in the key space that nobody here knows: the ranges that no readable segment has are gaps, which take nothing.
+
 Every transaction that writes records of topics or segments goes through `commit`, which takes it into the view at once,
 so that its writer sees it.
 """
@@ -8,47 +12,26 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.topics.bounds import Bounds
+from seaweedq.broker.topics.bounds import GAP
 from seaweedq.broker.topics.checked_writes import check_writes
+from seaweedq.broker.topics.routing import Routing
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
 from seaweedq.coordination.records import SegmentRecord, TopicRecord
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import NotOwner, NotReady, SegmentNotFound, TopicBeingDeleted, TopicNotFound
-from seaweedq.segments.keyrange import KeyRange, tiles_key_space
+from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, missing_ranges, tiles_key_space
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
 PREFIXES = ("topics/", "segments/")
 REREADS = 3  # of many segments, which come in pages, some may change in between
 SegmentKey = tuple[str, int, int]  # topic, incarnation, id
-
-
-@dataclass(frozen=True)
-class Routing(Bounds):
-    """`opened` has the segment of each part, None where another broker owns it, or it was not needed yet."""
-
-    opened: list[OpenSegment | None]
-
-    @staticmethod
-    def of(records: Records, opened: Mapping[int, OpenSegment]) -> "Routing":
-        """Returns the routing that these records imply."""
-        open_ = [(number, known.record) for number, known in records.items() if known.record.state == "open"]
-        parts = sorted((low, number) for number, record in open_ for low in record.parts)
-        lows = np.array([low for low, _ in parts], dtype=np.int32)
-        return Routing(lows, [number for _, number in parts], [opened.get(number) for _, number in parts])
-
-    def note(self, segment: OpenSegment) -> None:
-        """Adds a segment that was opened."""
-        for at, number in enumerate(self.ids):
-            if number == segment.id:
-                self.opened[at] = segment
 
 
 @dataclass(eq=False)
@@ -107,6 +90,8 @@ class Catalog:
         self._closed = closed  # told of a topic that is gone or being deleted
         self._topics: dict[str, Topic] = {}
         self._segments: dict[str, dict[int, Versioned[SegmentRecord]]] = {}  # by topic/incarnation
+        self._unreadable_topics: dict[str, Unreadable] = {}
+        self._unreadable: dict[str, dict[int, Unreadable]] = {}  # segments by topic/incarnation
         self._owners: dict[str | None, set[SegmentKey]] = {}  # open segments by owner
         self._locked: set[SegmentKey] = set()  # those with an intent
         self.locking = Signal()  # a segment has got an intent, or another one
@@ -116,8 +101,12 @@ class Catalog:
         self.follow = self._view.follow
 
     def names(self) -> list[str]:
-        """Returns the names of all topics, also of those being deleted, sorted."""
-        return sorted(self._topics)
+        """Returns the names of all topics that can be read, also of those being deleted, sorted."""
+        return sorted(self._topics.keys() - self._unreadable_topics.keys())
+
+    def unreadable_names(self) -> list[str]:
+        """Returns the names of the topics whose records cannot be read, sorted."""
+        return sorted(self._unreadable_topics)
 
     def counts(self) -> tuple[int, int]:
         """Returns the numbers of topics, and of segments, in any state, also of topics that are not known yet."""
@@ -132,11 +121,17 @@ class Catalog:
         return len(found)
 
     def find(self, name: str) -> Topic | None:
-        """Returns the topic, in any state, or None."""
-        return self._topics.get(name)
+        """Returns the topic, in any state, or None where there is none, or its record cannot be read."""
+        return None if name in self._unreadable_topics else self._topics.get(name)
+
+    def check_readable(self, name: str) -> None:
+        """Raises NeedsNewerBroker where the topic's record cannot be read."""
+        if name in self._unreadable_topics:
+            raise self._unreadable_topics[name].error()
 
     def topic(self, name: str) -> Topic:
-        """Returns an active topic. Raises TopicNotFound, TopicBeingDeleted."""
+        """Returns an active topic. Raises TopicNotFound, TopicBeingDeleted, NeedsNewerBroker."""
+        self.check_readable(name)
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(f"topic {name!r} does not exist", topic=name)
@@ -145,7 +140,9 @@ class Catalog:
         return topic
 
     def check(self, topic: Topic) -> None:
-        """Raises TopicBeingDeleted unless this very topic still exists, and is active."""
+        """Raises TopicBeingDeleted unless this very topic still exists, and is active; NeedsNewerBroker where that
+        cannot be read any more."""
+        self.check_readable(topic.name)
         if self._topics.get(topic.name) is not topic or topic.record.state == "deleting":
             raise TopicBeingDeleted(f"topic {topic.name!r} is being deleted", topic=topic.name)
 
@@ -157,6 +154,24 @@ class Catalog:
     def records(self, topic: Topic) -> Records:
         """Returns the topic's segments by id, each with its revision."""
         return self._records_of(topic.name, topic.record.incarnation)
+
+    def unreadable(self, name: str, incarnation: int) -> Mapping[int, Unreadable]:
+        """Returns the segments of a topic whose records cannot be read, by id."""
+        return self._unreadable.get(f"{name}/{incarnation}", {})
+
+    def unreadable_of(self, topic: Topic) -> Mapping[int, Unreadable]:
+        """As `unreadable`."""
+        return self.unreadable(topic.name, topic.record.incarnation)
+
+    def is_readable(self, name: str) -> bool:
+        """Tells whether the topic, and all of its segments, have records that can be read, or none."""
+        return name not in self._unreadable_topics and not any(one.startswith(f"{name}/") for one in self._unreadable)
+
+    def check_whole(self, topic: Topic) -> None:
+        """Raises NeedsNewerBroker where a segment of the topic cannot be read: then its segments are not replaced, and
+        nothing is decided that concerns all of them."""
+        for found in self.unreadable_of(topic).values():
+            raise found.error()
 
     def owners(self) -> list[str | None]:
         """Returns all brokers that some segment's record names as its owner."""
@@ -172,7 +187,7 @@ class Catalog:
 
     def doomed(self) -> list[Topic]:
         """Returns the topics that are being deleted."""
-        return [self._topics[name] for name in self._doomed]
+        return [self._topics[name] for name in self._doomed if name not in self._unreadable_topics]
 
     async def known(self, name: str) -> Topic:
         """As `topic`, but reads the record of an unknown one: another broker may just have created it."""
@@ -186,8 +201,8 @@ class Catalog:
         await self._view.reread(keys.SEGMENTS.prefix(topic.name, topic.record.incarnation))
 
     async def whole(self, topic: Topic) -> None:
-        """Ensures that all segments of a topic are known: the watch of topics may be ahead of that of segments. Raises
-        NotReady, TopicBeingDeleted."""
+        """Ensures that all segments of a topic are known: the watch of topics may be ahead of that of segments. Where
+        some cannot be read, all others are. Raises NotReady, TopicBeingDeleted."""
         for _ in range(REREADS):
             if self._is_whole(topic):
                 break
@@ -197,12 +212,17 @@ class Catalog:
             raise NotReady(f"the open segments of topic {topic.name!r} do not cover all keys at the moment; try again")
 
     def _is_whole(self, topic: Topic) -> bool:
-        return tiles_key_space(KeyRange(r.low, r.high) for r in self.segments(topic).values() if r.state == "open")
+        ranges = [KeyRange(r.low, r.high) for r in self.segments(topic).values() if r.state == "open"]
+        if not self.unreadable_of(topic):
+            return tiles_key_space(ranges)
+        return sum(map(len, [*ranges, *missing_ranges(ranges)])) == KEY_SPACE  # gaps, and no overlaps
 
     def segment(self, topic: Topic, segment: int) -> Versioned[SegmentRecord]:
-        """Returns a segment's record and its revision. Raises SegmentNotFound."""
+        """Returns a segment's record and its revision. Raises SegmentNotFound, NeedsNewerBroker."""
         known = self.records(topic)
         if segment not in known:
+            if segment == GAP or segment in self.unreadable_of(topic):
+                self.check_whole(topic)
             raise SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
         return known[segment]
 
@@ -258,21 +278,25 @@ class Catalog:
             await self._view.refresh(keys.SEGMENTS.key(name, topic.record.incarnation, segment))
 
     def _apply(self, change: Change) -> None:
-        if change.key.startswith("topics/"):
+        if keys.TOPICS.matches(change.key):
             self._apply_topic(change)
-        else:
+        elif keys.SEGMENTS.matches(change.key):
             self._apply_segment(change)
 
     def _apply_topic(self, change: Change) -> None:
         (name,) = keys.TOPICS.parse(change.key)
         before = self._topics.get(name)
         self._doomed.discard(name)
+        self._unreadable_topics.pop(name, None)
         if change.value is None:
             self._topics.pop(name, None)
             if before:
                 self._closed(before)
             return
         held = keys.TOPICS.read(Entry(change.key, change.value, change.revision))
+        if isinstance(held, Unreadable):
+            self._hide(name, held)
+            return
         record = held.record
         if record.state == "deleting":
             self._doomed.add(name)
@@ -292,20 +316,39 @@ class Catalog:
         self._locked.discard(key)
         if segment in known and known[segment].record.state == "open":
             self._disown(known[segment].record.owner, key)
-        if change.value is None:
-            known.pop(segment, None)
-            if not known:
-                del self._segments[f"{name}/{incarnation}"]
-        else:
-            known[segment] = keys.SEGMENTS.read(Entry(change.key, change.value, change.revision))
-            record = known[segment].record
-            if record.state == "open":
-                self._owners.setdefault(record.owner, set()).add(key)
-            if record.intent:
-                self._locked.add(key)
-                self.locking.wake()
+        known.pop(segment, None)
+        self._forget_unreadable(name, incarnation, segment)
+        if change.value is not None:
+            held = keys.SEGMENTS.read(Entry(change.key, change.value, change.revision))
+            if isinstance(held, Unreadable):
+                self._unreadable.setdefault(f"{name}/{incarnation}", {})[segment] = held
+            else:
+                known[segment] = held
+                self._note_owner(key, held.record)
+        if not known:
+            del self._segments[f"{name}/{incarnation}"]
         if (topic := self._topics.get(name)) and topic.record.incarnation == incarnation:
             topic.regroup(segment, known.get(segment))
+
+    def _hide(self, name: str, found: Unreadable) -> None:
+        """Answers those who wait for a topic that it cannot be read any more."""
+        self._unreadable_topics[name] = found
+        if topic := self._topics.get(name):
+            topic.routing = None
+            topic.moved.wake()
+            topic.signal.wake()
+
+    def _forget_unreadable(self, name: str, incarnation: int, segment: int) -> None:
+        found = self._unreadable.get(f"{name}/{incarnation}")
+        if found and found.pop(segment, None) and not found:
+            del self._unreadable[f"{name}/{incarnation}"]
+
+    def _note_owner(self, key: SegmentKey, record: SegmentRecord) -> None:
+        if record.state == "open":
+            self._owners.setdefault(record.owner, set()).add(key)
+        if record.intent:
+            self._locked.add(key)
+            self.locking.wake()
 
     def _disown(self, owner: str | None, segment: SegmentKey) -> None:
         owned = self._owners[owner]

@@ -7,16 +7,20 @@ to no topic. A refused transaction writes nothing, and its writer continues as a
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
 
 from seaweedq.broker.topics.invariants import Known, broken_by, broken_by_topic
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Compare, Delete, Put
+from seaweedq.coordination.interface import Compare, Delete, Entry, Put
 from seaweedq.coordination.records import SegmentRecord, TopicRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.invariants import InvariantViolated
 
 TopicOf = Callable[[str], Versioned[TopicRecord] | None]
+T = TypeVar("T", bound=msgspec.Struct)
 RecordsOf = Callable[[str, int], Records]
 logger = logging.getLogger(__name__)
 
@@ -39,7 +43,7 @@ def _broken_topics(revisions: Mapping[str, int], writes: Sequence[Put | Delete],
             (name,) = keys.TOPICS.parse(write.key)
             known = topic_of(name)
             if known and revisions.get(write.key) == known.revision:
-                after = keys.TOPICS.decode(write.value) if isinstance(write, Put) else None
+                after = _written(keys.TOPICS, write)
                 yield from (f"topic {name!r}: {text}" for text in broken_by_topic(known.record, after))
 
 
@@ -69,5 +73,9 @@ def _is_compared(known: Records, number: int, revision: int | None, write: Put |
 def _after(found: Mapping[int, Put | Delete]) -> Known:
     after: dict[int, SegmentRecord | None] = {}
     for number, write in found.items():
-        after[number] = keys.SEGMENTS.decode(write.value) if isinstance(write, Put) else None
+        after[number] = _written(keys.SEGMENTS, write)
     return after
+
+
+def _written(kind: keys.KeyKind[T], write: Put | Delete) -> T | None:
+    return kind.require(Entry(write.key, write.value, 0)).record if isinstance(write, Put) else None

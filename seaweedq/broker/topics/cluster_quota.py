@@ -46,7 +46,8 @@ class ClusterQuota:
         self._most = Counts(max_topics, max_segments)
 
     async def room(self, topics: int, segments: int) -> Room:
-        """Returns what lets a transaction create so many. Raises TooManyTopics, TooManySegments."""
+        """Returns what lets a transaction create so many. Raises TooManyTopics, TooManySegments; near the bounds also
+        NeedsNewerBroker, where nobody here can count."""
         view = Counts(*self._catalog.counts())
         if (
             view.topics + topics + NEAR_TOPICS <= self._most.topics
@@ -59,7 +60,7 @@ class ClusterQuota:
             under_way = await self._under_way()
             found = await self._count(under_way)
             if found.topics + topics <= self._most.topics and found.segments + segments <= self._most.segments:
-                counter = keys.GROWTH.read(there) if there else Versioned.new(Counter(0))
+                counter = keys.GROWTH.require(there) if there else Versioned.new(Counter(0))
                 raised = keys.GROWTH.encode(counter.replace(next=counter.record.next + 1))
                 return Room((Compare(key, counter.revision),), (Put(key, raised),))
             if await self._under_way() == under_way:
@@ -72,7 +73,7 @@ class ClusterQuota:
         for entry in (await read_all(self._coordination, keys.CREATIONS.prefix()))[0]:
             name, first = keys.CREATIONS.parse(entry.key)
             written = await self._coordination.count(keys.SEGMENTS.prefix(name, first))
-            found[entry.key] = max(0, keys.CREATIONS.decode(entry.value).count - written)
+            found[entry.key] = max(0, keys.CREATIONS.require(entry).record.count - written)
         return found
 
     async def _count(self, under_way: Mapping[str, int]) -> Counts:

@@ -10,7 +10,9 @@ from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import Source, known_producers
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
-from seaweedq.broker.topics.catalog import Catalog, Routing, Topic
+from seaweedq.broker.topics.bounds import GAP
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.routing import Routing
 from seaweedq.broker.topics.segment_locks import SegmentLocks
 from seaweedq.coordination.interface import Compare
 from seaweedq.coordination.membership import Membership
@@ -71,7 +73,8 @@ class Ownership:
     async def mine(self, topic: Topic) -> list[OpenSegment]:
         """Returns this broker's segments of a topic, opened."""
         routing = await self.routing(topic)
-        found = await asyncio.gather(*(self.open(topic, number) for number in dict.fromkeys(routing.ids)))
+        numbers = [number for number in dict.fromkeys(routing.ids) if number != GAP]
+        found = await asyncio.gather(*(self.open(topic, number) for number in numbers))
         return [segment for segment in found if segment]
 
     async def opened(self, topic: Topic, segment: int) -> OpenSegment:

@@ -26,6 +26,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import Counter, CreationRecord, SegmentRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     CoordinationUnavailable,
@@ -174,7 +175,8 @@ class TopicAdmin:
         """Removes what interrupted creations and deletions have left: files and segment records of dead ids.
 
         An id is dead if it is below its counter, no creation has it, and the topic neither has it nor has promised it
-        to a successor; read in that order: an intent is written in the transaction that takes its ids.
+        to a successor; read in that order: an intent is written in the transaction that takes its ids. Nothing is known
+        to be dead where the record of the counter, the topic or one of its segments cannot be read.
         """
         removed = 0
         entries, _ = await read_all(self._coordination, keys.COUNTERS.prefix())
@@ -183,9 +185,10 @@ class TopicAdmin:
         await self._catalog.load()
         for entry in entries:
             (name,) = keys.COUNTERS.parse(entry.key)
-            if name in busy:
+            counter = keys.COUNTERS.read(entry)
+            if name in busy or isinstance(counter, Unreadable) or not self._catalog.is_readable(name):
                 continue
-            topic, below = self._catalog.find(name), keys.COUNTERS.decode(entry.value).next
+            topic, below = self._catalog.find(name), counter.record.next
             records, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(name))
             dead = _dead(self._catalog.segments(topic) if topic else {}, below)
             await self._delete_keys([r.key for r in records if keys.SEGMENTS.parse(r.key)[2] in dead])
@@ -207,7 +210,7 @@ class TopicAdmin:
         while True:
             room = await self._quota.room(1, count)
             there = await self._coordination.get(key)
-            counter = keys.COUNTERS.read(there) if there else Versioned.new(Counter(0))
+            counter = keys.COUNTERS.require(there) if there else Versioned.new(Counter(0))
             first = counter.record.next
             compares = [Compare(key, counter.revision), self._membership.compare(), *room.compares]
             creation = keys.CREATIONS.key(name, first)

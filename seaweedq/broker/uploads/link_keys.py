@@ -62,5 +62,5 @@ class LinkKeys:
                 await self._coordination.commit([Compare(key, 0)], [Put(key, drawn)])  # or another broker was faster
                 there = await self._coordination.get(key)
                 assert there is not None
-            self._known = bytes.fromhex(keys.URL_SECRET.decode(there.value).secret)
+            self._known = bytes.fromhex(keys.URL_SECRET.require(there).record.secret)
         return self._known

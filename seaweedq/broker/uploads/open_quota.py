@@ -16,6 +16,8 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads.record_store import UploadRecords
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Entry
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.errors import TooManyUploads
 
 RECOUNT_S = 30.0
@@ -78,4 +80,9 @@ class OpenQuota:
             count.found, count.at_s = await self._open(topic), now_s
 
     async def _open(self, topic: Topic) -> int:
-        return sum([keys.UPLOADS.decode(entry.value).state == "open" async for entry in self._records.of(topic)])
+        return sum([_is_open(entry) async for entry in self._records.of(topic)])
+
+
+def _is_open(entry: Entry) -> bool:
+    found = keys.UPLOADS.read(entry)
+    return isinstance(found, Unreadable) or found.record.state == "open"

@@ -33,7 +33,7 @@ class UploadRecords:
 
     async def look(self, topic: Topic, upload: str) -> Versioned[UploadRecord]:
         """Returns a record of this very topic, whatever its state, with its revision. Raises UploadNotFound, and
-        NotReady where it belongs to a topic of that name that this broker does not know yet."""
+        NotReady where it belongs to a topic of that name that this broker does not know yet, and NeedsNewerBroker."""
         incarnation = incarnation_of(upload)
         if incarnation != topic.record.incarnation:
             if incarnation is not None and incarnation > topic.record.incarnation:
@@ -44,7 +44,7 @@ class UploadRecords:
         there = await self._coordination.get(key_of(topic, upload))
         if there is None:
             raise not_found(topic, upload)
-        return keys.UPLOADS.read(there)
+        return keys.UPLOADS.require(there)
 
     async def change(
         self,

@@ -33,10 +33,10 @@ def cleared(record: UploadRecord) -> UploadRecord:
 
 
 async def remove_topic(records: UploadRecords, store: PayloadStore, topic: Topic) -> None:
-    """Removes all uploads and payloads of a topic that is being deleted. Repeatable."""
+    """Removes all uploads and payloads of a topic that is being deleted. Repeatable. Raises NeedsNewerBroker."""
     async for entry in records.of(topic):
         reach("delete.uploads")
-        await records.change(topic, keys.UPLOADS.parse(entry.key)[2], plan.dead, keys.UPLOADS.read(entry))
+        await records.change(topic, keys.UPLOADS.parse(entry.key)[2], plan.dead, keys.UPLOADS.require(entry))
     reach("delete.payloads")
     await clear_folder(store, topic.name, topic.record.incarnation + 1)
 

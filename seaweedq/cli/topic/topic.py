@@ -79,7 +79,9 @@ def list_topics(
 ) -> None:
     """List all topics."""
     with connect(url) as client:
-        topics = client.topics()
+        topics, unreadable = client.topics(), client.unreadable_topics()
+    if unreadable:
+        typer.echo(f"left out, since they need a newer broker: {', '.join(unreadable)}", err=True)
     if json:
         _print_json(topics)
         return

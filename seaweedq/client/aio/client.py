@@ -77,6 +77,10 @@ class AsyncClient:
         """Returns all topics."""
         return await self._run(calls.pages("/v1/topics", "topics"))
 
+    async def unreadable_topics(self) -> list[str]:
+        """Returns the names of the topics that `topics` leaves out, since they need a newer broker."""
+        return await self._run(calls.pages("/v1/topics", "unreadable"))
+
     async def update_topic(self, name: str, **config: Any) -> dict[str, Any]:
         """Changes the given fields. Raises TopicNotFound, InvalidRequest."""
         return await self._run(calls.call("PATCH", calls.topic_path(name), config))

@@ -45,14 +45,14 @@ def flush(topic: str) -> Steps[Any]:
     return (yield from call("POST", f"{topic_path(topic)}/flush", wait_s=_FLUSH_WAIT_S, repeatable=True))
 
 
-def pages(path: str, member: str) -> Steps[list[dict[str, Any]]]:
+def pages(path: str, member: str) -> Steps[list[Any]]:
     """Returns a whole paged list: continues while the answer has a `next_page_token`."""
-    found: list[dict[str, Any]] = []
+    found: list[Any] = []
     params: dict[str, str] = {}
     while True:
         reply = check((yield Request("GET", path, params)))
         answer = msgspec.json.decode(reply.body)
-        found += answer[member]
+        found += answer.get(member, [])
         token = answer.get("next_page_token")
         if not token:
             return found

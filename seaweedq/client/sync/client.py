@@ -77,6 +77,10 @@ class Client:
         """Returns all topics."""
         return self._run(calls.pages("/v1/topics", "topics"))
 
+    def unreadable_topics(self) -> list[str]:
+        """Returns the names of the topics that `topics` leaves out, since they need a newer broker."""
+        return self._run(calls.pages("/v1/topics", "unreadable"))
+
     def update_topic(self, name: str, **config: Any) -> dict[str, Any]:
         """Changes the given fields. Raises TopicNotFound, InvalidRequest."""
         return self._run(calls.call("PATCH", calls.topic_path(name), config))

@@ -30,6 +30,7 @@ from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Gate, Held
+from tests.support.brokers.stored import record_of
 from tests.support.http.uploading_files import numbered
 
 ROWS, BATCH = 10_000, 1000
@@ -362,7 +363,7 @@ async def test_one_is_not_lost_where_a_batch_waits_while_progress_is_written(bro
 
 
 def rows_done(put: Any) -> int:
-    return keys.IMPORTS.decode(put.value).rows_done
+    return record_of(keys.IMPORTS, put.value).rows_done
 
 
 async def test_one_that_fails_while_the_broker_goes_is_left_to_others(broker, work, monkeypatch):

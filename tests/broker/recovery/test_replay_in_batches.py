@@ -23,6 +23,7 @@ from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
 from tests.support.brokers.in_process import make_topic, running, subscribe
+from tests.support.brokers.stored import record_of
 
 SEGMENTS = 3
 COMMITS = 30
@@ -56,7 +57,7 @@ async def subscribed(broker: Broker) -> tuple[Topic, int]:
     await subscribe(broker, topic)
     record = await broker.environment.coordination.get(keys.SUBSCRIPTIONS.key("t", topic.record.incarnation, "s"))
     assert record is not None
-    return topic, keys.SUBSCRIPTIONS.decode(record.value).epoch
+    return topic, record_of(keys.SUBSCRIPTIONS, record.value).epoch
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 3_000, 1 << 30])
@@ -92,7 +93,7 @@ async def test_chains_and_cursors_are_the_same_however_small_the_batches(
             entry = await broker.environment.coordination.get(
                 keys.CURSORS.key("t", topic.record.incarnation, "s", segment)
             )
-            found[segment] = keys.CURSORS.decode(entry.value) if entry else None
+            found[segment] = record_of(keys.CURSORS, entry.value) if entry else None
         assert found[0] is not None
         assert (found[0].acked_to, found[0].acked) == (COMMITS, ())
         assert found[1] is None or found[1].acked_to == 0, "acks of another epoch do not count"

@@ -19,6 +19,7 @@ from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
 from tests.support.brokers.in_process import Gate, publish
 from tests.support.brokers.in_process_cluster import until
+from tests.support.brokers.stored import record_of
 from tests.support.reshape.lives import Lives, lives
 
 # Who is killed between two steps leaves coroutines behind that never began.
@@ -49,7 +50,7 @@ async def make(cluster: Lives, segments: int = 1) -> tuple[Broker, Broker, Topic
 async def truth(cluster: Lives) -> dict[int, SegmentRecord]:
     """The records as coordination has them."""
     page = await cluster.coordination.range("segments/t/", limit=100)
-    return {keys.SEGMENTS.parse(e.key)[2]: keys.SEGMENTS.decode(e.value) for e in page.entries}
+    return {keys.SEGMENTS.parse(e.key)[2]: record_of(keys.SEGMENTS, e.value) for e in page.entries}
 
 
 def lose(cluster: Lives, about: Callable[[SegmentRecord], bool], happens: bool, times: int = 1) -> None:
@@ -58,7 +59,7 @@ def lose(cluster: Lives, about: Callable[[SegmentRecord], bool], happens: bool, 
 
     async def lost(writes: Any) -> None:
         nonlocal left
-        put = [keys.SEGMENTS.decode(w.value) for w in writes if w.key.startswith("segments/t/")]
+        put = [record_of(keys.SEGMENTS, w.value) for w in writes if w.key.startswith("segments/t/")]
         if left and any(map(about, put)):
             left -= 1
             raise CoordinationUnavailable("lost")

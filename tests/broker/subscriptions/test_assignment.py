@@ -18,6 +18,7 @@ from seaweedq.coordination.records import JournalRecord, SubscriptionRecord, Top
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable, NotOwner, SubscriptionNotFound
+from tests.support.brokers.stored import record_of
 
 RECORD = SubscriptionRecord("ordered", "earliest", 30, 0, None, 1, epoch=1)
 
@@ -72,13 +73,13 @@ class World:
 
     async def subscription(self, held: Versioned[SubscriptionRecord]) -> Subscription:
         """The subscription as its dispatcher opens it."""
-        cursors = await CursorStore(self.coordination, lambda: 2).read(self.topic, "s", held.record.epoch, 0.0)
+        cursors, _ = await CursorStore(self.coordination, lambda: 2).read(self.topic, "s", held.record.epoch, 0.0)
         return Subscription(self.topic, "s", held, cursors)
 
     async def acked_to(self) -> int:
         """What coordination says of segment 0."""
         there = await self.coordination.get(keys.CURSORS.key("t", 1, "s", 0))
-        return keys.CURSORS.decode(there.value).acked_to if there else 0
+        return record_of(keys.CURSORS, there.value).acked_to if there else 0
 
     async def close(self) -> None:
         """Nobody renews any more."""

@@ -18,6 +18,7 @@ from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import SeaweedqError
 from tests.support.brokers.in_process import make_topic, running, single, subscribe
+from tests.support.brokers.stored import record_of
 
 GOOD = CursorRecord(epoch=5, acked_to=3, acked=((4, 6), (8, 9)), delivered_to=10)
 
@@ -89,7 +90,7 @@ def test_the_epoch_of_a_subscription_never_falls() -> None:
 async def cursor(broker: Broker, topic: Topic, segment: int) -> CursorRecord | None:
     path = keys.CURSORS.key(topic.name, topic.record.incarnation, "s", segment)
     there = await broker.environment.coordination.get(path)
-    return keys.CURSORS.decode(there.value) if there else None
+    return record_of(keys.CURSORS, there.value) if there else None
 
 
 async def test_a_cursor_that_may_not_be_written_keeps_its_acks_and_stops_no_other(

@@ -12,6 +12,7 @@ from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.coordination import keys
 from seaweedq.errors import NotReady
 from tests.support.brokers.in_process import Gate, held, make_topic, offsets, publish, running, subscribe
+from tests.support.brokers.stored import record_of
 
 
 async def test_a_lease_that_ends_while_a_pull_reads_is_delivered_again_first(tmp_path: Path, monkeypatch: Any) -> None:
@@ -60,7 +61,7 @@ async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_
         await writing
         there = await held(broker).get(keys.CURSORS.key("t", topic.record.incarnation, "s", last))
         assert there is not None
-        saved = keys.CURSORS.decode(there.value).acked_to
+        saved = record_of(keys.CURSORS, there.value).acked_to
         assert saved == 2 or broker.serving.subscribing.dispatcher.pin is not None
 
 
@@ -239,7 +240,7 @@ async def test_a_checkpoint_of_many_holes_is_small_or_stays_in_the_journal(tmp_p
         there = await held(broker).get(keys.CURSORS.key("t", topic.record.incarnation, "s", 0))
         assert there is not None
         assert len(there.value) < 64 * 1024
-        assert (len(keys.CURSORS.decode(there.value).acked) == 3_000) == (level == 2)
+        assert (len(record_of(keys.CURSORS, there.value).acked) == 3_000) == (level == 2)
         rest = offsets(await dispatcher.pull(topic, "s", "c", 6_000, 0))
         assert rest == [*range(0, 6_000, 2)]
         await dispatcher.ack(topic, "s", {0: rest}, "c")

@@ -22,6 +22,7 @@ from seaweedq.coordination.transactions import check_transaction
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, SeaweedqError, SegmentConflict, SegmentNotFound
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, tile, tiles_key_space
+from tests.support.brokers.stored import record_of
 from tests.support.tiers import examples
 
 TOPIC = Topic.of("t", Versioned(TopicRecord(3, "active", TopicConfig(), 0), 7))
@@ -42,7 +43,7 @@ def written(transaction: Transaction) -> dict[int, SegmentRecord]:
     for put in transaction.writes:
         name, incarnation, number = keys.SEGMENTS.parse(put.key)
         assert (name, incarnation) == ("t", 3)
-        found[number] = keys.SEGMENTS.decode(put.value)
+        found[number] = record_of(keys.SEGMENTS, put.value)
     return found
 
 

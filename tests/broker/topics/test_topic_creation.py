@@ -15,6 +15,7 @@ from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.in_process import Gate, running
 from tests.support.brokers.in_process_cluster import in_loop, until
+from tests.support.brokers.stored import record_of
 
 T = keys.TOPICS.key("t")
 
@@ -51,7 +52,7 @@ async def test_a_creation_that_waits_holds_up_no_other_one(tmp_path: Path) -> No
         assert sorted(answer.status_code for answer in await asyncio.gather(*slow)) == [200, 201]
         counter = await broker.environment.coordination.get(keys.COUNTERS.key("slow"))
         assert counter
-        assert keys.COUNTERS.decode(counter.value).next == 1, "the second one waited for the first"
+        assert record_of(keys.COUNTERS, counter.value).next == 1, "the second one waited for the first"
         assert not broker.joined.topics._creating
 
 

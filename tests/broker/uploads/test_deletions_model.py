@@ -14,6 +14,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Delete, Put
 from seaweedq.coordination.records import TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
+from tests.support.brokers.stored import record_of
 from tests.support.tiers import examples
 from tests.support.uploads.upload_world import BYTES, DAY_S, World, inline
 
@@ -34,7 +35,7 @@ async def upload(world: World, broker: int, topic: Topic, late: bool) -> None:
 async def delete(world: World, broker: int, topic: Topic) -> None:
     """As a broker does it; nothing where the topic is another one by now."""
     there = await world.coordination.get(KEY)
-    if there is None or (record := keys.TOPICS.decode(there.value)).incarnation != topic.record.incarnation:
+    if there is None or (record := record_of(keys.TOPICS, there.value)).incarnation != topic.record.incarnation:
         return
     if record.state == "active":
         gone = TopicRecord(record.incarnation, "deleting", record.config, 0)

@@ -16,6 +16,7 @@ from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import ImportRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import UploadConflict
+from tests.support.brokers.stored import record_of
 from tests.support.tiers import examples
 from tests.support.uploads.upload_steps import check, put, sweep
 from tests.support.uploads.upload_world import BYTES, SHA256, World, inline
@@ -28,7 +29,7 @@ async def imported(world: World, broker: int, upload: str, lost: list[str], end:
     await world.uploads[broker].claim(world.topic, upload, "imported")
     key = keys.UPLOADS.key("t", world.topic.record.incarnation, upload)
     there = await world.coordination.get(key)
-    if there is None or (upload_record := keys.UPLOADS.decode(there.value)).state == "removed":
+    if there is None or (upload_record := record_of(keys.UPLOADS, there.value)).state == "removed":
         return  # one that is begun when the file is gone fails; that is no matter here
     record = _record(upload_record.name)
     where = keys.IMPORTS.key("t", world.topic.record.incarnation, upload)

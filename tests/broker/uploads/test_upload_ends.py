@@ -24,6 +24,7 @@ from seaweedq.errors import (
     UploadMismatch,
     UploadNotFound,
 )
+from tests.support.brokers.stored import record_of
 from tests.support.uploads.upload_world import BYTES, DAY_S, SHA256, World
 
 pytestmark = pytest.mark.asyncio
@@ -246,7 +247,7 @@ async def test_all_brokers_share_one_secret(world):
         await second.check("PUT", name, 5, expires, token)
     assert token not in str(caught.value)
     (entry,) = (await world.coordination.range(keys.URL_SECRET.key())).entries
-    assert len(bytes.fromhex(keys.URL_SECRET.decode(entry.value).secret)) == 32
+    assert len(bytes.fromhex(record_of(keys.URL_SECRET, entry.value).secret)) == 32
 
 
 PAYLOAD = upload_plan.object_name("t", f"20200101-0-{'0' * 32}")
@@ -290,7 +291,7 @@ async def test_below_level_2_links_are_those_of_older_brokers(world):
     world.level = 1
     expires, token = await link(world)
     (entry,) = (await world.coordination.range(keys.URL_SECRET.key())).entries
-    secret = bytes.fromhex(keys.URL_SECRET.decode(entry.value).secret)
+    secret = bytes.fromhex(record_of(keys.URL_SECRET, entry.value).secret)
     assert token == url_tokens.sign(secret, "GET", PAYLOAD, 0, int(expires))
     assert await passes(world, expires, token)
     world.level = 2

@@ -6,13 +6,14 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.records import SegmentRecord
 from seaweedq.coordination.transactions import read_all
+from tests.support.brokers.stored import record_of
 
 
 async def check_invariants(coordination: Coordination) -> None:
     """The records of all active topics, and the cursors of their subscriptions, hold together."""
     for entry in (await read_all(coordination, keys.TOPICS.prefix()))[0]:
         (name,) = keys.TOPICS.parse(entry.key)
-        record = keys.TOPICS.decode(entry.value)
+        record = record_of(keys.TOPICS, entry.value)
         if record.state == "active":
             segments = await _segments(coordination, name, record.incarnation)
             assert broken_in_topic(segments) == [], (name, segments)
@@ -21,18 +22,18 @@ async def check_invariants(coordination: Coordination) -> None:
 
 async def _segments(coordination: Coordination, name: str, incarnation: int) -> dict[int, SegmentRecord]:
     entries, _ = await read_all(coordination, keys.SEGMENTS.prefix(name, incarnation))
-    return {keys.SEGMENTS.parse(entry.key)[2]: keys.SEGMENTS.decode(entry.value) for entry in entries}
+    return {keys.SEGMENTS.parse(entry.key)[2]: record_of(keys.SEGMENTS, entry.value) for entry in entries}
 
 
 async def _check_cursors(
     coordination: Coordination, name: str, incarnation: int, segments: dict[int, SegmentRecord]
 ) -> None:
     epochs = {
-        keys.SUBSCRIPTIONS.parse(entry.key)[2]: keys.SUBSCRIPTIONS.decode(entry.value).epoch
+        keys.SUBSCRIPTIONS.parse(entry.key)[2]: record_of(keys.SUBSCRIPTIONS, entry.value).epoch
         for entry in (await read_all(coordination, keys.SUBSCRIPTIONS.prefix(name, incarnation)))[0]
     }
     for entry in (await read_all(coordination, keys.CURSORS.prefix(name, incarnation)))[0]:
         *_, subscription, number = keys.CURSORS.parse(entry.key)
-        cursor = keys.CURSORS.decode(entry.value)
+        cursor = record_of(keys.CURSORS, entry.value)
         assert broken_by(None, cursor, segments[number].end_offset) == [], (name, subscription, number, cursor)
         assert cursor.epoch <= epochs[subscription], (name, subscription, number, cursor)

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from seaweedq.coordination import keys
+from tests.support.brokers.stored import record_of
 from tests.support.history.load import until as until
 from tests.support.processes.broker_process import PORTS, BrokerProcess, free_port
 
@@ -124,9 +125,9 @@ class Together:
 
     def dispatcher(self) -> int | None:
         """Who dispatches, as coordination says; None where it is nobody, or one that is gone."""
-        living = {keys.BROKERS.parse(key)[0]: keys.BROKERS.decode(value) for key, value in self._rows(keys.BROKERS)}
+        living = {keys.BROKERS.parse(key)[0]: record_of(keys.BROKERS, value) for key, value in self._rows(keys.BROKERS)}
         ((_, value),) = self._rows(keys.SUBSCRIPTIONS)
-        found = living.get(keys.SUBSCRIPTIONS.decode(value).dispatcher or "")
+        found = living.get(record_of(keys.SUBSCRIPTIONS, value).dispatcher or "")
         return self.urls.index(found.url) if found else None
 
     def settled(self) -> int:

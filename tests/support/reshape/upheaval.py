@@ -14,6 +14,7 @@ from seaweedq.coordination.records import SegmentRecord, TopicConfig
 from seaweedq.errors import CoordinationUnavailable, DataFolderInUse, SeaweedqError
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.in_process_cluster import until
+from tests.support.brokers.stored import record_of
 from tests.support.reshape.judging import chains_are_sound, fetched, judged, records_are_sound
 from tests.support.reshape.lives import Lives, lives
 from tests.support.reshape.producing import Ledger, Producer
@@ -60,7 +61,7 @@ class Upheaval:
     async def records(self) -> dict[int, SegmentRecord]:
         """As coordination has them: the truth."""
         page = await self.cluster.coordination.range("segments/t/", limit=10_000)
-        return {keys.SEGMENTS.parse(e.key)[2]: keys.SEGMENTS.decode(e.value) for e in page.entries}
+        return {keys.SEGMENTS.parse(e.key)[2]: record_of(keys.SEGMENTS, e.value) for e in page.entries}
 
     async def open(self) -> list[int]:
         """The open segments, by their ranges."""

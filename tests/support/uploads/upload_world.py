@@ -24,6 +24,7 @@ from seaweedq.errors import BadRequest, InvalidUpload
 from seaweedq.settings import Settings
 from seaweedq.storage.interface import Part, SignedRequest
 from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.stored import record_of
 
 DAY_S = 86_400
 SETTLE = 12  # turns of the loop in which everybody comes to the next gate
@@ -229,7 +230,7 @@ class World:
 
 def _published(write: Put | Delete) -> Iterator[str]:
     if isinstance(write, Put) and write.key.startswith(keys.UPLOADS.prefix()):
-        record = keys.UPLOADS.decode(write.value)
+        record = record_of(keys.UPLOADS, write.value)
         if record.state == "published":
             yield record.name
 
