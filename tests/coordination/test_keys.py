@@ -225,4 +225,4 @@ def test_an_unreadable_value_needs_a_newer_broker(value: bytes) -> None:
     assert (found.key, found.revision) == (entry.key, 3)
     with pytest.raises(NeedsNewerBroker, match="counters/t") as raised:
         COUNTERS.require(entry)
-    assert raised.value.fields == {"topic": "t"}
+    assert raised.value.fields == {"topic": "t", "record": "counters/t"}
