@@ -54,6 +54,7 @@ PLAIN = {
     ("put", TOPIC + "/uploads/{upload}/content"),
     ("post", TOPIC + "/uploads/{upload}/complete"),
     ("get", "/v1/cluster"),
+    ("post", "/v1/cluster/level"),
     ("get", "/healthz"),
     ("get", "/readyz"),
     *(("post", TOPIC + "/segments/{segment}/" + change) for change in ("split", "merge", "roll", "move")),
