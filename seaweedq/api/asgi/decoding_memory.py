@@ -1,7 +1,8 @@
 """Memory for decoding bodies: tiny messages become 20 times as large while they are decoded.
 
-Decoders reserve what they may make. Who finds no room waits for those that decode now; where nobody decodes it goes
-ahead, since else a large body could never be decoded while tails fill the budget.
+Decoders reserve what they may make, together half of the budget: small publishes must find room beside them. Who
+finds no room waits for those that decode now. Where nobody decodes it goes ahead: else a large body could never be
+decoded while tails fill the budget.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ class DecodingMemory:
     @asynccontextmanager
     async def reserved(self, size: int) -> AsyncIterator[None]:
         """Holds `size` bytes for as long as the block runs, as soon as there is room."""
-        while self._budget.decoding and not self._budget.fits(size):
+        while self._budget.decoding and not self._fits(size):
             self._changed.clear()
             await self._changed.wait()
         self._budget.decoding += size
@@ -58,3 +59,6 @@ class DecodingMemory:
         finally:
             self._budget.decoding -= size
             self._changed.set()
+
+    def _fits(self, size: int) -> bool:
+        return self._budget.decoding + size <= self._budget.limit_bytes // 2 and self._budget.fits(size)

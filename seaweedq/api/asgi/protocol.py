@@ -48,6 +48,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unparsed: memoryview | None = None
         self._deferred: tuple[Any, Any] | None = None
         self._place = Place.NONE
+        self._running: Any = None  # the request that is being answered
         self._held_back = False  # reading is paused until all of _unparsed is parsed
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -65,6 +66,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._bounds.unread.end(self._unread)
         self._bounds.connections.leave(self)
+        if self._running and not self._running.response_complete:  # uvicorn tells only the one that was parsed last
+            self._running.disconnected = True
+            self._running.message_event.set()
         self._unparsed = self._deferred = None
         super().connection_lost(exc)
 
@@ -118,7 +122,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
         if self._deferred:
             (cycle, app), self._deferred = self._deferred, None
-            super()._start_asgi_task(cycle, app)
+            self._start_asgi_task(cycle, app)
             self.loop.call_soon(self._feed_more)
 
     def on_response_complete(self) -> None:
@@ -160,6 +164,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._deferred = cycle, app
             self.flow.pause_reading()
         else:
+            self._running = cycle
             super()._start_asgi_task(cycle, app)
 
     def _feed(self, data: bytes | memoryview) -> None:

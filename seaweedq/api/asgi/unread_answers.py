@@ -71,21 +71,31 @@ class UnreadAnswers:
 
     def admit(self, size: int) -> None:
         """Makes room for an answer that is about to be written. Raises Overloaded."""
-        if size < LARGE_BYTES or not self._budget.answers or self._budget.answers + size <= self.limit_bytes:
-            return
+        if not self.has_room(size):
+            raise self.refusal()
+
+    def has_room(self, size: int) -> bool:
+        """Returns whether there is room for an answer, if need be after the slowest of the slow readers were ended."""
+        if size < LARGE_BYTES or self._fits(size):
+            return True
         now_s = self._clock.monotonic_s()
         slow = [one for one in self._pending if one.pace.is_slow(now_s)]
         for one in sorted(slow, key=lambda one: one.pace.brought(now_s)):
-            if self._budget.answers + size > self.limit_bytes:
+            if not self._fits(size):
                 self._cut(one, "slow_reader", "a client that reads slowly, while others need the memory")
-        if self._budget.answers and self._budget.answers + size > self.limit_bytes:
-            error = Overloaded(
-                f"answers that clients have not taken yet hold {self._budget.answers} bytes and may hold "
-                f"{self.limit_bytes} of memory_budget_bytes={self._budget.limit_bytes}; try again",
-                budget_bytes=self._budget.limit_bytes,
-            )
-            self._refusals.note("answers", error.detail)
-            raise error
+        return self._fits(size)
+
+    def refusal(self) -> Overloaded:
+        """Returns the error for an answer without room, and counts it."""
+        detail = (
+            f"answers that clients have not taken yet hold {self._budget.answers} bytes and may hold "
+            f"{self.limit_bytes} of memory_budget_bytes={self._budget.limit_bytes}; try again"
+        )
+        self._refusals.note("answers", detail)
+        return Overloaded(detail, budget_bytes=self._budget.limit_bytes)
+
+    def _fits(self, size: int) -> bool:
+        return not self._budget.answers or self._budget.answers + size <= self.limit_bytes
 
     @contextmanager
     def streaming(self, size: int) -> Iterator[None]:

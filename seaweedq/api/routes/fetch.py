@@ -133,7 +133,8 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
                 answer = await services.proxy.relay(request.scope, target)
                 return Response(bytes(answer.body), answer.status, dict(answer.headers))
             opened, pieces = await services.fetcher.fetch(found, number, offset, limit, target.wait_s)
-            services.unread.admit(min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces)))  # before it is encoded
+            if not services.unread.has_room(min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces))):
+                break  # before it is encoded; raised here, the error would be taken for the owner's, and tried again
             next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
             now_us = services.clock.now_us()
             alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
@@ -141,6 +142,7 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
                 return _arrow_answer(opened, services.catalog.segment(found, number).record, next_offset, alive)
             links = await services.payloads.links_of(found, [rows for _, rows in alive])
             return _answer(opened, services.catalog.segment(found, number).record, next_offset, alive, links)
+    raise services.unread.refusal()
 
 
 def _arrow_answer(segment: OpenSegment, record: SegmentRecord, next_offset: int, alive: Pieces) -> Response:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from seaweedq.api.app import Application
@@ -163,15 +164,30 @@ def test_what_decoders_need(media: str, content: bytes, bare: bool, at_least: in
 async def test_decoders_wait_for_one_another() -> None:
     budget = Budget(100)
     memory, inside = DecodingMemory(budget), []
-    budget.tails = 90
+    budget.tails = 60
 
     async def decode(name: str, size: int) -> None:
         async with memory.reserved(size):
             inside.append(name)
             await asyncio.sleep(0)
             assert budget.held <= 100 or budget.decoding == size
+            assert budget.decoding <= 50 or budget.decoding == size
             await asyncio.sleep(0)
 
     await asyncio.gather(decode("large", 500), decode("small", 5), decode("another", 6))
     assert inside == ["large", "small", "another"]
     assert budget.decoding == 0
+
+
+async def test_a_fetch_without_room_for_its_answer_is_refused_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, app, _):
+        other = Asked(app)
+        await other.send(b'{"value":"%b"}\n' % bytes(100_000).replace(b"\0", b"x"), more=False)
+        assert await other.status() == 200
+        path = "/v1/topics/t/segments/0/messages"
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as http:
+            with app.unread.streaming(app.unread.limit_bytes):
+                answer = await http.get(path)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert app.refusals.counts["answers"] == 1
+            assert len((await http.get(path)).content) > 100_000

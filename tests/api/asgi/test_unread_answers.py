@@ -237,3 +237,19 @@ async def test_requests_come_out_as_they_were_however_they_are_cut(world: World,
         sending = asyncio.create_task(cut(client))
         assert await answers(client, len(wanted)) == wanted
         await sending
+
+
+async def test_a_client_that_goes_is_noticed_also_behind_pipelined_requests(world: World) -> None:
+    gone = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, out: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+        await send(Answer(200), out)  # to nobody, which is no error
+
+    async with connected(world, app) as client:
+        await asyncio.get_running_loop().sock_sendall(client, request("/") * 3)
+        await asyncio.sleep(0.05)
+        client.close()
+        await asyncio.wait_for(gone.wait(), 30)
