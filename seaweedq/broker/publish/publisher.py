@@ -184,8 +184,8 @@ def _published(count: int, results: Results) -> Published:
         if not isinstance(error, Unavailable):
             raise error
     if taken:
-        untaken = sum(len(result.indexes) for result in results if isinstance(result, Failed))
+        missing = sum(len(result.indexes) for result in results if isinstance(result, Failed))
         why = next(error for error in failed if isinstance(error, Unavailable))
-        detail = f"{untaken} of {count} messages were not taken: {why.detail}"
+        detail = f"{missing} of {count} messages were not taken, or nobody knows: {why.detail}"
         raise PartlyTaken(detail, inside=why.inside, taken=taken)
     raise failed[0]

@@ -21,7 +21,7 @@ import numpy as np
 
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, is_whole, locate, split, split_again
 from seaweedq.broker.publish.forwarder import Identities
-from seaweedq.broker.publish.local_append import in_time
+from seaweedq.broker.publish.local_append import in_time, unknown
 from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.ownership import Ownership
@@ -194,6 +194,8 @@ class RemoteAppender:
                 return [Failed(rows.indexes, error)]
             if not attempt.is_last():
                 await self._look(topic, rows.segment, deadline)
+        if in_doubt and isinstance(failed, NotOwner):  # that is true of the last attempt alone
+            failed = unknown(deadline)
         return [Failed(rows.indexes, failed)]
 
     async def _look(self, topic: Topic, segment: int, deadline: Deadline) -> None:

@@ -44,6 +44,7 @@ from seaweedq.segments.producers import ProducerTables
 from seaweedq.storage.folders import folders
 from seaweedq.storage.interface import ObjectStore
 
+GIVE_UP_S = 2.0  # for the record of a creation that failed
 PAGE = 50  # writes a transaction, each with its comparison, and those of their owners
 HOSTS = 20  # other brokers that a new topic's segments are spread over
 DELETIONS = 200
@@ -91,9 +92,10 @@ class TopicAdmin:
         first, creation = await self._allocate(name, config.initial_segments)
         try:
             return await self._make(name, config, first, creation)
-        except SeaweedqError:
-            with suppress(CoordinationUnavailable):  # then it goes with our lease
-                await self._coordination.commit([], [Delete(creation.key)])
+        except (SeaweedqError, asyncio.CancelledError):  # a publish that creates it has a deadline
+            with suppress(CoordinationUnavailable, TimeoutError):  # then it goes with our lease
+                async with asyncio.timeout(GIVE_UP_S):
+                    await self._coordination.commit([], [Delete(creation.key)])
             raise
 
     async def _make(self, name: str, config: TopicConfig, first: int, creation: Compare) -> bool:

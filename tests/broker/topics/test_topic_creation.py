@@ -93,3 +93,16 @@ async def test_a_put_whose_topic_is_deleted_meanwhile_creates_it(tmp_path: Path)
             answer = await putting
             assert (answer.status_code, answer.json()["name"]) == (201, "t")
             assert (await quick.get("/v1/topics/t")).status_code == 200
+
+
+async def test_a_publish_whose_topic_is_not_made_in_time_leaves_no_creation_behind(tmp_path: Path) -> None:
+    store = SlowStore()
+    settings = {"publish_timeout_s": 0.3, "auto_create_topics": True}
+    async with running(tmp_path, store, **settings) as broker, asking(broker) as http:
+        async with asyncio.timeout(10):
+            answer = await http.post("/v1/topics/slow/messages", json={"value": 1})
+        assert answer.status_code == 503
+        left = await broker.environment.coordination.range(keys.CREATIONS.prefix())
+        assert not left.entries, (
+            "it would count against max_topics, and hold up sweeps, for as long as the broker lives"
+        )
