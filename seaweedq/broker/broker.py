@@ -8,10 +8,11 @@ The journal keeps what a stop does not finish in time, and a recovery finds it t
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from seaweedq.broker.cluster_identity import check_secret, cluster_of
+from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.services import Environment, Joined, Serving
 from seaweedq.broker.topic_deletion import refuse_more
@@ -36,7 +37,7 @@ class Broker:
         self.lost = asyncio.Event()
         self._joined: Joined | None = None
         self._serving: Serving | None = None
-        self._tasks: dict[asyncio.Task[Any], bool] = {}  # whether each is vital, in the order in which they began
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order in which they began; none ends before this life
         self._stop_by_s: float | None = None  # monotonic, since the stop was first asked for
 
     @property
@@ -105,15 +106,16 @@ class Broker:
 
     async def _follow_views(self) -> None:
         roster, catalog, level = self.core.roster, self.core.catalog, self.core.level
-        self._spawn(level.follow(await level.load()), "cluster level", vital=True)
-        self._spawn(self.joined.guard.run(), "guard of the level", vital=True)
-        self._spawn(roster.follow(await roster.load()), "roster", vital=True)
-        self._spawn(catalog.follow(await catalog.load()), "catalog", vital=True)
+        self._spawn(level.follow(await level.load()), "cluster level")
+        self._spawn(self.joined.guard.run(), "guard of the level")
+        self._spawn(roster.follow(await roster.load()), "roster")
+        self._spawn(catalog.follow(await catalog.load()), "catalog")
 
     def _open_journal(self, joined: Joined) -> Serving:
         serving = self._serving = build_serving(self.environment, self.core, joined, self.readiness)
-        self._spawn(serving.log.commit.run(), "group commit", vital=True)
-        self._spawn(serving.reshaping.reshaper.run(), "reshaping", vital=True)
+        serving.log.flusher.fenced = self._segment_fenced
+        self._spawn(serving.log.commit.run(), "group commit")
+        self._spawn(serving.reshaping.reshaper.run(), "reshaping")
         self._spawn(serving.subscribing.handoff.run(), "handover")
         self._spawn(serving.loads.run(), "loads")
         self._spawn(serving.maintenance.tick_often(), "ticks")
@@ -132,10 +134,10 @@ class Broker:
     async def _lead(self, joined: Joined, serving: Serving) -> None:
         """Stands for election. A broker that leads at once does its first round before it serves."""
         await joined.election.campaign()
-        self._keep(joined.election.start(), vital=True)
+        self._keep(joined.election.start())
         if joined.election.is_leader:
             await serving.leading.leader.round()
-        self._spawn(serving.leading.leader.run(), "leader", vital=True)
+        self._spawn(serving.leading.leader.run(), "leader")
 
     async def drain(self) -> None:
         """Hands over what this broker has to others, as far as they live and the time for a stop allows."""
@@ -177,20 +179,36 @@ class Broker:
 
     async def stop(self) -> None:
         """Flushes, checkpoints and leaves, within `shutdown_s` of `begin_stop`. A broker that was never ready leaves as
-        well, so that nobody waits for its lease."""
+        well, so that nobody waits for its lease. A step that fails is logged, and the next one follows."""
         self.begin_stop()
-        clean = False
-        if self.readiness.ready:
-            self.readiness.ready = False
-            try:
-                async with asyncio.timeout(self._left_s()):
-                    clean = not self.lost.is_set() and await self._put_away(self.serving)
-            except TimeoutError:
-                logger.warning("could not flush all messages in time; they are recovered from the journal later")
-        if self._joined:
-            await self._leave(self._joined, clean)
-        await self.environment.peers.close()
-        self.environment.journals.home.release()
+        try:
+            clean = await self._flush_all()
+            if self._joined:
+                await self._leave(self._joined, clean)
+            await self._step(self.environment.peers.close())
+        finally:
+            self.environment.journals.home.release()
+
+    async def _flush_all(self) -> bool:
+        """Returns whether the journal is of no use any more."""
+        if not self.readiness.ready:
+            return False
+        self.readiness.ready = False
+        try:
+            async with asyncio.timeout(self._left_s()):
+                return not self.lost.is_set() and await self._put_away(self.serving)
+        except TimeoutError:
+            logger.warning("could not flush all messages in time; they are recovered from the journal later")
+        except Exception:
+            logger.exception("could not flush all messages; they are recovered from the journal later")
+        return False
+
+    async def _step(self, work: Awaitable[Any]) -> None:
+        """Does a step of the stop, whatever comes of it."""
+        try:
+            await work
+        except Exception:
+            logger.exception("a step of the stop failed; the next one follows")
 
     async def _put_away(self, serving: Serving) -> bool:
         """Brings everything into files and cursors. Returns whether the journal is of no use any more."""
@@ -207,19 +225,19 @@ class Broker:
     async def _leave(self, joined: Joined, clean: bool) -> None:
         """Ends all work and the membership. The journal is closed before the lease ends: nobody recovers it too
         early."""
+        await self._step(self._end_work(self._serving) if self._serving else self._end_tasks())
+        await self._step(joined.uploads.close())
         if self._serving:
-            await self._end_work(self._serving)
-        else:
-            await self._end_tasks()
-        await joined.uploads.close()
-        if self._serving:
-            log = self._serving.log
-            await log.journal.close()
-            if clean:
-                log.journal.release(log.commit.committed + 1)
-                await joined.registration.retire(log.journal)
-        await joined.election.stop()
-        await joined.membership.stop()
+            await self._step(self._close_journal(joined, self._serving, clean))
+        await self._step(joined.election.stop())
+        await self._step(joined.membership.stop())
+
+    async def _close_journal(self, joined: Joined, serving: Serving, clean: bool) -> None:
+        log = serving.log
+        await log.journal.close()
+        if clean:
+            log.journal.release(log.commit.committed + 1)
+            await joined.registration.retire(log.journal)
 
     async def _end_work(self, serving: Serving) -> None:
         serving.reading.readables.close()
@@ -230,9 +248,10 @@ class Broker:
         await serving.leading.requested.stop()
 
     async def _end_tasks(self, *others: Coroutine[Any, Any, Any]) -> None:
-        for task in list(self._tasks):
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *others, return_exceptions=True)
+        await asyncio.gather(*tasks, *others, return_exceptions=True)
 
     def _has_lease(self) -> bool:
         return self._joined is not None and self._joined.membership.valid()
@@ -265,21 +284,29 @@ class Broker:
         self.begin_stop()
         self.lost.set()
 
-    def _spawn(self, work: Coroutine[Any, Any, Any], name: str, vital: bool = False) -> None:
-        self._keep(asyncio.create_task(work, name=name), vital)
+    def _segment_fenced(self, segment: OpenSegment, error: Fenced) -> None:
+        """Listens to the flusher: another broker has written where this one owns the segment. It is believed dead."""
+        topic = self.core.catalog.find(segment.topic)
+        known = self.core.catalog.records(topic).get(segment.id) if topic else None
+        if known and known.record.owner == self.id:
+            self._lose(f"segment {segment.id} of {segment.topic!r} was taken: {error}")
 
-    def _keep(self, task: asyncio.Task[Any], vital: bool) -> None:
-        """Remembers a task of this life. No life goes on without its vital ones."""
-        self._tasks[task] = vital
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self._keep(asyncio.create_task(work, name=name))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        """Remembers a task of this life, which does not go on without it."""
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        vital = self._tasks.pop(task)
-        if task.cancelled() or (error := task.exception()) is None:
+        """Ends the life with a task that has ended by itself, also by a cancellation that came from inside."""
+        if task not in self._tasks:  # it was ended
             return
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
         if isinstance(error, Fenced):
             self._lose(str(error))
             return
-        logger.error("%s ended", task.get_name(), exc_info=error)
-        if vital:
-            self._lose(f"its {task.get_name()} has ended")
+        logger.error("%s ended unforeseen", task.get_name(), exc_info=error)
+        self._lose(f"its {task.get_name()} has ended")

@@ -7,7 +7,9 @@ once (`take`); the watch reports them again, and an older revision never overwri
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.interface import Change, Coordination, WatchLost
 from seaweedq.coordination.transactions import read_all
 from seaweedq.errors import CoordinationUnavailable
@@ -54,10 +56,9 @@ class View:
         """Watches for ever; after a lost watch it reads everything again."""
         while True:
             try:
-                async with asyncio.TaskGroup() as group:
-                    for prefix in self._prefixes:
-                        group.create_task(self._watch(prefix, revision))
-            except* (WatchLost, CoordinationUnavailable):
+                # Not a task group: it swallows the cancellation of a caller whose child fails in the same step.
+                await gather_bounded(len(self._prefixes), partial(self._watch, revision), self._prefixes)
+            except (WatchLost, CoordinationUnavailable):
                 logger.warning("the watch of %s was lost; reading all keys again", ", ".join(self._prefixes))
                 revision = await self._load_again()
 
@@ -90,7 +91,7 @@ class View:
             except CoordinationUnavailable:
                 await asyncio.sleep(RETRY_S)
 
-    async def _watch(self, prefix: str, revision: int) -> None:
+    async def _watch(self, revision: int, prefix: str) -> None:
         async for changes in self._coordination.watch(prefix, revision):
             self.take(changes)
             self._rise(prefix, max(change.revision for change in changes))

@@ -81,11 +81,17 @@ def _until(order: Sequence[OpenSegment], tails: Mapping[OpenSegment, TailFacts],
         yield segment
 
 
+def _nobody_listens(segment: OpenSegment, error: Fenced) -> None:
+    pass
+
+
 class Flusher:
-    """Carries flushes out, at most `workers` at a time, and as many seals. `grown` hears of each chain that grew."""
+    """Carries flushes out, at most `workers` at a time, and as many seals. `grown` hears of each chain that grew,
+    `fenced` of each segment in whose chain another broker has written."""
 
     def __init__(self, entries: EntryWriter, grown: Callable[[OpenSegment], None], workers: int = 2) -> None:
         self.flushes = 0
+        self.fenced: Callable[[OpenSegment, Fenced], None] = _nobody_listens
         self._entries = entries
         self._grown = grown
         self._ordinary = asyncio.Semaphore(workers)
@@ -161,6 +167,8 @@ class Flusher:
             except Fenced as error:
                 logger.warning("segment %s of %s is lost to another broker: %s", segment.id, segment.topic, error)
                 segment.close(error)
+                if seal is None:  # who seals looks first whether another's seal is as good
+                    self.fenced(segment, error)
                 raise
             reach("flush.release")
             segment.flushed(end)

@@ -75,8 +75,9 @@ class Sealer:
     async def _seal_one(self, topic: Topic, intent: Intent, segment: OpenSegment) -> None:
         try:
             await self._flusher.seal(segment, _seal_of(intent, segment))
-        except Fenced:
+        except Fenced as error:
             if not await self._ownership.has_ended(segment):
+                self._flusher.fenced(segment, error)
                 raise  # rows of a recovery have it: this broker counts as dead, and more of its journal is to come
             self.unlock(topic, intent)  # another's seal for the same intent is as good: it is read when opened anew
             ended = NotOwner(f"segment {segment.id} of {topic.name!r} was sealed by another broker")

@@ -28,6 +28,7 @@ from seaweedq.segments.keyhash import hash_key
 from seaweedq.segments.rows import assemble, microseconds
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
+from tests.support.brokers.deaf import end_task
 from tests.support.brokers.environments import environment
 from tests.support.brokers.in_process import Gate, Held
 from tests.support.brokers.stored import record_of
@@ -48,7 +49,7 @@ async def broker(tmp_path, monkeypatch) -> AsyncIterator[Broker]:
     )
     made.lock()
     await made.start()
-    next(task for task in made._tasks if task.get_name() == "imports").cancel()  # who goes on is the tests' to say
+    await end_task(made, "imports")  # who goes on is the tests' to say
     await made.joined.topics.create("t", TopicConfig())
     yield made
     await made.stop()

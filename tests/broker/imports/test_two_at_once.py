@@ -18,6 +18,7 @@ from seaweedq.errors import PartlyTaken, Unavailable
 from seaweedq.import_worker import child as import_child
 from seaweedq.settings import Settings
 from seaweedq.storage.local import LocalStore
+from tests.support.brokers.deaf import end_task
 from tests.support.brokers.environments import environment
 from tests.support.http.uploading_files import numbered
 
@@ -34,7 +35,7 @@ async def broker(tmp_path):
     )
     made.lock()
     await made.start()
-    next(task for task in made._tasks if task.get_name() == "imports").cancel()  # who goes on is the tests' to say
+    await end_task(made, "imports")  # who goes on is the tests' to say
     await made.joined.topics.create("t", TopicConfig(initial_segments=3))
     yield made
     await made.stop()

@@ -9,6 +9,7 @@ from typing import Any
 
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import NotOwner
+from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, by_id, check_all_once_in_order, make, opened, records, replace
@@ -122,9 +123,7 @@ async def test_positions_are_those_of_one_moment_where_a_segment_gives_way_while
 async def test_a_broker_that_has_only_heard_of_the_successors_knows_what_was_before(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         hears, deaf = together.brokers
-        (watch,) = [task for task in deaf._tasks if task.get_name() == "catalog"]
-        watch.cancel()
-        await asyncio.wait([watch])
+        await end_task(deaf, "catalog")
         async with at(together, hears) as near, at(together, deaf) as far:
             topic = await make(hears)
             await publish(near, 0)

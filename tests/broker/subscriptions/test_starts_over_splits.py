@@ -12,6 +12,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import CursorRecord
 from seaweedq.coordination.versioned import Versioned
+from tests.support.brokers.deaf import end_task
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import (
@@ -158,9 +159,7 @@ async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(tmp_pat
             await deaf.serving.reshaping.mover.move(deaf.core.catalog.topic("t"), 0, hears.id)
         await create(clients[0])
         await publish(clients[1], 0)
-        (watch,) = [task for task in deaf._tasks if task.get_name() == "catalog"]
-        watch.cancel()
-        await asyncio.wait([watch])
+        await end_task(deaf, "catalog")
         async with at(together, hears) as near, at(together, deaf) as far:
             before = await consume([far], lambda: True) if read_before else []
             await hears.serving.reshaping.planner.plan(
@@ -182,9 +181,7 @@ async def test_whatever_is_asked_first_of_a_broker_that_is_behind_is_answered(tm
         topic = await make(hears)
         async with at(together, hears) as near, at(together, deaf) as far:
             await publish(near, 0)
-            (watch,) = [task for task in deaf._tasks if task.get_name() == "catalog"]
-            watch.cancel()
-            await asyncio.wait([watch])
+            await end_task(deaf, "catalog")
             await hears.serving.reshaping.planner.plan(topic, [0], [1_000_000_000])
             await until(lambda: records(hears)[0].state == "sealed")
             await publish(near, 1)

@@ -1,4 +1,4 @@
-"""A broker that does not hear what others do."""
+"""A broker that does not hear what others do, or does not do what it else does by itself."""
 
 import asyncio
 
@@ -7,6 +7,12 @@ from seaweedq.broker.broker import Broker
 
 async def deaf(broker: Broker) -> None:
     """Its view of topics and segments gets no news any more."""
-    (task,) = [task for task in broker._tasks if task.get_name() == "catalog"]
+    await end_task(broker, "catalog")
+
+
+async def end_task(broker: Broker, name: str) -> None:
+    """Ends a task of the broker's life, which goes on without it."""
+    (task,) = [task for task in broker._tasks if task.get_name() == name]
+    del broker._tasks[task]
     task.cancel()
     await asyncio.wait([task])

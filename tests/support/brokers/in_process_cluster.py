@@ -87,7 +87,8 @@ class InLoop:
     async def crash(self, broker: Broker) -> None:
         """End it as SIGKILL does, and its lease."""
         del self.apps[broker.environment.url]
-        tasks = [*broker._tasks, broker.joined.membership._renewal, broker.joined.election._task]
+        ended, broker._tasks = broker._tasks, {}
+        tasks = [*ended, broker.joined.membership._renewal, broker.joined.election._task]
         for task in filter(None, tasks):
             task.cancel()
         await asyncio.gather(*filter(None, tasks), broker.serving.log.flusher.stop(), return_exceptions=True)
