@@ -1,13 +1,14 @@
 """A view: whatever order answers come in, it ends where the truth is, and remembers nothing of what has gone."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seaweedq.clock import SystemClock
-from seaweedq.coordination.interface import Change, Delete, Put
+from seaweedq.coordination.interface import Change, Delete, Put, WatchLost
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.view import View
 
@@ -76,3 +77,34 @@ async def test_a_load_that_began_before_a_change_does_not_take_it_back(value: by
     seen.view.take([Change("a/1", value, revision)])
     seen.view.take([Change(entry.key, entry.value, entry.revision) for entry in page.entries])
     assert seen.there == ({"a/1": value} if value else {})
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_view_that_is_cancelled_as_its_watch_is_lost_ends(turns: int) -> None:
+    """In whichever turn of the loop between the loss and the next read the cancellation comes."""
+
+    class Losing(MemoryCoordination):
+        def __init__(self) -> None:
+            super().__init__(SystemClock())
+            self.lost: list[asyncio.Future[None]] = []
+
+        async def watch(self, prefix: str, revision: int) -> AsyncIterator[Sequence[Change]]:
+            self.lost.append(asyncio.get_running_loop().create_future())
+            await self.lost[-1]
+            yield ()
+
+    coordination = Losing()
+    view = View(coordination, ["a/", "b/"], lambda change: None)
+    following = asyncio.create_task(view.follow(await view.load()))
+    while len(coordination.lost) < 2:
+        await asyncio.sleep(0)
+    for watch in coordination.lost:
+        watch.set_exception(WatchLost("compacted"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    following.cancel()
+    done, _ = await asyncio.wait([following], timeout=5)
+    ended = bool(done) and following.cancelled()
+    following.cancel()
+    assert ended
+    await coordination.close()
