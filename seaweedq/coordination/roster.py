@@ -27,13 +27,14 @@ class Roster:
     """Brokers and journals by broker id, each with its revision. `changed` is called after every change.
 
     A broker whose record is `unreadable` lives, gets nothing, and keeps what it has. A journal whose record cannot be
-    read is none of this broker's business: it is neither recovered nor removed.
+    read is neither recovered nor removed by this broker; a leader asks others for it.
     """
 
     def __init__(self, coordination: Coordination, changed: Callable[[], None] = _nothing) -> None:
         self.brokers: dict[str, Versioned[BrokerRecord]] = {}
         self.journals: dict[str, Versioned[JournalRecord]] = {}
         self.unreadable: dict[str, Unreadable] = {}  # brokers
+        self.unreadable_journals: dict[str, Unreadable] = {}
         self._coordination = coordination
         self._changed = changed
         self._view = View(coordination, PREFIXES, self._apply)
@@ -90,8 +91,11 @@ class Roster:
     def _apply_journal(self, key: str, there: Entry | None) -> None:
         (broker,) = keys.JOURNALS.parse(key)
         self.journals.pop(broker, None)
+        self.unreadable_journals.pop(broker, None)
         found = keys.JOURNALS.read(there) if there else None
-        if isinstance(found, Versioned):
+        if isinstance(found, Unreadable):
+            self.unreadable_journals[broker] = found
+        elif found:
             self.journals[broker] = found
 
 

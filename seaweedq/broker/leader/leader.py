@@ -25,6 +25,7 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.roster import is_replayed
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Fenced, SeaweedqError, Unavailable
 from seaweedq.failpoints import reach
@@ -116,9 +117,11 @@ class Leader:
 
     async def _recover(self) -> None:
         """Begins the recovery of each journal whose broker is gone."""
-        self._again = {broker: again for broker, again in self._again.items() if broker in self._roster.journals}
-        self._recoveries.forget_except(self._roster.journals)
-        for broker, journal in list(self._roster.journals.items()):
+        journals: dict[str, Versioned[JournalRecord] | Unreadable] = {**self._roster.unreadable_journals}
+        journals |= self._roster.journals
+        self._again = {broker: again for broker, again in self._again.items() if broker in journals}
+        self._recoveries.forget_except(journals)
+        for broker, journal in journals.items():
             again = self._again.get(broker)
             early = again is not None and self._clock.monotonic_s() < again.at_s
             if self._roster.alive(broker) or broker in self._recovering or early or not await self._roster.gone(broker):
@@ -129,7 +132,7 @@ class Leader:
             self._recovering[broker] = task
             task.add_done_callback(partial(self._recovered, broker))
 
-    async def _recover_one(self, broker: str, journal: Versioned[JournalRecord]) -> bool:
+    async def _recover_one(self, broker: str, journal: Versioned[JournalRecord] | Unreadable) -> bool:
         async with self._places:
             return await self._recoveries.recover(broker, journal)
 

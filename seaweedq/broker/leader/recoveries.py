@@ -19,6 +19,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker, PeerTooOld, SeaweedqError
 from seaweedq.formats import Level
@@ -50,8 +51,11 @@ class Recoveries:
         self._unable: dict[str, set[str]] = {}  # by broker: those that cannot read its journal
         self._asked: dict[str, str | None] = {}  # by broker: whom this one has asked last
 
-    async def recover(self, broker: str, journal: Versioned[JournalRecord]) -> bool:
-        """As JournalRecovery.recover; returns False also where another broker is still at it, or nobody reads it."""
+    async def recover(self, broker: str, journal: Versioned[JournalRecord] | Unreadable) -> bool:
+        """As JournalRecovery.recover; returns False also where another broker is still at it, or nobody reads it. One
+        whose record this broker cannot read is for others alone."""
+        if isinstance(journal, Unreadable):
+            return await self._ask_others(broker, None, journal.why)
         if await self._recovery.recover(broker, journal):
             return True
         why = self._recovery.left(broker)
@@ -63,7 +67,7 @@ class Recoveries:
         self._unable = {broker: unable for broker, unable in self._unable.items() if broker in journals}
         self._asked = {broker: asked for broker, asked in self._asked.items() if broker in journals}
 
-    async def _ask_others(self, broker: str, journal: Versioned[JournalRecord], why: str) -> bool:
+    async def _ask_others(self, broker: str, journal: Versioned[JournalRecord] | None, why: str) -> bool:
         unable = self._unable.setdefault(broker, {self._me, broker})
         for other, url in self._able(unable):
             try:
@@ -83,7 +87,9 @@ class Recoveries:
         able = [broker for broker, record in found.items() if record.highest >= HIGHEST and not record.starting]
         return [(one, found[one].url) for one in sorted(able, key=lambda broker: (-found[broker].highest, broker))]
 
-    async def _note(self, broker: str, journal: Versioned[JournalRecord], other: str | None, why: str = "") -> None:
+    async def _note(
+        self, broker: str, journal: Versioned[JournalRecord] | None, other: str | None, why: str = ""
+    ) -> None:
         """Says once whom this broker asks, or that there is nobody."""
         if other != self._asked.get(broker, ""):
             self._asked[broker] = other
@@ -93,6 +99,6 @@ class Recoveries:
                 )
             else:
                 logger.error("no living broker reads the journal of %s, its segments wait for one: %s", broker, why)
-        if journal.record.needs_newer != (other is None) and self._level() >= RECORD_LEVEL:
+        if journal and journal.record.needs_newer != (other is None) and self._level() >= RECORD_LEVEL:
             put = Put(keys.JOURNALS.key(broker), keys.JOURNALS.encode(journal.replace(needs_newer=other is None)))
             await self._coordination.commit([Compare(put.key, journal.revision)], [put])

@@ -13,6 +13,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import NeedsNewerBroker, NotOwner, PeerTooOld, Unavailable
 from seaweedq.formats import Level, needs_newer
@@ -206,3 +207,27 @@ async def test_a_start_is_not_ended_by_a_journal_of_its_folder_that_it_cannot_re
         monkeypatch.setattr(one.joined.journals, "_backends", {})
         await one.joined.recovery.recover_own()
         assert one.joined.recovery.left("gone")
+
+
+async def test_a_journal_whose_record_the_leader_cannot_read_is_for_others_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_loop(tmp_path, 3, journal="object") as together:
+        leader, writer, other = together.brokers
+        key, requested = keys.JOURNALS.key(writer.id), other.serving.leading.requested
+        there = await together.coordination.get(key)
+        assert there
+        known, recover, asked = keys.JOURNALS.require(there), requested._recover, []
+
+        async def as_a_later_version(broker: str) -> bool:
+            asked.append(broker)
+            await together.coordination.commit([], [Put(key, keys.JOURNALS.encode(known))])
+            return await recover(broker)
+
+        monkeypatch.setattr(requested, "_recover", as_a_later_version)
+        await together.coordination.commit([], [Put(key, b'{"needs_level": 99}')])
+        await until(lambda: writer.id in leader.core.roster.unreadable_journals)
+        dead, end = await left_behind(together)
+        assert await given(together, dead) == end
+        assert asked == [dead]
+        await until(lambda: dead not in leader.core.roster.journals)
