@@ -4,6 +4,7 @@ uvicorn has no deadline for receiving a request, and FastAPI none of these bound
 """
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -171,7 +172,7 @@ class Body:
 
     def _dismiss(self) -> None:
         """Ends the wait for a body that came too slowly."""
-        self._deadline.reschedule(asyncio.get_running_loop().time())
+        end_now(self._deadline)
 
     async def _decoded(self, raw: bytes, encoding: str) -> bytes:
         """Returns the body without its content encoding; while it is decoded it holds as much as it may become."""
@@ -189,6 +190,12 @@ class Body:
     def _hold(self, size: int) -> None:
         self._reader.budget.hold(size)
         self._held += size
+
+
+def end_now(deadline: asyncio.Timeout) -> None:
+    """Ends a wait. One whose time is over already may not have heard of it yet, and cannot be told again."""
+    with suppress(RuntimeError):
+        deadline.reschedule(asyncio.get_running_loop().time())
 
 
 def _too_large(limit: int) -> BadRequest:

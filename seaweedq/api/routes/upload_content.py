@@ -15,7 +15,7 @@ from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, con
 from seaweedq.api.asgi.incomplete_bodies import Incomplete
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.range_requests import StoredObject, send_object
-from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.api.asgi.request_reader import RequestReader, end_now
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.uploads.prefetch import pieces
 from seaweedq.broker.uploads.rules import incarnation_of, object_name
@@ -68,7 +68,7 @@ class StreamedBody:
     def dismiss(self) -> None:
         """Ends the wait for bytes that come too slowly."""
         if self._waiting:
-            self._waiting.reschedule(asyncio.get_running_loop().time())
+            end_now(self._waiting)
 
     async def _next(self, reader: RequestReader, held: Incomplete) -> Any:
         try:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +191,22 @@ async def test_a_fetch_without_room_for_its_answer_is_refused_once(tmp_path: Pat
             assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
             assert app.refusals.counts["answers"] == 1
             assert len((await http.get(path)).content) > 100_000
+
+
+async def test_a_body_whose_time_is_over_is_dismissed_by_another_one_in_the_same_turn(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, app, _):
+        scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"text/plain")]}
+        body = app._reader.body(scope, asyncio.Queue[Any]().get)
+        errors: list[Any] = []
+
+        def dismiss() -> None:  # as the request does that asks for a step
+            try:
+                body._dismiss()
+            except RuntimeError as error:
+                errors.append(error)
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0) as body._deadline:
+                asyncio.get_running_loop().call_soon(dismiss)
+                await asyncio.sleep(30)
+        assert errors == []
