@@ -134,7 +134,7 @@ async def remove_slots(store: ObjectStore, broker: str) -> None:
 
 
 class _Looks:
-    """What looks at one journal have found. `headers` are read once: a name that is used anew is behind what was
+    """The findings of looks at one journal. `headers` are read once: a name that is used anew is behind what was
     released."""
 
     def __init__(self, store: ObjectStore, broker: str) -> None:

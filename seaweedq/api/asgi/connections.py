@@ -14,7 +14,7 @@ OF_BROKERS = b"/internal/"
 
 
 class Place(Enum):
-    """What a new connection gets."""
+    """The place that a new connection gets."""
 
     REGULAR = "regular"
     RESERVE = "reserve"

@@ -41,7 +41,7 @@ def needed_by_json(content: bytes) -> int:
 
 
 class DecodingMemory:
-    """What decoders hold of the budget."""
+    """The memory that decoders hold of the budget."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

@@ -25,7 +25,7 @@ SHOWN = 100  # characters of a header that an error shows
 
 @dataclass(frozen=True, slots=True)
 class _Headers:
-    """What the rules look at."""
+    """The headers at which the rules look."""
 
     host: bytes | None
     origin: bytes | None

@@ -26,7 +26,7 @@ BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as un
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
-    """What bounds all connections of a broker."""
+    """The bounds of all connections of a broker."""
 
     head_timeout_s: float
     answer_timeout_s: float

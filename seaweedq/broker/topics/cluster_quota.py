@@ -24,7 +24,7 @@ TRIES = 20  # creations that go on while they are counted are counted twice
 
 
 class Room(NamedTuple):
-    """What a transaction that creates has to compare, and to write, so that the bounds hold."""
+    """The comparisons and writes by which a transaction that creates keeps the bounds."""
 
     compares: tuple[Compare, ...] = ()
     writes: tuple[Put, ...] = ()

@@ -57,7 +57,7 @@ def publish(
 
     With --file instead, publish each file as a whole: its bytes go to the store, and the message refers to them.
     """
-    from seaweedq.cli.data.records import InputFormat, format_of
+    from seaweedq.cli.data.records import InputFormat
 
     if files:
         of_records = {"FILE": file, "--input-format": input_format, "--key-field": key_field, "--batch": batch}
@@ -74,16 +74,21 @@ def publish(
         "the option is only for --file; for records use --key-field or --envelope",
     )
     path = None if file is None or str(file) == "-" else file
-    if input_format is not None and input_format not in list(InputFormat):
-        raise typer.BadParameter(
-            f"{input_format!r} is not one of {', '.join(InputFormat)}", param_hint="--input-format"
-        )
-    format = InputFormat(input_format) if input_format else format_of(path)
+    format = _input_format(input_format, path)
     if envelope and (format is not InputFormat.NDJSON or key_field):
         raise typer.BadParameter(
             "--envelope is only for NDJSON, and excludes --key-field: the message has its key", param_hint="--envelope"
         )
     _publish_records(topic, path, format, (envelope, key_field), batch or 10_000, url)
+
+
+def _input_format(named: str | None, path: Path | None) -> "InputFormat":
+    """Returns the format that was named, or that of the file's suffix."""
+    from seaweedq.cli.data.records import InputFormat, format_of
+
+    if named is not None and named not in list(InputFormat):
+        raise typer.BadParameter(f"{named!r} is not one of {', '.join(InputFormat)}", param_hint="--input-format")
+    return InputFormat(named) if named else format_of(path)
 
 
 def _publish_records(
