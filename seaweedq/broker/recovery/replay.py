@@ -197,8 +197,7 @@ class Replay:
         held = keys.CURSORS.require(there) if there else Versioned.new(CursorRecord(epoch=epoch, acked_to=0))
         cursor = held.record
         delivery = Delivery.of(cursor)
-        for low, high in acked[epoch]:
-            delivery.pass_over(low, high)
+        delivery.pass_over_all(acked[epoch])
         record = delivery.record(epoch, self._level())
         if found := broken_by(cursor if there else None, record):
             logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)

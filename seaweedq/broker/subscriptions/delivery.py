@@ -74,8 +74,7 @@ class Delivery:
         self._newest_consumer = NOBODY
         self._window.reach(self.delivered_to)
         self._window.know_attempts(acked_to, self.delivered_to, attempts or {})
-        for low, high in acked:
-            self.pass_over(low, high)
+        self.pass_over_all(acked)
         for lease in leases:
             self._hold_again(lease, consumer or "")
 
@@ -174,6 +173,15 @@ class Delivery:
         elif low < high:
             self._window.reach(high)
             self._settle(np.arange(low, high, dtype=np.int64))
+
+    def pass_over_all(self, runs: Iterable[Run]) -> None:
+        """As `pass_over`, of rising runs, which may be very many: what lies behind a hole is settled at once."""
+        left = deque(runs)
+        while left and left[0][0] <= self.acked_to:
+            self.pass_over(*left.popleft())
+        if left:
+            self._window.reach(left[-1][1])
+            self._settle(np.concatenate([np.arange(low, high, dtype=np.int64) for low, high in left]))
 
     def settle(self, offsets: Offsets) -> None:
         """As `pass_over`, of some offsets that are leased."""

@@ -222,7 +222,7 @@ async def test_a_wait_that_a_stop_ends_is_no_empty_answer(tmp_path: Path) -> Non
 @pytest.mark.parametrize("level", [1, 2])
 async def test_a_checkpoint_of_many_holes_is_small_or_stays_in_the_journal(tmp_path: Path, level: int) -> None:
     """It was 1.9 MB: etcd refused it for ever, and the others of its transaction with it."""
-    async with running(tmp_path, checkpoint_s=600) as broker:
+    async with running(tmp_path, checkpoint_s=600, lease_s=60) as broker:
         topic = await make_topic(broker)
         for _ in range(2):
             await publish(broker, topic, *map(str, range(3_000)))
