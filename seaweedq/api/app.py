@@ -24,6 +24,7 @@ from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, sen
 from seaweedq.api.asgi.openapi import document_of
 from seaweedq.api.asgi.outgoing import Outgoing, end_connection
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
+from seaweedq.api.asgi.raw_path import check_raw_path
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import provide
@@ -136,9 +137,10 @@ class Application:
             await send(answer, out)
 
     def _refused(self, scope: Scope) -> Answer | None:
-        """Returns the answer to a request that names a foreign host, or comes from a foreign page."""
+        """Returns the answer to a request that names a foreign host, comes from a foreign page, or hides its path."""
         try:
             self._hosts.check(scope)
+            check_raw_path(scope)
         except SeaweedqError as error:
             self._note(error)
             return _problem_answer(error)
