@@ -29,11 +29,15 @@ class Proxy:
 
     async def relay(self, scope: Scope, target: Target, content: bytes = b"") -> Answer:
         """Returns the target's answer to a request. A `wait_s` in the query becomes what is left of it; a wait in the
-        content is the caller's to set. Raises NotOwner where that broker cannot answer, Unavailable where it does not.
+        content is the caller's to set, and content is JSON where the client sent none.
+
+        Raises NotOwner where that broker cannot answer, Unavailable where it does not.
         """
         if target.url is None:
             raise NotOwner("the broker that could answer has gone")
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"] if k in _KEPT}
+        if content:
+            headers.setdefault("content-type", "application/json")
         url = target.url + _path(scope, target.wait_s)
         found = await target.ask(self._peers.relay(scope["method"], url, headers, content, target.answer_s))
         if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):
