@@ -4,7 +4,7 @@ import pytest
 
 from seaweedq.client.core.calls import publish
 from seaweedq.client.core.pulling import REPORT_S, LateAcks
-from seaweedq.errors import InvalidMessages, MessageTooLarge
+from seaweedq.errors import InvalidMessages, InvalidName, MessageTooLarge
 
 MIB = 1024 * 1024
 
@@ -36,6 +36,28 @@ def test_a_value_that_is_too_large_for_a_typed_topic_fails_alone(real_client):
         producer.close()
     assert [receipt.exception() is None for receipt in receipts] == [True, False, True, False]
     assert real_client.topic("alone-typed")["messages"] == 2
+
+
+def test_each_receipt_has_the_error_of_its_own_message(real_client):
+    real_client.create_topic("own-errors")
+    producer = real_client.producer("own-errors", linger_ms=10_000)
+    large, wrong, good = producer.send(1, headers={"h": "x" * (MIB + 1)}), producer.send(b"x"), producer.send(2)
+    with pytest.raises((MessageTooLarge, InvalidMessages)):
+        producer.close()
+    assert isinstance(large.exception(), MessageTooLarge)
+    assert isinstance(wrong.exception(), InvalidMessages)
+    assert good.result() == "0-0"
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".", "", "../../b"])
+def test_a_name_that_leads_elsewhere_is_refused_here(real_client, name):
+    for work in (real_client.topic, real_client.delete_topic, real_client.create_topic):
+        with pytest.raises(InvalidName, match="is not the name of"):
+            work(name)
+    with pytest.raises(InvalidName, match="is not the name of"):
+        real_client.delete_subscription("a", name)
+    with pytest.raises(TypeError, match="a name is a str"):
+        real_client.topic(None)
 
 
 @pytest.mark.parametrize("given", ["hello", b"hello", 5, ["hello"], [{"value": 1}, 2]])

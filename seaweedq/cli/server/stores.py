@@ -2,6 +2,7 @@
 
 import re
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from seaweedq.clock import Ids
 from seaweedq.concurrency.pools import Pools
@@ -32,6 +33,11 @@ def open_store(settings: Settings, ids: Ids, pools: Pools | None = None) -> Open
         return _s3(settings, pools or Pools())
     if (separator and scheme != "file") or _SCHEME.match(scheme):
         raise InvalidRequest(f"store={url!r} is not supported; use file:///path or s3://bucket/prefix", field="store")
+    if scheme == "file" and not url.startswith("file:///"):
+        raise InvalidRequest(
+            f"store={url!r} names the host {urlsplit(url).netloc!r}; a folder has three slashes: file:///path",
+            field="store",
+        )
     return LocalStore(url, ids, pools)
 
 

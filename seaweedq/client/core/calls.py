@@ -14,6 +14,7 @@ from seaweedq.client.core.effects import JSON, NDJSON, Request, Steps
 from seaweedq.client.core.message import M, Make, Page
 from seaweedq.client.core.problems import check
 from seaweedq.client.core.wire import Published, decode_page, decode_published, encode, envelope, reference_envelope
+from seaweedq.errors import InvalidName
 
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
 # Longest wait that a broker grants.
@@ -22,13 +23,22 @@ _FLUSH_WAIT_S = 300.0
 
 
 def topic_path(topic: str) -> str:
-    """Returns the path of a topic. The name is quoted, so that the broker refuses an invalid one."""
-    return f"/v1/topics/{quote(topic, safe='')}"
+    """Returns the path of a topic. The name is quoted, so that the broker refuses an invalid one. Raises InvalidName
+    for one that would lead to another path."""
+    return f"/v1/topics/{_part(topic)}"
 
 
 def subscription_path(topic: str, subscription: str) -> str:
-    """Returns the path of a subscription."""
-    return f"{topic_path(topic)}/subscriptions/{quote(subscription, safe='')}"
+    """Returns the path of a subscription. Raises as `topic_path`."""
+    return f"{topic_path(topic)}/subscriptions/{_part(subscription)}"
+
+
+def _part(name: str) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a name is a str; {reprlib.repr(name)} ({type(name).__name__}) is none")
+    if "/" in name or name in ("", ".", ".."):
+        raise InvalidName(f"{reprlib.repr(name)} is not the name of a topic or subscription", name=name[:100])
+    return quote(name, safe="")
 
 
 def call(

@@ -1,8 +1,8 @@
 """The delivery of a batch, common to all producers: how it is sent, and the outcome of each of its messages. No I/O."""
 
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from seaweedq.client.core.batching import Batch
@@ -21,17 +21,22 @@ from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError
 class Outcome:
     """The outcome of a batch: published, apart from the `rejected` indexes, or failed as a whole with `error`.
 
+    Of several errors that rejected messages `error` is the first; `errors` are those of the messages, by index.
+
     `misrouted`: a broker or segment was not where the producer expected it, so its segment map may be stale.
     """
 
     published: Published | None = None
     error: Exception | None = None
     rejected: tuple[int, ...] = ()
+    errors: Mapping[int, Exception] = field(default_factory=dict)
     misrouted: bool = False
 
     def error_of(self, index: int) -> Exception | None:
         """Returns why message number `index` was not published; None if it was."""
-        return self.error if self.published is None or index in self.rejected else None
+        if self.published is None or index in self.rejected:
+            return self.errors.get(index, self.error)
+        return None
 
     def id_of(self, index: int) -> str:
         """Returns the id of message number `index`; raises its error."""
@@ -96,19 +101,20 @@ class Route:
         """Publishes the lines without those that brokers refuse by one of `refusals`; `known` is such a refusal of all
         these lines."""
         kept, first, error = list(range(len(lines))), known, known
+        errors: dict[int, Exception] = {}
         while True:
             if error is not None:
                 refused = self._refused(error, [lines[index] for index in kept])
                 if batch.content_type != NDJSON or len(refused) in (0, len(kept)):
                     raise error
+                errors |= {kept[at]: error for at in refused}
                 kept = [index for at, index in enumerate(kept) if at not in refused]
             try:
                 outcome = yield from self._publish(stream, batch, [lines[index] for index in kept])
                 break
             except refusals as again:
                 error, first = again, first or again
-        rejected = tuple(sorted(set(range(len(lines))) - set(kept)))
-        return replace(outcome, error=first, rejected=rejected) if first else outcome
+        return replace(outcome, error=first, rejected=tuple(sorted(errors)), errors=errors) if first else outcome
 
     def _refused(self, error: SeaweedqError, lines: list[bytes]) -> set[int]:
         """Returns the indexes of all messages that the error concerns; none if that is not known."""

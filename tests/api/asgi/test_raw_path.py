@@ -1,5 +1,6 @@
 """What is encoded in a name chooses no other route."""
 
+import httpx
 import pytest
 
 from seaweedq.api.asgi.raw_path import check_raw_path
@@ -27,14 +28,10 @@ def test_other_paths_pass(raw: bytes) -> None:
     check_raw_path({"type": "http", "path": path})
 
 
-def test_a_name_with_a_slash_is_not_the_name_of_something_else(real_client) -> None:  # type: ignore[no-untyped-def]
+def test_a_name_with_a_slash_is_not_the_name_of_something_else(real_broker, real_client) -> None:  # type: ignore[no-untyped-def]
     real_client.create_topic("raw-path")
     list(real_client.subscribe("raw-path", "kept", start="earliest", idle_timeout_s=0.1))
-    for work in (
-        lambda: real_client.delete_topic("raw-path/subscriptions/kept"),
-        lambda: real_client.delete_subscription("x", "../../raw-path"),
-        lambda: real_client.create_topic("raw-path/subscriptions/evil"),
-    ):
-        with pytest.raises(RouteNotFound, match="no name has a slash"):
-            work()
+    for name in ("raw-path%2Fsubscriptions%2Fkept", "raw-path%2fsubscriptions%2Fkept"):
+        answer = httpx.delete(f"{real_broker.url}/v1/topics/{name}", trust_env=False)
+        assert (answer.status_code, "no name has a slash" in answer.json()["detail"]) == (404, True)
     assert [one["name"] for one in real_client.subscriptions("raw-path")] == ["kept"]
