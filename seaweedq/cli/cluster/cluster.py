@@ -16,6 +16,7 @@ CLIENT_S = 30.0
 WAIT_S = 600.0  # on top of it: some leases, where brokers are to be kept out
 app = typer.Typer(invoke_without_command=True, help="Show the brokers; show and raise the cluster's level.")
 
+WIDE = 1000
 _COLUMNS = ("broker", "version", "levels", "state", "segments", "url")
 
 
@@ -79,13 +80,16 @@ def level_lines(facts: dict[str, Any]) -> list[str]:
 
 def _print_brokers(brokers: list[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(*_COLUMNS, box=None)
+    table = Table(*(Column(name, overflow="fold") for name in _COLUMNS), box=None)
     for one in brokers:
         levels = f"{one['lowest_level']} to {one['highest_level']}"
         table.add_row(one["id"], one["version"] or "unknown", levels, _state(one), f"{one['segments']:,}", one["url"])
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width
+        console.width = WIDE
+    console.print(table)
 
 
 def _state(broker: dict[str, Any]) -> str:
