@@ -205,7 +205,11 @@ class BoundedProtocol(HttpToolsProtocol):
         return Overloaded(f"the broker has max_connections={most} already, all busy; try again", max_connections=most)
 
     def _too_slow(self) -> None:
-        """Closes the connection without an answer: no request has come."""
+        """Closes the connection without an answer: no request has come. Where requests before it wait for their turn,
+        the rest of the head may have come long ago: the broker has not read it yet, and the wait begins again."""
+        if self.pipeline or self._deferred or self._unparsed is not None:
+            self._timer = self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
+            return
         self._bounds.refusals.note("slow_head", f"no head came within head_timeout_s={self._bounds.head_timeout_s:g}")
         self.transport.close()
         self._abort_later()

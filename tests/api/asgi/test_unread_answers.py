@@ -253,3 +253,19 @@ async def test_a_client_that_goes_is_noticed_also_behind_pipelined_requests(worl
         await asyncio.sleep(0.05)
         client.close()
         await asyncio.wait_for(gone.wait(), 30)
+
+
+async def test_a_head_that_the_broker_has_not_read_yet_is_not_slow() -> None:
+    """Requests are parsed a few at a time, so that a head stays cut while those before it are answered."""
+    world, answering = World(head_timeout_s=1.0), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, out: Send) -> None:
+        await answering.wait()
+        await send(Answer(200, b"taken"), out)
+
+    async with connected(world, app) as client:
+        await asyncio.get_running_loop().sock_sendall(client, request("/") * 300)
+        await asyncio.sleep(1.2)
+        answering.set()
+        assert await answers(client, 300) == [b"taken"] * 300
+    assert not any(world.refusals.counts.values())

@@ -35,6 +35,7 @@ class Limits:
     budget: Budget = field(default_factory=lambda: Budget(64 << 20))
     connections: Connections = field(default_factory=Connections)
     timeout_s: float = 60.0
+    head_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
         self.refusals = Refusals(self.clock)
@@ -45,7 +46,9 @@ class Limits:
 async def serving(app: Any, limits: Limits) -> AsyncIterator[int]:
     """The server's port."""
     config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
-    bounds = ConnectionBounds(10, limits.timeout_s, limits.answers, limits.connections, limits.refusals)
+    bounds = ConnectionBounds(
+        limits.head_timeout_s, limits.timeout_s, limits.answers, limits.connections, limits.refusals
+    )
     make = partial(BoundedProtocol, config=config, server_state=ServerState(), app_state={}, bounds=bounds)
     server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
     try:
