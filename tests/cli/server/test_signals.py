@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -207,3 +208,43 @@ os.kill(os.getpid(), signal.SIGTERM)
     assert ended.returncode == 1, ended.stderr
     assert "the stop is not complete in time" in ended.stderr
     assert "in wait" in ended.stderr  # what hangs
+
+
+# Terminates itself at the first import that takes long, and tells whether it goes on.
+TERMINATED_EARLY = """
+import os, runpy, signal, sys
+
+class AtImport:
+    def find_spec(self, name, path, target=None):
+        if name == "seaweedq.cli.main":
+            os.kill(os.getpid(), signal.SIGTERM)
+            sys.exit(f"process {os.getpid()} goes on")
+
+sys.meta_path.insert(0, AtImport())
+runpy.run_module("seaweedq", run_name="__main__")
+"""
+
+
+def terminated_early(*before: str) -> tuple[int, str]:
+    command = [*before, sys.executable, "-c", TERMINATED_EARLY]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return ended.returncode, ended.stderr
+
+
+def test_a_signal_during_the_imports_ends_process_1_of_a_container_too() -> None:
+    """The kernel drops signals to process 1 that it does not handle."""
+    unshare = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    try:
+        subprocess.run([*unshare, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this machine lets the tests make no namespace of processes (unshare --pid)")
+    assert terminated_early(*unshare) == (128 + signal.SIGTERM, "")
+
+
+def test_a_signal_during_the_imports_ends_any_other_process_as_ever() -> None:
+    assert terminated_early() == (-signal.SIGTERM, "")
+
+
+def test_the_command_is_the_program_that_handles_signals_first() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"seaweedq": "seaweedq.__main__:main"}
