@@ -120,7 +120,9 @@ def test_the_documentation_needs_no_other_host(http: httpx.Client) -> None:
 def uploaded(http: httpx.Client, content: bytes | None = None) -> dict[str, Any]:
     """An upload, with its bytes if they are given."""
     size = 5 if content is None else len(content)
-    made: dict[str, Any] = http.post("/v1/topics/flights/uploads", json={"size": size}).json()
+    answer = http.post("/v1/topics/flights/uploads", json={"size": size})
+    assert answer.status_code == 201, answer.text
+    made: dict[str, Any] = answer.json()
     if content is not None:
         assert http.request(made["method"], made["url"], content=content, headers=made["headers"]).status_code == 201
     return made
@@ -145,6 +147,7 @@ def imported(http: httpx.Client) -> str:
 def prepare(http: httpx.Client, operation: str) -> dict[str, Any]:
     """The topic and the subscription that the examples speak of, with a few messages: path parameters to reach them."""
     http.put("/v1/topics/flights", json={})
+    http.patch("/v1/topics/flights", json={"max_payload_bytes": None})  # some example may have set 1
     http.put("/v1/topics/flights/subscriptions/billing", json={"start": "earliest"})
     http.post("/v1/topics/flights/messages", json={"messages": [{"value": n} for n in range(20)]})
     open_ones = open_segments(http)

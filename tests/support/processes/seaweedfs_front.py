@@ -17,7 +17,6 @@ Environ = dict[str, Any]
 App = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 XML = [("Content-Type", "application/xml")]
 Query = dict[str, str]
-LOST_IN_A_ROW = 1
 
 
 class AsSeaweedFS:

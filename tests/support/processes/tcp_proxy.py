@@ -19,6 +19,7 @@ Way = Literal["to", "from"]  # as seen from the client: to the server, from the 
 Cut = Literal["refuse", "both", "to", "from"]
 WAYS: tuple[Way, Way] = ("to", "from")
 CHUNK = 65_536
+HELD = 64  # pieces that a link holds
 CALL_S = 10.0
 
 
@@ -90,10 +91,11 @@ class Proxy:
         """Carry one connection. OSError and EOF end it."""
         raise NotImplementedError
 
-    async def passage(self, way: Way) -> None:
-        """Wait until this way carries something."""
+    async def passage(self, way: Way, arrived_s: float | None = None) -> None:
+        """Wait until this way carries something that arrived at that time of the loop, by default now."""
         if self.delay_s:
-            await asyncio.sleep(self.delay_s)
+            now_s = asyncio.get_running_loop().time()
+            await asyncio.sleep((now_s if arrived_s is None else arrived_s) + self.delay_s - now_s)
         await self._gates[way].wait()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -153,8 +155,27 @@ class TcpProxy(Proxy):
             self.end(there_writer)
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: Way) -> None:
-        while data := await source.read(CHUNK):
-            await self.passage(way)
-            sink.write(data)
-            await sink.drain()
-        sink.write_eof()
+        """A delay holds each piece from its arrival, so that what comes together is late together."""
+        arrived: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(HELD)
+
+        async def read() -> None:
+            clock, data = asyncio.get_running_loop(), b"-"
+            try:
+                while data:
+                    data = await source.read(CHUNK)
+                    await arrived.put((clock.time(), data))
+            except OSError:
+                await arrived.put((clock.time(), b""))
+                raise
+
+        reading = asyncio.create_task(read())
+        try:
+            while (piece := await arrived.get())[1]:
+                await self.passage(way, piece[0])
+                sink.write(piece[1])
+                await sink.drain()
+            await reading
+            sink.write_eof()
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
