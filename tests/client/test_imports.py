@@ -217,8 +217,9 @@ def test_an_import_that_nobody_waits_for_goes_on(broker_process, tmp_path):
             time.sleep(0.02)
         broker.process.send_signal(signal.SIGSTOP)  # else it may have ended before the command hears of Ctrl-C
         command.send_signal(signal.SIGINT)
-        _, complaint = command.communicate(timeout=30)
+        time.sleep(0.5)
         broker.process.send_signal(signal.SIGCONT)
+        _, complaint = command.communicate(timeout=30)
         assert command.returncode != 0
         upload = complaint.split("--upload ")[1].split()[0]
         assert client.import_upload("many", upload, "ndjson", bare=True).count == count
