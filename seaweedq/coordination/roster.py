@@ -5,9 +5,13 @@ ids are new at every start.
 """
 
 from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Entry
+from seaweedq.coordination.keys import KeyKind
 from seaweedq.coordination.records import BrokerRecord, JournalRecord
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
@@ -15,6 +19,7 @@ from seaweedq.coordination.view import View
 from seaweedq.errors import Unavailable
 from seaweedq.formats import needs_newer
 
+T = TypeVar("T", bound=msgspec.Struct)
 NEVER = -1  # no key has this revision, and 0 would say that there is none
 PREFIXES = (keys.BROKERS.prefix(), keys.JOURNALS.prefix())
 
@@ -72,31 +77,25 @@ class Roster:
 
     def _apply(self, change: Change) -> None:
         there = None if change.value is None else Entry(change.key, change.value, change.revision)
-        if keys.BROKERS.matches(change.key):
-            self._apply_broker(change.key, there)
-        elif keys.JOURNALS.matches(change.key):
-            self._apply_journal(change.key, there)
+        _apply(keys.BROKERS, change.key, there, self.brokers, self.unreadable)
+        _apply(keys.JOURNALS, change.key, there, self.journals, self.unreadable_journals)
         self._changed()
 
-    def _apply_broker(self, key: str, there: Entry | None) -> None:
-        (broker,) = keys.BROKERS.parse(key)
-        self.brokers.pop(broker, None)
-        self.unreadable.pop(broker, None)
-        found = keys.BROKERS.read(there) if there else None
-        if isinstance(found, Unreadable):
-            self.unreadable[broker] = found
-        elif found:
-            self.brokers[broker] = found
 
-    def _apply_journal(self, key: str, there: Entry | None) -> None:
-        (broker,) = keys.JOURNALS.parse(key)
-        self.journals.pop(broker, None)
-        self.unreadable_journals.pop(broker, None)
-        found = keys.JOURNALS.read(there) if there else None
-        if isinstance(found, Unreadable):
-            self.unreadable_journals[broker] = found
-        elif found:
-            self.journals[broker] = found
+def _apply(
+    kind: KeyKind[T], key: str, there: Entry | None, held: dict[str, Versioned[T]], unreadable: dict[str, Unreadable]
+) -> None:
+    """Puts a key's record in the place of the one that was known, if the key is of this kind."""
+    if not kind.matches(key):
+        return
+    (broker,) = kind.parse(key)
+    held.pop(broker, None)
+    unreadable.pop(broker, None)
+    found = kind.read(there) if there else None
+    if isinstance(found, Unreadable):
+        unreadable[broker] = found
+    elif found:
+        held[broker] = found
 
 
 def is_recovered(journal: Entry) -> bool:
