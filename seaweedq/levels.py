@@ -6,6 +6,8 @@ other, has the form of a level that each of them reads.
 | 1 | the first: records, journals, slots, frames, files and calls as they were before there were levels |
 | 2 | the cluster's level itself: the cluster's record has it, brokers and journals name the levels that they read |
 |  | cursors hold their acks and attempts packed, so that any fits into 64 KiB |
+| 3 | subscriptions in the modes `shared` and `keyed`, and their settings; named leases in cursors |
+|  | start offsets, marks and tombstones of retention |
 
 A form is *written* at the cluster's written level (broker/cluster_level) and *read* from LOWEST on. Each change of a
 form, after a version with the level was released, takes the next level.
@@ -13,4 +15,4 @@ form, after a version with the level was released, takes the next level.
 
 VERSION = "0.1.0"  # of the program, for people
 LOWEST = 1
-HIGHEST = 2
+HIGHEST = 3

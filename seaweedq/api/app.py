@@ -234,7 +234,9 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader)
     yield SegmentMapServices(catalog, positions, core.roster)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)
-    yield SubscriptionServices(catalog, subscribing.admin, dispatcher, subscribing.finder, proxy, reader)
+    yield SubscriptionServices(
+        catalog, subscribing.admin, dispatcher, subscribing.finder, proxy, reader, broker.core.level
+    )
     yield ImportServices(catalog, serving.imports, reader)
     yield UploadServices(catalog, joined.topics, uploads_, reader)
     store_url, peers = environment.settings.store_path, environment.peers

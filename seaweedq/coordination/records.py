@@ -6,6 +6,19 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+SUBSCRIPTION_LEVEL = 3  # from which on subscriptions have modes and settings, and cursors named leases
+MAX_IN_FLIGHT = 10_000
+BEFORE_LEVEL_3: dict[str, Any] = {  # all that brokers of lower levels heed
+    "mode": "ordered",
+    "max_attempts": 0,
+    "dead_letter_topic": None,
+    "backoff_s": (),
+    "max_in_flight": MAX_IN_FLIGHT,
+    "filter": None,
+    "expires_after_s": None,
+    "paused": False,
+}
+
 
 class ClusterRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The id of the cluster and, once the store's identity exists, the id of that store; the store's `_cluster.json`
@@ -193,13 +206,23 @@ class Counter(msgspec.Struct, frozen=True):
     next: int
 
 
-class SubscriptionRecord(msgspec.Struct, frozen=True):
+class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The messages that a subscription delivers: those whose key begins with `key_prefix`, and that have all `headers`
+    with these values."""
+
+    key_prefix: str | None = None
+    headers: dict[str, str] = {}
+
+
+class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A subscription's configuration and state; `epoch` rises with each seek and each change of dispatcher.
 
     `dispatcher` is the broker that delivered its messages last; as long as that broker lives, no other one delivers.
+    `backoff_s` are the delays after the first, second, ... failed delivery. Modes other than `ordered`, and members
+    from `backoff_s` on, exist from level 3 on: a record that has them says `needs_level` (`in_its_form`).
     """
 
-    mode: Literal["ordered", "shared"]
+    mode: Literal["ordered", "shared", "keyed"]
     start: str | dict[str, str]
     ack_deadline_s: float
     max_attempts: int
@@ -208,6 +231,24 @@ class SubscriptionRecord(msgspec.Struct, frozen=True):
     epoch: int
     state: Literal["creating", "active", "deleting"] = "active"
     dispatcher: str | None = None
+    backoff_s: tuple[float, ...] = ()
+    max_in_flight: int = MAX_IN_FLIGHT
+    filter: MessageFilter | None = None
+    expires_after_s: float | None = None
+    paused: bool = False
+    needs_level: int | UnsetType = UNSET
+
+    @property
+    def new_in_level_3(self) -> list[str]:
+        """Returns the names of the members whose values brokers of level 2 do not know, or do not heed."""
+        return [name for name, known in BEFORE_LEVEL_3.items() if getattr(self, name) != known]
+
+    def in_its_form(self) -> "SubscriptionRecord":
+        """Returns the record with the level that a broker must read which works with it. A default is left out of the
+        stored form only if it is that very object."""
+        new = self.new_in_level_3
+        known = {name: value for name, value in BEFORE_LEVEL_3.items() if name not in new}
+        return msgspec.structs.replace(self, **known, needs_level=SUBSCRIPTION_LEVEL if new else UNSET)
 
 
 class CursorRecord(msgspec.Struct, frozen=True):

@@ -1,12 +1,13 @@
-"""Subscriptions: create, show with lag, list, delete. Pull and ack are hot routes, in pull_ack."""
+"""Subscriptions: create, change, show with lag, list, delete. Pull and ack are hot routes, in pull_ack."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.http import Answer, Scope
 from seaweedq.api.asgi.openapi import Takes, described
@@ -14,34 +15,27 @@ from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
 from seaweedq.api.internal.proxy import Proxy
+from seaweedq.api.routes.subscription_requests import (
+    SubscriptionChange,
+    SubscriptionRequest,
+    changes_of,
+    check_supported,
+    compare,
+    record_of,
+)
+from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.read.request_search import Search
 from seaweedq.broker.subscriptions.admin import Lag, SubscriptionAdmin
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.coordination.records import SubscriptionRecord
-from seaweedq.errors import InvalidRequest, SubscriptionConflict, SubscriptionNotFound
+from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord
+from seaweedq.errors import SubscriptionNotFound
 
 router = APIRouter(tags=["subscriptions"])
 LISTED = 16  # subscriptions of a list that are asked for at a time
 PATH = "/v1/topics/{topic}/subscriptions/{subscription}"
-
-
-class StartAt(Struct, forbid_unknown_fields=True):
-    """The first message whose timestamp reaches this (RFC 3339, with an offset)."""
-
-    timestamp: Annotated[datetime, Meta(tz=True)]
-
-
-class SubscriptionRequest(Struct, forbid_unknown_fields=True):
-    """Every field may be left out. An existing subscription is compared only in the fields that are named."""
-
-    mode: Literal["ordered", "shared"] | UnsetType = UNSET
-    start: Literal["latest", "earliest"] | StartAt | UnsetType = UNSET
-    ack_deadline_s: Annotated[float, Meta(ge=1, le=43_200)] | UnsetType = UNSET
-    max_attempts: Annotated[int, Meta(ge=0, le=1000)] | UnsetType = UNSET
-    dead_letter_topic: str | UnsetType | None = UNSET
 
 
 class LagAnswer(Struct):
@@ -65,6 +59,11 @@ class SubscriptionAnswer(Struct):
     ack_deadline_s: float
     max_attempts: int
     dead_letter_topic: str | None
+    backoff_s: tuple[float, ...]
+    max_in_flight: int
+    filter: MessageFilter | None
+    expires_after_s: float | None
+    paused: bool
     created_at: datetime
     lag: list[LagAnswer]
 
@@ -77,6 +76,7 @@ class SubscriptionList(Struct):
 
 
 _REQUEST = msgspec.json.Decoder(SubscriptionRequest)
+_CHANGE = msgspec.json.Decoder(SubscriptionChange)
 _SHOWN = {
     "name": "billing",
     "topic": "flights",
@@ -85,6 +85,11 @@ _SHOWN = {
     "ack_deadline_s": 30.0,
     "max_attempts": 0,
     "dead_letter_topic": None,
+    "backoff_s": [],
+    "max_in_flight": 10_000,
+    "filter": None,
+    "expires_after_s": None,
+    "paused": False,
     "created_at": "2026-01-31T12:00:00Z",
     "lag": [{"segment": 0, "acked_to": 17, "end_offset": 18, "messages": 1, "bytes": 52, "seconds": 0.5}],
 }
@@ -100,6 +105,14 @@ class SubscriptionServices:
     finder: DispatcherFinder
     proxy: Proxy
     reader: RequestReader
+    level: ClusterLevel
+
+    def check_new(self, record: SubscriptionRecord, changes: Collection[str]) -> None:
+        """Raises NeedsLevel, or InvalidRequest where no broker heeds it yet, for a changed setting of level 3."""
+        new = [name for name in record.new_in_level_3 if name in changes]
+        if new:
+            self.level.require(SUBSCRIPTION_LEVEL, f"a subscription with {', '.join(new)}")
+        check_supported(record, new)
 
 
 Services = Annotated[SubscriptionServices, given(SubscriptionServices)]
@@ -120,17 +133,47 @@ async def create_subscription(services: Services, request: Request, topic: str, 
     check_name(subscription, "subscription")
     wanted = await services.reader.json(request, _REQUEST)
     found = await services.catalog.known(topic)
-    record = _record(wanted, services.reader.clock.now_us())
+    changes = changes_of(wanted)
+    record = record_of(wanted, services.reader.clock.now_us())
     search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
     while True:
         async with search as target:
             if not target.here:
                 content = msgspec.json.encode(wanted)
                 return _response(await services.proxy.relay(request.scope, target, content))
+            services.check_new(record, changes)
             created = await services.admin.create(found, subscription, record)
             if not created and (there := await services.admin.find(found, subscription)):
-                _compare(subscription, there, record, wanted)
+                compare(subscription, there, record, changes)
             return _response(Answer(201 if created else 200, await _encoded(services, found, subscription)))
+
+
+@router.patch(
+    PATH,
+    **described(
+        Takes(SubscriptionChange, {"ack_deadline_s": 60}),
+        {200: SubscriptionAnswer},
+        (400, 404, 408, 409, 413, 415),
+        shows=_SHOWN,
+    ),
+)
+async def change_subscription(services: Services, request: Request, topic: str, subscription: str) -> Response:
+    """Changes settings of a subscription; mode, start and filter stay as they are. What is leased stays leased."""
+    check_name(topic)
+    check_name(subscription, "subscription")
+    wanted = await services.reader.json(request, _CHANGE)
+    found = await services.catalog.known(topic)
+    changes = changes_of(wanted)
+    search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
+    while True:
+        async with search as target:
+            if not target.here:
+                content = msgspec.json.encode(wanted)
+                return _response(await services.proxy.relay(request.scope, target, content))
+            opened = await services.dispatcher.open(found, subscription)
+            services.check_new(msgspec.structs.replace(opened.record, **changes), changes)
+            await services.admin.change(found, subscription, changes)
+            return _response(Answer(200, await _encoded(services, found, subscription)))
 
 
 @router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409), shows=_SHOWN))
@@ -205,39 +248,6 @@ def _response(answer: Answer) -> Response:
     return Response(bytes(answer.body), answer.status, dict(answer.headers))
 
 
-def _record(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
-    if wanted.mode == "shared":
-        raise InvalidRequest("mode 'shared' is not supported yet; use 'ordered'", field="mode", value="shared")
-    if wanted.max_attempts or wanted.dead_letter_topic:
-        said = f"max_attempts is {wanted.max_attempts or 0}, dead_letter_topic {wanted.dead_letter_topic or None!r}"
-        detail = f"{said[:300]}: dead letters are not supported yet; leave these fields 0 and null"
-        raise InvalidRequest(detail, field="max_attempts" if wanted.max_attempts else "dead_letter_topic")
-    start = "latest" if wanted.start is UNSET else wanted.start
-    if isinstance(start, StartAt):
-        start = {"timestamp": _in_utc(start.timestamp).isoformat()}  # type: ignore[assignment]
-    deadline_s = 30.0 if wanted.ack_deadline_s is UNSET else wanted.ack_deadline_s
-    # The epoch begins with the clock, so that acks of a deleted subscription of the same name never count for this one.
-    return SubscriptionRecord("ordered", start, deadline_s, 0, None, now_us, epoch=now_us)  # type: ignore[arg-type]
-
-
-def _in_utc(moment: datetime) -> datetime:
-    try:
-        return moment.astimezone(UTC)
-    except OverflowError:
-        detail = f"start.timestamp is {moment.isoformat()}; in UTC it must be in the years 1 to 9999"
-        raise InvalidRequest(detail, field="start.timestamp", value=moment.isoformat()) from None
-
-
-def _compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, wanted: SubscriptionRequest) -> None:
-    named = [field for field in wanted.__struct_fields__ if getattr(wanted, field) is not UNSET]
-    pairs = {field: (getattr(there, field), getattr(record, field)) for field in named}
-    differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
-    if differences:
-        raise SubscriptionConflict(
-            f"subscription {name!r} exists with a different {', '.join(differences)}", differences=differences
-        )
-
-
 async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> bytes:
     opened = await services.dispatcher.open(topic, name)
     record = opened.record
@@ -251,6 +261,11 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
         record.ack_deadline_s,
         record.max_attempts,
         record.dead_letter_topic,
+        record.backoff_s,
+        record.max_in_flight,
+        record.filter,
+        record.expires_after_s,
+        record.paused,
         created,
         lag,
     )

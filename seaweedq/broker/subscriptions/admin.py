@@ -8,10 +8,13 @@ left, or this one after a lost answer, the next creation or deletion removes fir
 cursor that is left of a segment that the next creator does not know would be one too many.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
@@ -118,6 +121,20 @@ class SubscriptionAdmin:
         self._dispatcher.forget(
             topic, name
         )  # perhaps an earlier one of this name, whose deletion had an unknown outcome
+
+    async def change(self, topic: Topic, name: str, changes: Mapping[str, Any]) -> None:
+        """Changes settings of a subscription that this broker dispatches. Raises SubscriptionNotFound, NotOwner. Where
+        the outcome is unknown, the next checkpoint reads the record again."""
+        subscription = await self._dispatcher.open(topic, name)
+        async with self._dispatcher.changing(topic, name), subscription.saving:
+            subscription.check()
+            there = subscription.held
+            wanted = there.with_record(replace(there.record, **changes).in_its_form())
+            if wanted.record != there.record:
+                unchanged = [Compare(key_of(topic, name), there.revision)]
+                reach("subscription.change")
+                subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
+        topic.signal.wake()
 
     async def delete(self, topic: Topic, name: str) -> None:
         """Deletes a subscription with its cursors. Raises SubscriptionNotFound, NotOwner."""

@@ -20,7 +20,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.cursor_form import fits
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
-from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
@@ -168,11 +168,11 @@ class CursorStore:
                 cursor.replaces(found)
 
     async def _is_held(self, subscription: Subscription) -> bool:
-        """Reads the subscription's record again. Tells whether it is the one that this broker holds; one that was
-        written once more with the same members is. Raises NeedsNewerBroker."""
+        """Reads the subscription's record again. Tells whether it is still this broker's, in the same epoch: its
+        settings may have been changed by a write whose answer was lost. Raises NeedsNewerBroker."""
         there = await self._coordination.get(key_of(subscription.topic, subscription.name))
         found = keys.SUBSCRIPTIONS.require(there) if there else None
-        if found is None or found.record != subscription.record:
+        if found is None or _tenure(found.record) != _tenure(subscription.record):
             return False
         subscription.held = found
         return True
@@ -199,6 +199,11 @@ class CursorStore:
         for one, _ in page:
             one.cursor.saved(one.wanted.stored(revision), one.newest)
         return True
+
+
+def _tenure(record: SubscriptionRecord) -> tuple[str, int, int, str | None]:
+    """Returns what of a record says who dispatches the subscription, since when, and which one it is."""
+    return record.state, record.created_us, record.epoch, record.dispatcher
 
 
 def _pages(puts: Sequence[tuple[_Change, Put]]) -> list[list[tuple[_Change, Put]]]:

@@ -39,6 +39,7 @@ SURFACE = {
     ("GET", f"{TOPIC}/subscriptions"),
     ("PUT", SUBSCRIPTION),
     ("GET", SUBSCRIPTION),
+    ("PATCH", SUBSCRIPTION),
     ("DELETE", SUBSCRIPTION),
     ("POST", f"{SUBSCRIPTION}/pull"),
     ("POST", f"{SUBSCRIPTION}/ack"),

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +14,12 @@ from seaweedq.broker.broker import Broker
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.levels import HIGHEST, LOWEST, VERSION
-from seaweedq.storage.memory import MemoryStore
-from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
 
 
 async def ask(app: Application, method: str, path: str, **more: Any) -> httpx.Response:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http:
         return await http.request(method, path, **more)
-
-
-@asynccontextmanager
-async def of_level_1(folder: Path) -> AsyncIterator[InLoop]:
-    """A broker in a cluster that was begun before there were levels."""
-    together = InLoop(folder, MemoryStore(), {"lease_s": 1})
-    await together.coordination.commit([], [Put(keys.CLUSTER.key(), b'{"cluster": "c"}')])
-    broker = await together.begin()
-    yield together
-    await broker.stop()
-    await together.coordination.close()
 
 
 async def old_broker(together: InLoop) -> int:

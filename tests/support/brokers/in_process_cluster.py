@@ -11,6 +11,8 @@ import httpx
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Headers, Peers, Relayed
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
 from seaweedq.errors import Unavailable
 from seaweedq.settings import Settings
 from seaweedq.storage.memory import MemoryStore
@@ -119,3 +121,14 @@ async def until(condition: Any, message: str = "it did not come about") -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError(message)
+
+
+@asynccontextmanager
+async def of_level_1(folder: Path) -> AsyncIterator[InLoop]:
+    """A broker in a cluster that was begun before there were levels."""
+    together = InLoop(folder, MemoryStore(), {"lease_s": 1})
+    await together.coordination.commit([], [Put(keys.CLUSTER.key(), b'{"cluster": "c"}')])
+    broker = await together.begin()
+    yield together
+    await broker.stop()
+    await together.coordination.close()

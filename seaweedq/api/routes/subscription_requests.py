@@ -1,0 +1,121 @@
+"""The settings of a subscription in requests that create or change one, and the records that they make. Pure."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
+
+from seaweedq.coordination.records import MessageFilter, SubscriptionRecord
+from seaweedq.errors import InvalidRequest, SubscriptionConflict
+from seaweedq.segments.names import NAME
+
+LONGEST_S = 43_200  # of a lease or a delay: half a day
+AckDeadline = Annotated[float, Meta(ge=1, le=LONGEST_S)]
+MaxAttempts = Annotated[int, Meta(ge=0, le=100)]
+DeadLetterTopic = Annotated[str, Meta(pattern=f"^{NAME}$")]
+Backoff = Annotated[list[Annotated[float, Meta(ge=0, le=LONGEST_S)]], Meta(max_length=100)]
+MaxInFlight = Annotated[int, Meta(ge=1, le=1_000_000)]
+ExpiresAfter = Annotated[float, Meta(ge=60, le=315_360_000)]
+# Settings that are stored, and that no broker heeds yet: a request that sets one is refused.
+NOT_YET = (
+    "mode",
+    "max_attempts",
+    "dead_letter_topic",
+    "backoff_s",
+    "max_in_flight",
+    "filter",
+    "expires_after_s",
+    "paused",
+)
+
+
+class StartAt(Struct, forbid_unknown_fields=True):
+    """The first message whose timestamp reaches this (RFC 3339, with an offset)."""
+
+    timestamp: Annotated[datetime, Meta(tz=True)]
+
+
+class Filter(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """The messages to deliver: the key begins with `key_prefix`, and each of `headers` is there with this value. All
+    others count as acked."""
+
+    key_prefix: Annotated[str, Meta(min_length=1, max_length=1024)] | None = None
+    headers: Annotated[
+        dict[Annotated[str, Meta(min_length=1, max_length=255)], Annotated[str, Meta(max_length=4096)]],
+        Meta(max_length=16),
+    ] = {}
+
+
+class SubscriptionRequest(Struct, forbid_unknown_fields=True):
+    """Every field may be left out. An existing subscription is compared only in the fields that are named."""
+
+    mode: Literal["ordered", "shared", "keyed"] | UnsetType = UNSET
+    start: Literal["latest", "earliest"] | StartAt | UnsetType = UNSET
+    ack_deadline_s: AckDeadline | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
+    dead_letter_topic: DeadLetterTopic | UnsetType | None = UNSET
+    backoff_s: Backoff | UnsetType = UNSET
+    max_in_flight: MaxInFlight | UnsetType = UNSET
+    filter: Filter | UnsetType | None = UNSET
+    expires_after_s: ExpiresAfter | UnsetType | None = UNSET
+
+
+class SubscriptionChange(Struct, forbid_unknown_fields=True):
+    """The settings to change; those that are left out stay. Mode, start and filter cannot be changed."""
+
+    ack_deadline_s: AckDeadline | UnsetType = UNSET
+    max_attempts: MaxAttempts | UnsetType = UNSET
+    dead_letter_topic: DeadLetterTopic | UnsetType | None = UNSET
+    backoff_s: Backoff | UnsetType = UNSET
+    max_in_flight: MaxInFlight | UnsetType = UNSET
+    expires_after_s: ExpiresAfter | UnsetType | None = UNSET
+    paused: bool | UnsetType = UNSET
+
+
+def record_of(wanted: SubscriptionRequest, now_us: int) -> SubscriptionRecord:
+    """Returns the record of a new subscription. Raises InvalidRequest."""
+    # The epoch begins with the clock, so that acks of a deleted subscription of the same name never count for this one.
+    plain = SubscriptionRecord("ordered", "latest", 30.0, 0, None, now_us, epoch=now_us)
+    return structs.replace(plain, **changes_of(wanted)).in_its_form()
+
+
+def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, Any]:
+    """Returns the members of the record that a request names, as the record has them. Raises InvalidRequest."""
+    found = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
+    if isinstance(start := found.get("start"), StartAt):
+        found["start"] = {"timestamp": _in_utc(start.timestamp).isoformat()}
+    if "backoff_s" in found:
+        found["backoff_s"] = tuple(found["backoff_s"])
+    if (chosen := found.get("filter")) is not None:
+        if not chosen.key_prefix and not chosen.headers:
+            raise InvalidRequest("filter is {}; it needs key_prefix, headers or both", field="filter", value={})
+        found["filter"] = MessageFilter(chosen.key_prefix, chosen.headers)
+    return found
+
+
+def check_supported(record: SubscriptionRecord, new: Iterable[str]) -> None:
+    """Raises InvalidRequest for `new` settings of a record that no broker heeds yet."""
+    for name in new:
+        if name in NOT_YET:
+            value = str(getattr(record, name))[:100]
+            detail = f"{name} is {value!r}, which is not supported yet; leave it out"
+            raise InvalidRequest(detail, field=name, value=value)
+
+
+def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, named: Iterable[str]) -> None:
+    """Raises SubscriptionConflict where an existing subscription differs from a record in the `named` members."""
+    pairs = {field: (getattr(there, field), getattr(record, field)) for field in named}
+    differences = {field: {"current": old, "requested": new} for field, (old, new) in pairs.items() if old != new}
+    if differences:
+        raise SubscriptionConflict(
+            f"subscription {name!r} exists with a different {', '.join(differences)}", differences=differences
+        )
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        detail = f"start.timestamp is {moment.isoformat()}; in UTC it must be in the years 1 to 9999"
+        raise InvalidRequest(detail, field="start.timestamp", value=moment.isoformat()) from None
