@@ -132,7 +132,6 @@ class SubscriptionAdmin:
             wanted = there.with_record(replace(there.record, **changes).in_its_form())
             if wanted.record != there.record:
                 unchanged = [Compare(key_of(topic, name), there.revision)]
-                reach("subscription.change")
                 subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
         topic.signal.wake()
 
