@@ -11,7 +11,7 @@
     │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
     │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict
-    │   ├── OffsetOutOfRange
+    │   ├── OffsetOutOfRange, BelowRetention
     │   ├── WrongHost
     │   └── Forbidden
     │       └── ForeignOrigin
@@ -274,6 +274,12 @@ class OffsetOutOfRange(BadRequest):
     """The request names an offset beyond the segment's end; fields: offset, end_offset."""
 
     slug, title = "offset-out-of-range", "The offset is beyond the end"
+
+
+class BelowRetention(BadRequest):
+    """The request names an offset that retention has removed; fields: offset, start_offset."""
+
+    slug, title = "below-retention", "Retention has removed the offset"
 
 
 class Forbidden(BadRequest):

@@ -25,6 +25,7 @@ from seaweedq.coordination.records import (
     LeaderRecord,
     SecretRecord,
     SegmentRecord,
+    StartRecord,
     SubscriptionRecord,
     TopicRecord,
     UploadRecord,
@@ -200,6 +201,12 @@ SEGMENTS = KeyKind(
     writer="the leader; the owner, to release it and to seal it",
     lifetime="until retention has removed all of a closed segment, or the topic goes",
 )
+STARTS = KeyKind(
+    "starts/{topic}/{incarnation:010d}/{segment:010d}",
+    StartRecord,
+    writer="the leader, when retention takes the first files of a segment",
+    lifetime="as long as its segment",
+)
 COUNTERS = KeyKind(
     "counters/{topic}",
     Counter,
@@ -258,6 +265,7 @@ CATALOGUE = (
     JOURNALS,
     TOPICS,
     SEGMENTS,
+    STARTS,
     COUNTERS,
     CREATIONS,
     SUBSCRIPTIONS,

@@ -200,6 +200,18 @@ class SegmentRecord(msgspec.Struct, frozen=True):
         return (self.low, *self.cuts)
 
 
+class StartRecord(msgspec.Struct, frozen=True):
+    """The start of a segment: retention has removed the rows below `offset`, which are those of the entries before
+    `sequence`. It never falls.
+
+    `raised` has the sequence and the time, in microseconds since 1970, of each raise whose files may still be there.
+    """
+
+    sequence: int
+    offset: int
+    raised: tuple[tuple[int, int], ...] = ()
+
+
 class Counter(msgspec.Struct, frozen=True):
     """The next unused segment id, or incarnation."""
 

@@ -7,6 +7,9 @@ tells its writer: this one (success) or another (Fenced). One put is in flight a
 
 Rows must be durable in a journal before they are appended to a chain; the callers ensure it (broker/log/flusher,
 broker/recovery/replay).
+
+A chain begins at its start: retention takes whole entries from its beginning (docs/protocol.md, "Retention"). Names
+before the start, which may be there still or appear again, are left out before anything is checked.
 """
 
 import asyncio
@@ -26,6 +29,7 @@ from seaweedq.storage.interface import ObjectStore
 T = TypeVar("T")
 PAGE = 1_000
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 5.0
+BEGINNING = EntryName(0, 0)
 
 Sleep = Callable[[float], Awaitable[None]]
 logger = logging.getLogger(__name__)
@@ -34,12 +38,13 @@ logger = logging.getLogger(__name__)
 class Chain:
     """The entries of a segment, as far as this process knows them. `end` is the offset of the next row.
 
-    `failing` is the last error of the put in flight; None if it has not failed.
+    `failing` is the last error of the put in flight; None if it has not failed. `start` is the first entry that counts.
     """
 
     def __init__(self, store: ObjectStore, topic: str, segment: int, sleep: Sleep = asyncio.sleep) -> None:
         self.folder = segment_folder(topic, segment)
         self.last: EntryMetadata | None = None
+        self.start = BEGINNING
         self.failing: StoreUnavailable | None = None
         self._store = store
         self._sleep = sleep
@@ -58,16 +63,26 @@ class Chain:
         """Returns the offset after the last one in the chain."""
         return self.next.first_offset
 
+    def raise_start(self, start: EntryName) -> None:
+        """Leaves out the entries before `start`, unless it knows a later start."""
+        if start.sequence > self.start.sequence:
+            self.start = start
+            if self._names is not None:
+                self._names = [name for name in self._names if name.sequence >= start.sequence]
+            self._sizes = {name: size for name, size in self._sizes.items() if name.sequence >= start.sequence}
+
     async def open(self) -> None:
         """Finds the end, with at most a page and a bisection of listings, and reads the last entry's metadata."""
-        page = [EntryName.parse(name) for name in await self._store.list(self.folder, limit=PAGE)]
+        listed = await self._store.list(self.folder, after=self._before_start(), limit=PAGE)
+        page = [EntryName.parse(name) for name in listed]
         name = await self._find_last(page)
         self._names = None
         self.last = await self.read(self.metadata, name) if name else None
         if len(page) < PAGE:
             with suppress(ChainDamaged):  # who needs the names looks again, and is told
-                self._check_dense(page)
-                self._names = page
+                names = [name for name in page if name.sequence >= self.start.sequence]
+                self._check_dense(names)
+                self._names = names
 
     def begin(self) -> None:
         """Marks the chain as empty instead of `open`, for a segment that no broker can have written to yet."""
@@ -106,7 +121,7 @@ class Chain:
         appended since. Raises ChainDamaged for a gap."""
         while self._names is None:
             last = self.last
-            found = [name for name in await self._list() if name < self.next]
+            found = [n for n in await self._list() if self.start.sequence <= n.sequence and n < self.next]
             if self.last is last:  # else an entry was appended meanwhile, which the listing may or may not have
                 self._check_dense(found)
                 self._names = found
@@ -177,11 +192,15 @@ class Chain:
     async def _list(self) -> list[EntryName]:
         found: list[EntryName] = []
         while True:
-            after = self.folder + str(found[-1]) if found else ""
+            after = self.folder + str(found[-1]) if found else self._before_start()
             page = await self._store.list(self.folder, after=after, limit=PAGE)
             found += [EntryName.parse(name) for name in page]
             if len(page) < PAGE:
                 return found
+
+    def _before_start(self) -> str:
+        """Returns the place in the folder behind which a listing begins with the start."""
+        return f"{self.folder}{self.start.sequence:08d}" if self.start.sequence else ""
 
     async def _first_from(self, sequence: int) -> EntryName | None:
         page = await self._store.list(self.folder, after=f"{self.folder}{sequence:08d}", limit=1)

@@ -113,6 +113,20 @@ def test_columns_are_pruned_and_unknown_ones_named(topic):
             client.read_table("t t", columns=["nonsense"])
 
 
+def test_what_retention_has_taken_is_left_out_also_while_its_files_are_there(topic):
+    answer = topic.__call__
+
+    def with_a_start(request):
+        found = answer(request)
+        if found.headers.get("content-type") == "application/json" and "path" in found.json():
+            return httpx.Response(200, json=found.json() | {"start_offsets": {"0": 5}})
+        return found
+
+    with Client("http://test", transport=httpx.MockTransport(with_a_start)) as client:
+        assert _offsets(client.read_table("t t")) == [(0, 5), (0, 6)]
+        assert _offsets(client.read_table("t t", live=True)) == [(0, n) for n in range(5, 11)] + [(1, 0), (1, 1)]
+
+
 def test_files_out_of_reach_are_an_error_that_says_where(topic):
     topic.folder = topic.folder.with_name("elsewhere")
     with (

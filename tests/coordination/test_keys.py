@@ -20,6 +20,7 @@ from seaweedq.coordination.keys import (
     JOURNALS,
     LEADER,
     SEGMENTS,
+    STARTS,
     SUBSCRIPTIONS,
     TOPICS,
     UPLOADS,
@@ -82,6 +83,15 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             owner=st.none() | NAMES,
             end_offset=st.none() | COUNTS,
             created_us=COUNTS,
+        ),
+    ),
+    STARTS: (
+        [NAMES, NUMBERS, NUMBERS],
+        st.builds(
+            records.StartRecord,
+            sequence=COUNTS,
+            offset=COUNTS,
+            raised=st.lists(st.tuples(COUNTS, COUNTS)).map(tuple),
         ),
     ),
     CREATIONS: ([NAMES, NUMBERS], st.builds(records.CreationRecord, broker=NAMES, count=COUNTS)),

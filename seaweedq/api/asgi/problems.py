@@ -37,6 +37,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.UploadIncomplete: 409,
     errors.UploadConflict: 409,
     errors.UploadExpired: 410,
+    errors.BelowRetention: 410,
     errors.RequestTooLarge: 413,
     errors.MessageTooLarge: 413,
     errors.PayloadTooLarge: 413,

@@ -100,7 +100,7 @@ class FetchServices:
     **described(
         None,
         {200: {JSON: {"schema": schema_ref(FetchAnswer)}, ARROW: {"schema": {"type": "string", "format": "binary"}}}},
-        (400, 404, 409, 416),
+        (400, 404, 409, 410, 416),
         parameters=[
             integer("offset", 0, 0, MAX_NUMBER, "the first offset wanted; the segment's end is valid"),
             integer("limit", 1000, 1, MAX_LIMIT, "messages at most"),

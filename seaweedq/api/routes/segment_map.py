@@ -42,8 +42,8 @@ class HotKey(Struct):
 class SegmentAnswer(Struct):
     """A segment: the half-open range of key hashes, lineage, owner, offsets, rates while it is open.
 
-    Messages below `flushed_offset` are in Parquet files. `hot_key` is the key because of which a segment with too much
-    load is not split.
+    Retention has removed the messages below `start_offset`; those below `flushed_offset` are in Parquet files.
+    `hot_key` is the key because of which a segment with too much load is not split.
     """
 
     id: int
@@ -110,12 +110,16 @@ async def segment_map(services: Services, topic: str) -> Response:
     positions = await services.positions.positions(found)
     records = services.catalog.segments(found)
     there = [(record, positions[number]) for number, record in records.items() if number in positions]
-    answers = [_answer(record, position, services.roster.url(record.owner)) for record, position in there]
+    starts = services.catalog.start_offsets(found)
+    answers = [
+        _answer(record, position, starts.get(position.segment, 0), services.roster.url(record.owner))
+        for record, position in there
+    ]
     unreadable = sorted(services.catalog.unreadable_of(found))
     return json_answer(SegmentMap(answers, unreadable or UNSET))
 
 
-def _answer(record: SegmentRecord, position: Position, owner_url: str | None) -> SegmentAnswer:
+def _answer(record: SegmentRecord, position: Position, start: int, owner_url: str | None) -> SegmentAnswer:
     observed = position.observed
     return SegmentAnswer(
         id=position.segment,
@@ -126,7 +130,7 @@ def _answer(record: SegmentRecord, position: Position, owner_url: str | None) ->
         successors=record.successors,
         owner=record.owner,
         owner_url=owner_url,
-        start_offset=0,
+        start_offset=start,
         flushed_offset=position.flushed,
         end_offset=position.end,
         rates=_rates(observed) if observed else None,

@@ -76,7 +76,8 @@ class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
 class TopicAnswer(Struct):
     """A topic. `scaling` is the policy that holds, with its defaults. `segments` counts those that receive messages;
     `hot_segments` have too much load, most of it from one key, so that they are not split. `messages` counts all
-    acknowledged messages, `bytes` its files and what is not in files yet."""
+    acknowledged messages, `bytes` its files and what is not in files yet. `start_offsets` has the segments of which
+    retention has removed messages: those below."""
 
     name: str
     state: str
@@ -93,6 +94,7 @@ class TopicAnswer(Struct):
     hot_segments: list[int]
     messages: int
     bytes: int
+    start_offsets: dict[int, int]
     path: str
 
 
@@ -137,6 +139,7 @@ _SHOWN = {
     "hot_segments": [],
     "messages": 18,
     "bytes": 936,
+    "start_offsets": {},
     "path": "file:///var/lib/seaweedq/store/topics/flights",
 }
 _LISTED = {name: _SHOWN[name] for name in ("name", "state", "format", "created_at")}
@@ -333,5 +336,6 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],
         messages=sum(position.end for position in positions),
         bytes=sum(position.size_bytes for position in positions),
+        start_offsets=services.catalog.start_offsets(topic),
         path=f"{services.reader.settings.store_path}/topics/{topic.name}",
     )

@@ -12,7 +12,7 @@ from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.tail import BufferedRows, Tail
 from seaweedq.concurrency.signal import Signal
-from seaweedq.errors import NotOwner, SeaweedqError
+from seaweedq.errors import BelowRetention, NotOwner, SeaweedqError
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import ProducerRange
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, Sequences
@@ -88,6 +88,20 @@ class OpenSegment:
     def end(self) -> int:
         """One above the last durable offset."""
         return self.tail.end
+
+    @property
+    def start(self) -> int:
+        """The first offset that retention has left."""
+        return self.chain.start.first_offset
+
+    def check_start(self, offset: int) -> None:
+        """Raises BelowRetention for an offset below the start."""
+        if offset < self.start:
+            raise BelowRetention(
+                f"retention has removed offset {offset} of segment {self.id}, which begins at {self.start}",
+                offset=offset,
+                start_offset=self.start,
+            )
 
     def check_open(self) -> None:
         """Raises what closed the segment."""

@@ -6,7 +6,7 @@ flushed between two awaits, so each step looks anew where its offset stands now.
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -84,8 +84,9 @@ class Reader:
     async def read(self, segment: OpenSegment, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Reads up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end.
 
-        Raises OffsetOutOfRange where `offset` is beyond the end.
+        Raises OffsetOutOfRange where `offset` is beyond the end, BelowRetention where retention has removed it.
         """
+        segment.check_start(offset)
         if offset > segment.end:
             raise OffsetOutOfRange(
                 f"offset {offset} is beyond the end of segment {segment.id}, which is {segment.end}",
@@ -112,14 +113,14 @@ class Reader:
     async def find(self, segment: OpenSegment, timestamp_us: int) -> int:
         """Finds the first offset whose `_timestamp` reaches this, or the end. Scans from the start of the first entry
         whose running maximum reaches it."""
-        with _readable(segment):
+        with _readable(segment, None):
             names = await segment.chain.names()
             low, high = 0, len(names)
             while low < high:
                 middle = (low + high) // 2
                 metadata = await segment.chain.read(segment.chain.metadata, names[middle])
                 low, high = (low, middle) if metadata.max_timestamp_us >= timestamp_us else (middle + 1, high)
-        offset = names[low].first_offset if low < len(names) else segment.tail.start
+        offset = max(names[low].first_offset if low < len(names) else segment.tail.start, segment.start)
         wanted = pa.scalar(timestamp_us, TIMESTAMP)
         while offset < segment.end:
             for first, rows in await self.read(segment, offset, ROW_GROUP_ROWS, SCAN_BYTES):
@@ -133,7 +134,7 @@ class Reader:
         """Estimates how many bytes the rows from `offset` on take: of files by their share of rows, of the tail as in
         memory."""
         size = 0.0
-        with _readable(segment):
+        with _readable(segment, None):
             names = await segment.chain.names()
             for at, name in enumerate(names):
                 end = names[at + 1].first_offset if at + 1 < len(names) else segment.chain.end
@@ -145,9 +146,15 @@ class Reader:
         return int(size)
 
     async def _group(self, segment: OpenSegment, offset: int) -> Group:
-        with _readable(segment):
+        with _readable(segment, offset):
             names = await segment.chain.names()
-            name = names[bisect_right(names, offset, key=lambda n: n.first_offset) - 1]
+            at = bisect_right(names, offset, key=lambda n: n.first_offset) - 1
+            if at < 0:
+                raise ChainDamaged(
+                    f"{segment.chain.folder} has no entry with offset {offset}: {_where(names)}",
+                    name=segment.chain.folder,
+                )
+            name = names[at]
             number = (offset - name.first_offset) // ROW_GROUP_ROWS
             key = (segment.chain.folder, name.sequence, number)
             group = self._cache.get(key)
@@ -161,14 +168,21 @@ class Reader:
 
 
 @contextmanager
-def _readable(segment: OpenSegment) -> Iterator[None]:
-    """Raises the error that closed the segment: where it is being deleted, missing files are no damage."""
+def _readable(segment: OpenSegment, offset: int | None) -> Iterator[None]:
+    """Raises the error that closed the segment: where it is being deleted, missing files are no damage; nor are they
+    where the start has risen above the offset."""
     segment.check_open()
     try:
         yield
     except ChainDamaged:
         segment.check_open()
+        if offset is not None:
+            segment.check_start(offset)
         raise
+
+
+def _where(names: Sequence[EntryName]) -> str:
+    return f"its first one is {names[0]}" if names else "it has none"
 
 
 def load(chain: Chain, name: EntryName, number: int, layout: Layout) -> Group:

@@ -105,6 +105,10 @@ class ReadableSegments:
         """Returns the records of a topic's segments, as they are known here."""
         return self._catalog.records(topic)
 
+    def start_offsets(self, topic: Topic) -> dict[int, int]:
+        """Returns the start offsets of the segments that do not begin at 0."""
+        return self._catalog.start_offsets(topic)
+
     def check_whole(self, topic: Topic) -> None:
         """Raises NeedsNewerBroker where a segment of the topic cannot be read."""
         self._catalog.check_whole(topic)
@@ -148,7 +152,10 @@ class ReadableSegments:
         one on whose time reaches this is missed. Raises Unavailable."""
         segments = await self.every(topic, ends)
         found = await gather_bounded(SEARCHES, lambda segment: segment.find(timestamp_us), segments.values())
-        return starts_at(self._catalog.records(topic), ends, dict(zip(segments, found, strict=True)))
+        offsets = starts_at(self._catalog.records(topic), ends, dict(zip(segments, found, strict=True)))
+        return {
+            number: max(offset, self._catalog.start(topic, number).first_offset) for number, offset in offsets.items()
+        }
 
     async def refresh(self, topic: Topic, numbers: Iterable[int]) -> set[int]:
         """Asks the owners of these segments for the ends of all of theirs. Returns the numbers of the segments whose

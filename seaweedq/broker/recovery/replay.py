@@ -130,6 +130,7 @@ class Replay:
         record = self._catalog.segment(topic, segment).record
         source = Source.of(topic.name, segment, record, topic.layout)
         chain = Chain(self._store, topic.name, segment)
+        chain.raise_start(self._catalog.start(topic, segment))
         await chain.open()
         appended = 0
         while frames := [frame for frame in frames if frame.first_offset + frame.count > chain.end]:

@@ -168,6 +168,8 @@ class SubscriptionAdmin:
 
     async def _lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
         positions = await self._positions.positions(topic)
+        for number, below in self._readables.start_offsets(topic).items():
+            subscription.retire(number, below)
         subscription.advance(self._readables.records(topic))
         done, now_us = subscription.frontier.done, self._clock.now_us()
         done = done | subscription.frontier.hidden
@@ -191,7 +193,8 @@ class SubscriptionAdmin:
         positions = await self._positions.positions(topic)
         ends = {number: position.end for number, position in positions.items()}
         if start == "earliest":
-            return dict.fromkeys(ends, 0)
+            begin = self._readables.start_offsets(topic)
+            return {number: begin.get(number, 0) for number in ends}
         if start == "latest":
             return ends
         assert isinstance(start, dict)

@@ -174,6 +174,15 @@ class Delivery:
             self._window.reach(high)
             self._settle(np.arange(low, high, dtype=np.int64))
 
+    def retire(self, below: int) -> int:
+        """Counts what is below an offset as acked, since retention has removed it. Returns how many of them nobody had
+        acked."""
+        span = self._window.state(self.acked_to, max(self.acked_to, min(below, self._window.end)))
+        acked = int((span >= ACKING).sum())
+        skipped = max(0, below - self.acked_to) - acked
+        self.pass_over(self.acked_to, below)
+        return skipped
+
     def pass_over_all(self, runs: Iterable[Run]) -> None:
         """As `pass_over`, of rising runs, which may be very many: what lies behind a hole is settled at once."""
         left = deque(runs)

@@ -36,7 +36,7 @@ from seaweedq.broker.subscriptions.window import Array
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import NeedsNewerBroker, NotOwner, NotReady, Unavailable
+from seaweedq.errors import BelowRetention, NeedsNewerBroker, NotOwner, NotReady, Unavailable
 from seaweedq.failpoints import reach
 from seaweedq.segments.frames import Frame, FrameKind
 
@@ -321,9 +321,8 @@ class Dispatcher:
                 leased.append(delivery)
                 while wanted > 0 and left_bytes > 0:
                     try:
-                        taken = await _take(
-                            segment, delivery, Wanted(consumer, wanted, left_bytes, self._cursors.max_runs)
-                        )
+                        limit = Wanted(consumer, wanted, left_bytes, self._cursors.max_runs)
+                        taken = await _take(segment, subscription, limit)
                     except Unavailable:
                         missing.add(segment.id)
                         break
@@ -373,12 +372,17 @@ class Dispatcher:
         return subscription
 
 
-async def _take(segment: Readable, delivery: Delivery, wanted: Wanted) -> list[Part] | None:
+async def _take(segment: Readable, subscription: Subscription, wanted: Wanted) -> list[Part] | None:
     """Reads and leases the next messages, with one read for all that lie close together. Returns None where there are
     none. Raises Unavailable."""
+    delivery = subscription.cursor(segment.id).delivery
     while len(due := wanted.of(delivery, segment.end)):
         low, high = int(due[0]), _end_of_span(due)
-        pieces = await segment.read(low, high - low, wanted.max_bytes)
+        try:
+            pieces = await segment.read(low, high - low, wanted.max_bytes)
+        except BelowRetention as error:
+            subscription.retire(segment.id, int(error.fields["start_offset"]))
+            continue
         read_to = low + sum(rows.num_rows for _, rows in pieces)
         given = wanted.of(delivery, read_to)
         if len(given) and given[0] == low:

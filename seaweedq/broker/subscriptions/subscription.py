@@ -5,6 +5,7 @@ after that: `pin` is the oldest commit with acks that the last checkpoint does n
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -130,6 +131,7 @@ class Subscription:
         self.closed: NotOwner | None = None
         self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
+        self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
         self._turn = 0
 
     @property
@@ -168,6 +170,13 @@ class Subscription:
         """Returns the offset below which everything is acked, in a segment that is not done."""
         found = self.cursors.get(segment)
         return found.delivery.acked_to if found else 0
+
+    def retire(self, segment: int, below: int) -> None:
+        """Moves a cursor up over what retention has removed, unless the segment is done, or its cursor cannot be
+        read."""
+        fixed = segment in self.frontier.done or segment in self.frontier.hidden | self.unreadable
+        if not fixed and below > self.acked_to(segment):
+            self.skipped[segment] += self.cursor(segment).delivery.retire(below)
 
     def backlog(self, segment: int, end: int) -> Backlog:
         """Returns the unacked messages of a segment that is not done and ends at `end`."""

@@ -17,6 +17,7 @@ from seaweedq.broker.topics.bounds import GAP
 from seaweedq.broker.topics.checked_writes import check_writes
 from seaweedq.broker.topics.routing import Routing
 from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.start_offsets import StartOffsets
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
@@ -25,11 +26,12 @@ from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.coordination.view import View
 from seaweedq.errors import NotOwner, NotReady, SegmentNotFound, TopicBeingDeleted, TopicNotFound
+from seaweedq.segments.entry import EntryName
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange, missing_ranges, tiles_key_space
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
-PREFIXES = ("topics/", "segments/")
+PREFIXES = ("topics/", "segments/", "starts/")
 REREADS = 3  # of many segments, which come in pages, some may change in between
 SegmentKey = tuple[str, int, int]  # topic, incarnation, id
 
@@ -96,6 +98,7 @@ class Catalog:
         self._locked: set[SegmentKey] = set()  # those with an intent
         self.locking = Signal()  # a segment has got an intent, or another one
         self._doomed: set[str] = set()
+        self.starts = StartOffsets(self._raise_start)
         self._view = View(coordination, PREFIXES, self._apply)
         self.load = self._view.load
         self.follow = self._view.follow
@@ -226,6 +229,15 @@ class Catalog:
             raise SegmentNotFound(f"topic {topic.name!r} has no segment {segment}", topic=topic.name, segment=segment)
         return known[segment]
 
+    def start(self, topic: Topic, segment: int) -> EntryName:
+        """Returns the first entry of a segment that counts: retention has removed those before it. Raises
+        NeedsNewerBroker."""
+        return self.starts.start(topic.name, topic.record.incarnation, segment)
+
+    def start_offsets(self, topic: Topic) -> dict[int, int]:
+        """Returns the start offsets of the segments that do not begin at 0."""
+        return self.starts.offsets(topic.name, topic.record.incarnation)
+
     async def known_segment(self, topic: Topic, segment: int) -> SegmentRecord:
         """Returns a segment's record, read again where it is not known: another broker may just have made the segment.
         Raises SegmentNotFound."""
@@ -282,6 +294,8 @@ class Catalog:
             self._apply_topic(change)
         elif keys.SEGMENTS.matches(change.key):
             self._apply_segment(change)
+        elif keys.STARTS.matches(change.key):
+            self.starts.apply(change)
 
     def _apply_topic(self, change: Change) -> None:
         (name,) = keys.TOPICS.parse(change.key)
@@ -329,6 +343,11 @@ class Catalog:
             del self._segments[f"{name}/{incarnation}"]
         if (topic := self._topics.get(name)) and topic.record.incarnation == incarnation:
             topic.regroup(segment, known.get(segment))
+
+    def _raise_start(self, name: str, incarnation: int, segment: int, start: EntryName) -> None:
+        topic = self._topics.get(name)
+        if topic and topic.record.incarnation == incarnation and (opened := topic.opened.get(segment)):
+            opened.chain.raise_start(start)
 
     def _hide(self, name: str, found: Unreadable) -> None:
         """Answers those who wait for a topic that it cannot be read any more."""

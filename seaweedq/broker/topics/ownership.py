@@ -125,6 +125,7 @@ class Ownership:
             opened = await self._open(topic, segment)
         if not self._is_still(topic, segment, revision):
             return None
+        opened.chain.raise_start(self._catalog.start(topic, segment))  # it may have risen meanwhile
         topic.opened[segment] = opened
         if topic.routing:
             topic.routing.note(opened)
@@ -138,6 +139,7 @@ class Ownership:
     async def _open(self, topic: Topic, number: int) -> OpenSegment:
         record = self._catalog.segment(topic, number).record
         chain = Chain(self._store, topic.name, number)
+        chain.raise_start(self._catalog.start(topic, number))
         try:
             await chain.open()
         finally:

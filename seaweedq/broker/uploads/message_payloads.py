@@ -23,6 +23,7 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import (
     BadRequest,
+    BelowRetention,
     InvalidMessages,
     InvalidRequest,
     NotOwner,
@@ -186,7 +187,7 @@ class Payloads:
 
         try:
             return await Deadline(self._clock, self._wait_s).retry(read, NotOwner, topic.moved, PAUSE_S)
-        except OffsetOutOfRange:
+        except (OffsetOutOfRange, BelowRetention):
             return []
 
     def pieces(self, name: str, start: int, end: int) -> AsyncGenerator[bytes, None]:

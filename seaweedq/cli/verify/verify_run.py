@@ -141,7 +141,8 @@ class Audit:
             for number in sorted(listing.chains.keys() | after.keys()):
                 verdict = Verdict(SegmentAudit(self._topic, number, cluster))
                 self.verdicts.append(verdict)
-                chain = listing.chains.get(number, [])
+                start = after[number].start_offset if number in after else 0  # retention took the files before it
+                chain = [name for name in listing.chains.get(number, []) if name.first_offset >= start]
                 for _ in self._files(verdict, chain, store, broker if number in after else None):
                     yield done + verdict.chain.entries - 1, total
                 done += len(chain)

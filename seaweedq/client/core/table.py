@@ -2,12 +2,14 @@
 
 Why no row is missing or doubled: first the brokers state each segment's end, then the files are listed, and then the
 brokers return the rows after a segment's last file up to that end, wherever they are by then. Only the offsets decide,
-and a file is never rewritten. If there are files of a segment that the brokers did not list, it has replaced others
-since: their last rows, which precede its own, are read too.
+and a file is never rewritten. Rows that retention had taken by the first request are left out, also where their files
+are still there. If there are files of a segment that the brokers did not list, it has replaced others since: their last
+rows, which precede its own, are read too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import fsspec
@@ -33,14 +35,15 @@ class Files:
     next_offsets: dict[int, int]
 
     @staticmethod
-    def list(url: str) -> "Files":
-        """Lists the files of a topic's directory; on S3 with the credentials and the endpoint of boto's variables and
-        files. Raises ClientError if there are none, since every topic has one."""
+    def list(url: str, starts: Mapping[int, int] = MappingProxyType({})) -> "Files":
+        """Lists the files of a topic's directory from each segment's start on; on S3 with the credentials and the
+        endpoint of boto's variables and files. Raises ClientError if there are none, since every topic has one."""
         try:
             filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
         except ImportError:
             raise ClientError(f"reading {url} needs s3fs: pip install 'seaweedq[s3]'", url=url) from None
-        found = sorted(path for path in filesystem.find(root) if path.endswith(".parquet"))
+        listed = (path for path in filesystem.find(root) if path.endswith(".parquet"))
+        found = sorted(p for p in listed if EntryName.parse(p).first_offset >= starts.get(_segment(p), 0))
         if not found:
             raise ClientError(f"no Parquet files are visible at {url} from this machine", url=url)
         last = {_segment(path): path for path in found}
@@ -84,7 +87,8 @@ def read_table(topic: str, columns: Sequence[str] | None, live: bool) -> Steps[p
     """Returns a topic's rows, in no particular order."""
     facts = yield from call("GET", topic_path(topic))
     known: list[dict[str, Any]] = (yield from segments(topic)) if live else []
-    files: Files = yield Work(lambda: Files.list(facts["path"]))
+    begin = {int(number): offset for number, offset in facts.get("start_offsets", {}).items()}
+    files: Files = yield Work(lambda: Files.list(facts["path"], begin))
     files.check(columns)
     ends = {segment["id"]: segment["end_offset"] for segment in known}
     if live and files.next_offsets.keys() - ends.keys():

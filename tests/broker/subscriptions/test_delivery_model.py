@@ -117,6 +117,16 @@ class DeliveryMachine(RuleBasedStateMachine):
     def wait(self, step_s: float) -> None:
         self.now_s += step_s
 
+    @rule(below=st.integers(0, END))
+    def retire(self, below: int) -> None:
+        self.expire()
+        below = min(below, self.end)
+        under_way = set().union(*self.acking)
+        skipped = set(range(self.acked_to(), below)) - self.acked - under_way
+        assert self.delivery.retire(below) == len(skipped)
+        self.acked |= set(range(below))
+        self.leased = {offset: deadline for offset, deadline in self.leased.items() if offset >= below}
+
     @invariant()
     def its_checkpoints_break_no_invariant(self) -> None:
         if hasattr(self, "delivery"):

@@ -23,6 +23,7 @@ from seaweedq.coordination.records import (
     JournalRecord,
     LeaderRecord,
     SecretRecord,
+    StartRecord,
     TopicConfig,
 )
 from seaweedq.coordination.unreadable import NOTED
@@ -49,6 +50,7 @@ class World:
         self.together = together
         self.coordination = together.coordination
         self.upload = ""
+        self.restarted = False
 
     @property
     def living(self) -> list[Broker]:
@@ -113,6 +115,7 @@ class World:
 
     async def restart(self, broker: Broker) -> None:
         """Stops a broker in order, and starts it again."""
+        self.restarted = True
         await broker.drain()
         await broker.stop()
         del self.together.apps[broker.environment.url]
@@ -268,6 +271,26 @@ async def segment_whole(world: World) -> None:
         await world.ask(http, "POST", f"{T}/subscriptions/s/ack", 200, {"ids": [one["id"] for one in found]})
 
 
+async def start_broken(world: World) -> None:
+    """A broker that has known no start of the segment does not guess one; what is open goes on from the one that it
+    knows."""
+    key = keys.STARTS.key("t", 0, 0)
+    await until(lambda: all(key in one.core.catalog.starts._unreadable for one in world.living))
+    if world.restarted:
+        await world.refuses("GET", f"{T}/segments/0/messages?offset=0", topic="t", segment=0)
+        return
+    for number in range(len(world.living)):
+        async with world.http(number) as http:
+            await world.ask(http, "GET", f"{T}/segments/0/messages?offset=0", 200)
+
+
+async def start_whole(world: World) -> None:
+    await until(lambda: not any(one.core.catalog.starts._unreadable for one in world.living))
+    for number in range(len(world.living)):
+        async with world.http(number) as http:
+            await world.ask(http, "GET", f"{T}/segments/0/messages?offset=0", 200)
+
+
 async def counter_broken(world: World) -> None:
     number = await open_segment(world)
     await world.refuses("POST", f"{T}/segments/{number}/split", {}, topic="t")
@@ -404,6 +427,7 @@ CASES: dict[keys.KeyKind[Any], Case] = {
     keys.JOURNALS: Case(lambda _: "journals/b9.gone", journal_broken, journal_whole, JournalRecord("file", "nowhere")),
     keys.TOPICS: Case(lambda _: "topics/t", topic_broken, topic_whole),
     keys.SEGMENTS: Case(lambda _: keys.SEGMENTS.key("t", 0, 0), segment_broken, segment_whole),
+    keys.STARTS: Case(lambda _: keys.STARTS.key("t", 0, 0), start_broken, start_whole, StartRecord(0, 0)),
     keys.COUNTERS: Case(lambda _: "counters/t", counter_broken, counter_whole),
     keys.CREATIONS: Case(
         lambda _: keys.CREATIONS.key("t", 9), creation_broken, nothing, CreationRecord("b9.x", 1), noticed=False
