@@ -226,9 +226,9 @@ class Settings(BaseSettings):
     memory_budget_bytes: int = Field(
         512 * MIB,
         ge=64 * MIB,
-        description="Memory for tails and requests in flight, at least twice max_request_bytes. Bodies that are still "
-        "coming hold at most a quarter of it. Above half of it tails are flushed early; above all of it publishes get "
-        "503.",
+        description="Memory for tails, requests in flight and recoveries, at least twice max_request_bytes. Bodies "
+        "that are still coming hold at most a quarter of it, recoveries another. Above half of it tails are flushed "
+        "early; above all of it publishes get 503.",
     )
 
     flush_max_bytes: int = Field(

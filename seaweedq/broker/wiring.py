@@ -45,6 +45,7 @@ from seaweedq.broker.read.request_search import SearchContext
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
 from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.reshape.chain_roller import Roller
@@ -169,7 +170,8 @@ def _recovery(
     environment: Environment, core: Core, membership: Membership, entries: EntryWriter, journals: Journals
 ) -> JournalRecovery:
     coordination = environment.coordination
-    replay = Replay(core.catalog, coordination, environment.store, entries, lambda: core.level.written)
+    memory = RecoveryMemory(core.budget)
+    replay = Replay(core.catalog, coordination, environment.store, entries, lambda: core.level.written, memory)
     level, home = lambda: core.level.written, environment.journals.home.id
     return JournalRecovery(coordination, membership, replay, journals, home, level)
 

@@ -28,6 +28,31 @@ else:
 MODE = 0o600  # messages are nobody else's
 
 
+class DiskFile:
+    """A file that is open for reading: its slices are read when they are taken. Raises OSError."""
+
+    def __init__(self, disk: "Disk", fd: int) -> None:
+        self._disk = disk
+        self._fd = fd
+
+    def __len__(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def __getitem__(self, where: slice) -> bytes:
+        start, end, _ = where.indices(len(self))
+        found = self._disk.read_at(self._fd, start, max(0, end - start))
+        while found and len(found) < end - start:
+            more = self._disk.read_at(self._fd, start + len(found), end - start - len(found))
+            if not more:
+                break
+            found += more
+        return found
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._disk.close(self._fd)
+
+
 class Disk:
     """Blocking file calls; each raises OSError. Child processes do not inherit the file descriptors."""
 
@@ -109,10 +134,13 @@ class Disk:
         with open(path, "rb") as file:
             return file.read(size)
 
-    def map(self, path: Path) -> bytes | mmap.mmap:
-        """Returns the content of a file that is not empty, read when it is used."""
-        with open(path, "rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    def open(self, path: Path) -> "DiskFile":
+        """Opens a file for reading. It is not mapped: an error of the disk would end the process."""
+        return DiskFile(self, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def read_at(self, fd: int, start: int, size: int) -> bytes:
+        """Returns at most `size` bytes of an open file from a place on."""
+        return os.pread(fd, size, start)
 
     def lock(self, path: Path) -> int | None:
         """Opens a file, made if need be, and takes its lock, which goes with the descriptor that is returned.

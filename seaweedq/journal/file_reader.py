@@ -5,6 +5,7 @@ Reads each file as segments/commits says, and refuses a folder whose files do no
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from seaweedq.errors import JournalDamaged
@@ -32,7 +33,7 @@ def journal_files(folder: Path, disk: Disk) -> list[int]:
 def read_journal(folder: Path, disk: Disk) -> Iterator[Commit]:
     """Yields the commits that a dead broker's journal still holds, numbers rising by one; a missing folder holds none.
 
-    Payloads are slices of mapped files, one file at a time. Blocks, and needs the folder's lock. Raises JournalDamaged,
+    Reads a commit at a time. Blocks, and needs the folder's lock. Raises JournalDamaged,
     with path and position, where it meets damage; what was yielded before is sound.
     """
     headers = _headers(folder, disk)
@@ -42,10 +43,12 @@ def read_journal(folder: Path, disk: Disk) -> Iterator[Commit]:
         if header.first_commit != expected:
             raise _damaged(path, f"begins with commit {header.first_commit}, not {expected}")
         end = headers[at + 1].previous_end if at + 1 < len(headers) else None
-        for commit in read_commits(disk.map(path), str(path), end):
-            assert commit.number == expected, "numbers are dense over the files of a journal"
-            expected += 1
-            yield commit
+        with closing(disk.open(path)) as file:
+            for commit in read_commits(file, str(path), end):
+                assert commit.number == expected, "numbers are dense over the files of a journal"
+                expected += 1
+                yield commit
+                del commit  # its memory may be let go of before the next one is read
 
 
 def remove_journal(folder: Path, disk: Disk) -> None:

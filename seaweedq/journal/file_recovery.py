@@ -6,6 +6,7 @@ locked, since a broker may be starting there. `close` gives the lock back, behin
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +16,7 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_reader import read_journal, remove_journal
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.journal.home_folder import known_id
-from seaweedq.journal.interface import JournalUnreachable
+from seaweedq.journal.interface import Claim, JournalUnreachable
 from seaweedq.segments.commits import Commit
 
 READ_BYTES = 1024 * 1024  # of commits, read in one go: a hop to the worker for each costs more than reading it
@@ -71,16 +72,17 @@ class DeadFileJournal:
         if self._lock:
             await self._run(self._lock.acquire)
 
-    async def commits(self) -> AsyncGenerator[Commit, None]:
+    async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         reading = read_journal(self._folder, self._disk)
         while True:
             found, error = await self._run(lambda: _some(reading))
-            for commit in found:
-                yield commit
+            if not found and error is None:
+                break
+            await claim(sum(commit.size_bytes for commit in found))
+            while found:
+                yield found.popleft()
             if error:
                 raise error
-            if not found:
-                break
 
     async def remove(self) -> None:
         await self._run(lambda: remove_journal(self._folder, self._disk))
@@ -99,9 +101,9 @@ class DeadFileJournal:
             raise JournalUnavailable(f"the journal in {self._folder} cannot be read or removed: {error}") from error
 
 
-def _some(reading: Iterator[Commit]) -> tuple[list[Commit], Exception | None]:
+def _some(reading: Iterator[Commit]) -> tuple[deque[Commit], Exception | None]:
     """Returns the next commits, of READ_BYTES or a little more, none at the end; and the damage behind them, if any."""
-    found: list[Commit] = []
+    found: deque[Commit] = deque()
     size = 0
     try:
         for commit in reading:

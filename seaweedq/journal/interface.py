@@ -5,7 +5,7 @@ a broker left behind, as a recovery reads it. `Journals` is a backend: it makes 
 owns its bytes and how it fences; brokers know only what stands here, so a further kind needs no change in them.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -15,6 +15,11 @@ from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame
 from seaweedq.storage.interface import ObjectStore
+
+Claim: TypeAlias = Callable[[int], Awaitable[None]]
+"""Waits until there is room in memory for so many bytes of a dead journal."""
+AHEAD_BYTES = 8 * 1024 * 1024
+"""So many bytes a dead journal may hold of commits for which it has claimed no room yet."""
 
 
 class JournalUnreachable(Exception):
@@ -71,8 +76,11 @@ class DeadJournal(Protocol):
         Unavailable.
         """
 
-    def commits(self) -> AsyncGenerator[Commit, None]:
+    def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         """Yields the commits that may still be needed, numbers rising, in bounded memory; a torn end is cut.
+
+        Claims room for each commit before it is yielded: whoever reads may let go of the earlier ones meanwhile. Holds
+        no more beside than AHEAD_BYTES, or one commit where that is larger.
 
         Raises JournalDamaged, which is none where another recovery has finished and removes the journal; and
         NeedsNewerBroker, Unavailable. What was yielded before is sound.

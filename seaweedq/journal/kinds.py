@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping
 
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import needs_newer
-from seaweedq.journal.interface import DeadJournal, Journal, Journals
+from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals
 from seaweedq.segments.commits import Commit
 
 
@@ -40,7 +40,7 @@ class _UnknownJournal:
     async def fence(self) -> None:
         raise needs_newer(f"the journal of {self._broker} is of kind {self._kind!r}, which this broker does not know")
 
-    async def commits(self) -> AsyncGenerator[Commit, None]:
+    async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         raise AssertionError("the journal was not fenced")
         yield
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
+from seaweedq.journal.interface import Claim
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, check_frames, pack
 
@@ -70,9 +71,10 @@ class DeadMemoryJournal:
     async def fence(self) -> None:
         self._journal.is_fenced = True
 
-    async def commits(self) -> AsyncGenerator[Commit, None]:
+    async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         assert self._journal.is_fenced
         for commit in tuple(self._journal.commits):
+            await claim(commit.size_bytes)
             yield commit
 
     async def remove(self) -> None:

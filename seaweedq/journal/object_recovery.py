@@ -22,6 +22,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from seaweedq.errors import JournalDamaged, StoreUnavailable
 from seaweedq.failpoints import reach
+from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.journal.object_format import (
     Run,
     SlotHeader,
@@ -40,7 +41,7 @@ from seaweedq.segments.commits import Commit
 from seaweedq.storage.interface import ObjectStore
 
 PIECE_BYTES = 256 * 1024  # of a slot that are read ahead of its turn
-READ_AHEAD = 32  # slots
+READ_AHEAD = AHEAD_BYTES // PIECE_BYTES  # slots
 LISTINGS = 20  # in one look: each is begun because a slot that was listed has gone
 
 
@@ -60,9 +61,9 @@ class DeadObjectJournal:
     async def fence(self) -> None:
         self._slots = await fence(self._store, self._headers, self._is_recovered)
 
-    def commits(self) -> AsyncGenerator[Commit, None]:
+    def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         assert self._slots is not None, "the journal was not fenced"
-        return read_slots(self._store, self._broker, self._slots)
+        return read_slots(self._store, self._broker, self._slots, claim)
 
     async def remove(self) -> None:
         await remove_slots(self._store, self._broker)
@@ -98,8 +99,9 @@ async def fence(store: ObjectStore, headers: SlotHeaders, is_recovered: bool = F
         reach("fence.check")
 
 
-async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncGenerator[Commit, None]:
-    """Yields the commits of slots that count, in order; memory holds one and the beginnings of READ_AHEAD more.
+async def read_slots(store: ObjectStore, broker: str, slots: range, claim: Claim) -> AsyncGenerator[Commit, None]:
+    """Yields the commits of slots that count, in order; memory holds one and the beginnings of READ_AHEAD more. Claims
+    room for each slot before its rest is read.
 
     Raises JournalDamaged, also where a slot is missing, NeedsNewerBroker, StoreUnavailable.
     """
@@ -109,12 +111,20 @@ async def read_slots(store: ObjectStore, broker: str, slots: range) -> AsyncGene
         for number in slots:
             while len(ahead) < READ_AHEAD and (later := next(numbers, None)) is not None:
                 ahead.append(asyncio.create_task(_begin_reading(store, slot_name(broker, later))))
+            name = slot_name(broker, number)
             try:
-                commit = await _read_rest(store, slot_name(broker, number), await ahead.popleft())
+                beginning = await ahead.popleft()
             except FileNotFoundError as error:
                 raise _missing(broker, number, "it was there before") from error
+            await claim(slot_bytes(beginning, name))
+            try:
+                commit = await _read_rest(store, name, beginning)
+            except FileNotFoundError as error:
+                raise _missing(broker, number, "it was there before") from error
+            del beginning
             assert commit.number == number, "a slot has the number that was asked for"
             yield commit
+            del commit  # its memory may be let go of while room for the next one is claimed
     finally:
         for task in ahead:
             task.cancel()

@@ -12,11 +12,11 @@ with its file's random id, which no message can contain, so that a commit can be
   from a damaged one: it needs a newer broker.
 """
 
-import mmap
 import struct
 import zlib
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from seaweedq.errors import JournalDamaged
 from seaweedq.formats import Format
@@ -29,6 +29,15 @@ _COMMIT = struct.Struct("<16sQIQ")  # file id, number, index length, body length
 _CRC = struct.Struct("<I")
 FILE_HEADER_BYTES = _FILE.size + _CRC.size
 COMMIT_HEADER_BYTES = _COMMIT.size + _CRC.size
+_SEARCH_BYTES = 1024 * 1024  # of a file that are searched at a time
+
+
+class Content(Protocol):
+    """The content of a file, as bytes or read when a slice is taken."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,7 @@ class Commit:
 @dataclass(frozen=True, slots=True)
 class _CommitHeader:
     number: int
-    index: memoryview
+    index: bytes
     body_at: int
     end: int
 
@@ -92,24 +101,26 @@ def read_header(data: bytes | memoryview, size: int, path: str) -> FileHeader | 
     return None
 
 
-def read_commits(data: bytes | mmap.mmap, path: str, end: int | None = None) -> Generator[Commit, None, int]:
-    """Yields a file's commits, payloads as slices of `data`; returns their end, 0 for a file that was never begun.
+def read_commits(data: Content, path: str, end: int | None = None) -> Generator[Commit, None, int]:
+    """Yields a file's commits, each read by itself; returns their end, 0 for a file that was never begun.
 
     `end` is the end that the next file's header states, None for the last file. `path` is for errors. Raises
     JournalDamaged, with path and position, and NeedsNewerBroker; the commits that were yielded before are sound.
     """
-    view = memoryview(data)
-    header = read_header(view[:FILE_HEADER_BYTES], len(view), path)
+    size = len(data)
+    header = read_header(data[:FILE_HEADER_BYTES], size, path)
     if header is None:
         if end is not None:
             raise _damaged(path, 0, "has no header, though another file follows")
         return 0
-    if end is not None and not FILE_HEADER_BYTES <= end <= len(view):
-        raise _damaged(path, len(view), f"is cut off: the next file states that it ends at byte {end}")
+    if end is not None and not FILE_HEADER_BYTES <= end <= size:
+        raise _damaged(path, size, f"is cut off: the next file states that it ends at byte {end}")
     at, number = FILE_HEADER_BYTES, header.first_commit
-    while found := _whole_commit(view[:end], at, header.file_id, number):
+    while found := _whole_commit(data, at, size if end is None else end, header.file_id, number):
         commit, at = found
+        del found
         yield commit
+        del commit  # its memory may be let go of before the next one is read
         number += 1
     if end is not None and at != end:
         raise _damaged(path, at, f"has a damaged commit before its end at byte {end}")
@@ -118,44 +129,54 @@ def read_commits(data: bytes | mmap.mmap, path: str, end: int | None = None) -> 
     return at
 
 
-def _whole_commit(view: memoryview, at: int, file_id: bytes, number: int) -> tuple[Commit, int] | None:
+def _whole_commit(data: Content, at: int, limit: int, file_id: bytes, number: int) -> tuple[Commit, int] | None:
     """Returns the commit of that number at a position, and where it ends; None where it is torn or another one."""
-    found = _commit_header(view, at, file_id)
-    if found is None or found.end > len(view) or found.number != number:
+    found = _commit_header(data, at, limit, file_id)
+    if found is None or found.end > limit or found.number != number:
         return None
-    frames = unpack(found.index, view[found.body_at : found.end])
+    frames = unpack(memoryview(found.index), memoryview(data[found.body_at : found.end]))
     return (Commit(number, frames), found.end) if frames is not None else None
 
 
-def _commit_header(view: memoryview, at: int, file_id: bytes) -> _CommitHeader | None:
+def _commit_header(data: Content, at: int, limit: int, file_id: bytes) -> _CommitHeader | None:
     """Returns the commit header at a position if it and the index are whole; the payloads may be torn."""
-    if len(view) - at < COMMIT_HEADER_BYTES:
+    if limit - at < COMMIT_HEADER_BYTES:
         return None
-    fields = view[at : at + _COMMIT.size]
-    found_id, number, index_length, body_length = _COMMIT.unpack(fields)
-    (crc,) = _CRC.unpack_from(view, at + _COMMIT.size)
+    head = data[at : at + COMMIT_HEADER_BYTES]
+    if len(head) < COMMIT_HEADER_BYTES:
+        return None
+    found_id, number, index_length, body_length = _COMMIT.unpack_from(head)
+    (crc,) = _CRC.unpack_from(head, _COMMIT.size)
     index_at = at + COMMIT_HEADER_BYTES
     body_at = index_at + padded(index_length)
-    if found_id != file_id or body_at > len(view) or crc != zlib.crc32(view[index_at:body_at], zlib.crc32(fields)):
+    if found_id != file_id or body_at > limit:
         return None
-    return _CommitHeader(number, view[index_at : index_at + index_length], body_at, body_at + body_length)
+    index = data[index_at:body_at]
+    if crc != zlib.crc32(index, zlib.crc32(head[: _COMMIT.size])):
+        return None
+    return _CommitHeader(number, index[:index_length], body_at, body_at + body_length)
 
 
-def _is_followed(data: bytes | mmap.mmap, at: int, file_id: bytes, expected: int) -> bool:
+def _is_followed(data: Content, at: int, file_id: bytes, expected: int) -> bool:
     """Tells whether a commit above `expected` begins at or after `at`: then `expected` was durable, and is damaged now.
 
     After `at` the file's id is enough, since the later commit may be torn itself. The number excludes copies of earlier
     commits, in case somebody has published bytes of this very file.
     """
-    here = _commit_header(memoryview(data), at, file_id)
+    here = _commit_header(data, at, len(data), file_id)
     if here and here.number > expected:
         return True
-    found = data.find(file_id, at + 1)
-    while 0 <= found <= len(data) - COMMIT_HEADER_BYTES:
-        if _COMMIT.unpack_from(data, found)[1] > expected:
-            return True
-        found = data.find(file_id, found + 1)
-    return False
+    return any(number > expected for number in _numbers_behind(data, at + 1, file_id))
+
+
+def _numbers_behind(data: Content, at: int, file_id: bytes) -> Iterator[int]:
+    """Yields what stands behind each copy of a file's id, where a commit's number would be."""
+    for start in range(at, len(data), _SEARCH_BYTES):
+        window = data[start : start + _SEARCH_BYTES + COMMIT_HEADER_BYTES - 1]
+        found = window.find(file_id)
+        while 0 <= found <= min(_SEARCH_BYTES - 1, len(window) - COMMIT_HEADER_BYTES):
+            yield _COMMIT.unpack_from(window, found)[1]
+            found = window.find(file_id, found + 1)
 
 
 def _damaged(path: str, position: int, what: str) -> JournalDamaged:

@@ -10,6 +10,7 @@ import pytest
 from seaweedq.errors import Fenced, JournalDamaged, JournalUnavailable, StoreUnavailable
 from seaweedq.journal.interface import DeadJournal, Journal, JournalUnreachable
 from tests.support.journal.backends import BACKENDS, BROKER, IN_BACKENDS, Backend
+from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import acks
 
 STEPS = ["fence", "read one", "read all", "remove"]
@@ -42,7 +43,7 @@ async def left_behind(backend: Backend, commits: int) -> None:
 async def read(dead: DeadJournal) -> list[int]:
     """The numbers of the commits, each of which holds what was written."""
     numbers = []
-    async for commit in dead.commits():
+    async for commit in dead.commits(unbounded):
         assert [bytes(frame.payload) for frame in commit.frames] == [payload(commit.number)]
         numbers.append(commit.number)
     return numbers
@@ -167,7 +168,7 @@ async def test_damage_is_told_behind_what_is_sound(backend: Backend) -> None:
     await backend.damage(1)
     dead = backend.open_dead()
     await dead.fence()
-    reading = dead.commits()
+    reading = dead.commits(unbounded)
     assert (await anext(reading)).number == 0
     with pytest.raises(JournalDamaged):
         await anext(reading)
@@ -178,7 +179,7 @@ async def test_a_reader_may_stop_anywhere(backend: Backend) -> None:
     await left_behind(backend, 40)
     dead = backend.open_dead()
     await dead.fence()
-    reading = dead.commits()
+    reading = dead.commits(unbounded)
     assert (await anext(reading)).number == 0
     await reading.aclose()
     assert await read(dead) == list(range(40))
@@ -192,7 +193,7 @@ async def test_whoever_comes_after_a_crash_between_two_steps_begins_again(backen
     if steps >= 1:
         await dead.fence()
     if steps >= 2:
-        reading = dead.commits()
+        reading = dead.commits(unbounded)
         assert (await anext(reading)).number == 0
         await reading.aclose()
     if steps >= 3:
@@ -248,7 +249,7 @@ async def test_nothing_is_left_open(backend: Backend) -> None:
     before = asyncio.all_tasks()
     dead = backend.open_dead()
     await dead.fence()
-    async for _ in dead.commits():
+    async for _ in dead.commits(unbounded):
         pass
     await dead.close()
     await dead.close()

@@ -10,6 +10,7 @@ from seaweedq.journal.object_format import MAX_UNDER_WAY, SlotHeader, SlotHeader
 from seaweedq.journal.object_listing import list_slots, read_header
 from seaweedq.journal.object_recovery import PIECE_BYTES, READ_AHEAD, fence, read_slots, remove_slots
 from seaweedq.storage.memory import MemoryStore
+from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import CountedIds, acks
 from tests.support.levels import newest
 
@@ -78,7 +79,7 @@ async def test_the_run_ends_at_the_first_gap_and_begins_at_what_was_released_las
         store.put(number, released)
     assert await fenced(store) == range(4, 6)
     assert await kind_of(store, 6) is SlotKind.FENCE
-    found = [commit async for commit in read_slots(store, B, range(4, 6))]
+    found = [commit async for commit in read_slots(store, B, range(4, 6), unbounded)]
     assert [(commit.number, bytes(commit.frames[0].payload)) for commit in found] == [(4, b"4"), (5, b"5")]
 
 
@@ -143,7 +144,7 @@ async def test_of_many_slots_only_the_newest_headers_and_no_bodies_below_are_rea
     assert len(store.reads()) <= MAX_UNDER_WAY + 1, "each once, in two looks"
     assert min(store.reads()) > 2400
     store.asked.clear()
-    numbers = [commit.number async for commit in read_slots(store, B, range(2199, 2500))]
+    numbers = [commit.number async for commit in read_slots(store, B, range(2199, 2500), unbounded)]
     assert numbers == store.reads() == list(range(2199, 2500))
 
 
@@ -181,7 +182,7 @@ async def test_a_body_that_is_damaged_is_told_after_what_is_sound(store: Store) 
         store.put(number)
     name = slot_name(B, 1)
     store._objects[name] = store._objects[name][:-1] + b"!"
-    reading = read_slots(store, B, range(3))
+    reading = read_slots(store, B, range(3), unbounded)
     assert (await anext(reading)).number == 0
     with pytest.raises(JournalDamaged, match="00000001"):
         await anext(reading)
@@ -190,7 +191,7 @@ async def test_a_body_that_is_damaged_is_told_after_what_is_sound(store: Store) 
 async def test_reading_ends_where_another_recovery_has_deleted_or_a_slot_was_lost(store: Store) -> None:
     for number in (0, 1, 3):
         store.put(number)
-    reading = read_slots(store, B, range(4))
+    reading = read_slots(store, B, range(4), unbounded)
     assert [(await anext(reading)).number for _ in range(2)] == [0, 1]
     with pytest.raises(JournalDamaged, match="00000002 is missing: it was there before"):
         await anext(reading)
@@ -201,7 +202,7 @@ async def test_memory_holds_one_slot_and_the_beginnings_of_some(store: Store) ->
     for number in range(100):
         store.put(number, payload=big)
     seen = 0
-    async for commit in read_slots(store, B, range(100)):
+    async for commit in read_slots(store, B, range(100), unbounded):
         assert bytes(commit.frames[0].payload) == big
         seen += 1
         begun = len(store.reads()) - seen  # each was read in two parts
@@ -213,7 +214,7 @@ async def test_memory_holds_one_slot_and_the_beginnings_of_some(store: Store) ->
 async def test_a_reader_that_stops_leaves_nothing_under_way(store: Store) -> None:
     for number in range(50):
         store.put(number)
-    reading = read_slots(store, B, range(50))
+    reading = read_slots(store, B, range(50), unbounded)
     assert (await anext(reading)).number == 0
     await reading.aclose()
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -315,7 +316,7 @@ async def test_a_fence_far_below_the_newest_slot_is_found_when_it_is_read(two_hu
     two_hundred.put(20, 0, SlotKind.FENCE)  # a recovery of an earlier version took the gap for the end
     found = await fenced(two_hundred)
     with pytest.raises(JournalDamaged, match="00000020 is a fence, where the journal goes on"):
-        [commit async for commit in read_slots(two_hundred, B, found)]
+        [commit async for commit in read_slots(two_hundred, B, found, unbounded)]
 
 
 async def test_a_fence_inside_the_run_is_damage(two_hundred: Store) -> None:
@@ -343,9 +344,9 @@ async def test_a_wrong_404_while_reading_is_no_end(two_hundred: Store) -> None:
     found = await fenced(two_hundred)
     held = two_hundred._objects.pop(slot_name(B, 20))
     with pytest.raises(JournalDamaged, match="00000020 is missing: it was there before"):
-        [commit async for commit in read_slots(two_hundred, B, found)]
+        [commit async for commit in read_slots(two_hundred, B, found, unbounded)]
     two_hundred._objects[slot_name(B, 20)] = held
-    assert [commit.number async for commit in read_slots(two_hundred, B, found)] == list(range(200))
+    assert [commit.number async for commit in read_slots(two_hundred, B, found, unbounded)] == list(range(200))
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -359,7 +360,7 @@ async def test_a_slot_that_listings_hide_is_read_by_its_name(store: Store, versi
 
     store.list = hiding  # type: ignore[method-assign]
     assert await fenced(store) == range(200)
-    assert len([commit async for commit in read_slots(store, B, range(200))]) == 200
+    assert len([commit async for commit in read_slots(store, B, range(200), unbounded)]) == 200
 
 
 async def test_slots_that_land_amid_a_listing_are_no_damage(two_hundred: Store) -> None:
@@ -412,7 +413,7 @@ async def test_a_journal_may_go_on_in_the_version_of_a_higher_level(store: Store
         await fenced(store)
     store.put(196)
     assert await fenced(store) == range(202)
-    assert len([commit async for commit in read_slots(store, B, range(202))]) == 202
+    assert len([commit async for commit in read_slots(store, B, range(202), unbounded)]) == 202
 
 
 async def test_what_a_removal_leaves_is_an_empty_journal_also_to_who_does_not_know_that_it_was_recovered(

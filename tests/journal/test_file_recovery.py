@@ -1,6 +1,8 @@
 """The recovery of a file journal when it is broken off: the lock that it takes is never left behind."""
 
 import asyncio
+import errno
+import os
 import threading
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_backend import FileJournals
 from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.journal.home_folder import HomeFolder
+from seaweedq.segments.commits import FILE_HEADER_BYTES
+from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import acks
 from tests.support.levels import newest
 
@@ -79,13 +83,36 @@ async def test_a_lock_that_comes_after_a_cancellation_is_given_back(tmp_path: Pa
     lock.release()
 
 
+class BadSector(Disk):
+    """A disk that cannot read bytes behind a file's header."""
+
+    broken = True
+
+    def read_at(self, fd: int, start: int, size: int) -> bytes:
+        if self.broken and start + size > FILE_HEADER_BYTES:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read_at(fd, start, size)
+
+
+async def test_a_disk_that_fails_while_a_commit_is_read_makes_the_journal_unavailable(tmp_path: Path) -> None:
+    """A mapped file would end the process by SIGBUS."""
+    record, disk = await left_behind(tmp_path / "dead"), BadSector()
+    dead = other(tmp_path / "other", disk).open_dead("b", record)
+    await dead.fence()
+    with pytest.raises(JournalUnavailable, match="Input/output error"):
+        _ = [commit async for commit in dead.commits(unbounded)]
+    disk.broken = False
+    assert [commit.number async for commit in dead.commits(unbounded)] == [0]
+    await dead.close()
+
+
 async def test_a_disk_that_fails_makes_the_journal_unavailable_not_empty(tmp_path: Path, disk: SlowDisk) -> None:
     record = await left_behind(tmp_path / "dead")
     dead = other(tmp_path / "other", disk).open_dead("b", record)
     await dead.fence()
     disk.broken = True
     with pytest.raises(JournalUnavailable, match="as told"):
-        _ = [commit async for commit in dead.commits()]
+        _ = [commit async for commit in dead.commits(unbounded)]
     disk.broken = False
-    assert [commit.number async for commit in dead.commits()] == [0]
+    assert [commit.number async for commit in dead.commits(unbounded)] == [0]
     await dead.close()

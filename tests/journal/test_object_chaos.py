@@ -20,6 +20,7 @@ from seaweedq.journal.object_listing import list_slots, read_header
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.storage.interface import Data
 from seaweedq.storage.memory import MemoryStore
+from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import CountedIds, acks
 from tests.support.levels import newest
 
@@ -115,7 +116,7 @@ async def recoverer(store: ShakyStore, seen: Seen, chance: random.Random) -> Non
             headers = SlotHeaders("b", ids, newest)
             try:
                 async with asyncio.timeout(chance.choice((0.001, 5))):  # a crash, maybe
-                    async for commit in read_slots(store, "b", await fence(store, headers)):
+                    async for commit in read_slots(store, "b", await fence(store, headers), unbounded):
                         found |= {int(bytes(frame.payload)) for frame in commit.frames}
             except TimeoutError:
                 continue

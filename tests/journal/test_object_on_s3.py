@@ -13,6 +13,7 @@ from seaweedq.journal.object_listing import list_slots
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.storage.s3 import S3Store
+from tests.support.journal.claims import unbounded
 from tests.support.levels import newest
 from tests.support.processes.s3_service import S3Service
 
@@ -58,7 +59,7 @@ async def append(journal: ObjectJournal, acknowledged: list[int], enough: asynci
 async def recover(store: S3Store) -> tuple[range, list[int]]:
     """The slots that count, and those that were read."""
     slots = await fence(store, SlotHeaders(B, SystemIds(), newest))
-    return slots, [commit.number async for commit in read_slots(store, B, slots)]
+    return slots, [commit.number async for commit in read_slots(store, B, slots, unbounded)]
 
 
 async def test_all_that_was_acknowledged_and_is_needed_is_read_by_both(stores: list[S3Store]) -> None:

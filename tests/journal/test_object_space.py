@@ -8,6 +8,7 @@ from seaweedq.journal.object_format import MAX_UNDER_WAY, MAX_WINDOW
 from seaweedq.journal.object_journal import ObjectJournal
 from seaweedq.journal.object_listing import BATCH, read_header
 from seaweedq.journal.object_recovery import read_slots
+from tests.support.journal.claims import unbounded
 from tests.support.journal.held_store import Hands, HeldStore, journal_on, settle
 from tests.support.journal.sim_disk import acks
 
@@ -96,7 +97,7 @@ async def test_at_rest_one_empty_slot_says_so_the_others_go_and_nothing_more_is_
     assert len(store.puts) == 4
     await store.puts[3].end()
     assert store.slots == [3]
-    assert [commit.frames async for commit in read_slots(store, "b", range(3, 4))] == [()]
+    assert [commit.frames async for commit in read_slots(store, "b", range(3, 4), unbounded)] == [()]
     assert (await read_header(store, "b", 3)).released == 3
     store.requests.clear()
     for _ in range(50):

@@ -93,6 +93,8 @@ class LogMetrics:
         yield GaugeMetricFamily("seaweedq_incomplete_body_bytes", help, value=budget.incomplete)
         help = "Of those, held by answers that clients have not taken yet"
         yield GaugeMetricFamily("seaweedq_unread_answer_bytes", help, value=budget.answers)
+        help = "Held by recoveries of dead brokers' journals"
+        yield GaugeMetricFamily("seaweedq_recovery_bytes", help, value=budget.recovering)
         yield GaugeMetricFamily("seaweedq_cache_bytes", "Decoded row groups", value=budget.cached)
         yield GaugeMetricFamily("seaweedq_memory_budget_bytes", "The memory budget", value=budget.limit_bytes)
         unreleased = self.log.journal.unreleased_bytes

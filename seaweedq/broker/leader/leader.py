@@ -34,7 +34,7 @@ from seaweedq.invariants import InvariantViolated
 PAGE = 40  # segments in a transaction: twice that, their new owners and four more comparisons stay below 128
 ROUND_S = 1.0
 FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
-RECOVERIES = 4  # concurrent ones: each holds a batch of a journal in memory
+RECOVERIES = 4  # concurrent ones: they share the memory that recoveries may hold
 logger = logging.getLogger(__name__)
 
 

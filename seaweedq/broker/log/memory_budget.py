@@ -1,4 +1,4 @@
-"""The memory budget: tails, requests in flight and decoded row groups together.
+"""The memory budget: tails, requests in flight, recoveries and decoded row groups together.
 
 It counts and does not allocate: each holder of bytes reports them. From half of the budget on the flusher empties
 tails; over the budget new publishes are refused until bytes were released. Only tails, and requests that have come
@@ -15,7 +15,8 @@ class Budget:
     """Bytes held against `limit_bytes`.
 
     `requests` are bodies that have come whole, and what was decoded of them; `incomplete` those that are still coming;
-    `decoding` is what decoders may make meanwhile; `answers` are those that clients have not taken yet.
+    `decoding` is what decoders may make meanwhile; `answers` are those that clients have not taken yet; `recovering` is
+    what recoveries hold of the journals that they replay.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -25,12 +26,13 @@ class Budget:
         self.incomplete = 0
         self.decoding = 0
         self.answers = 0
+        self.recovering = 0
         self.cached = 0
 
     @property
     def held(self) -> int:
         """All bytes but the cache's, which gives way."""
-        return self.tails + self.in_flight
+        return self.tails + self.in_flight + self.recovering
 
     @property
     def in_flight(self) -> int:

@@ -17,7 +17,6 @@ others changes hands. The journal stays as it is, and is replayed once more when
 import asyncio
 import logging
 from collections.abc import Container, Sequence
-from contextlib import aclosing
 
 from seaweedq.broker.recovery.replay import Replay
 from seaweedq.coordination import keys
@@ -147,8 +146,7 @@ class JournalRecovery:
         return [one for one in known if one[1].record.place == self._place and one[0] != self._membership.broker]
 
     async def _replay_all(self, broker: str, journal: Versioned[JournalRecord], dead: DeadJournal) -> None:
-        async with aclosing(dead.commits()) as commits:
-            done = await self._replay.replay(broker, commits)
+        done = await self._replay.replay(broker, dead.commits)
         if done.left:
             self._causes[broker] = set().union(*done.left.values())
             await self._note_replayed(broker, journal, sorted(done.left))

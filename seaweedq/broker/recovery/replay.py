@@ -7,21 +7,24 @@ first holds the same rows: the end is read again, and the rest appended. 3. Acks
 added to its cursors, in one transaction a segment; adding twice changes nothing. Only after all of it may the segments
 change hands and the journal go (broker/recovery/journal_recovery).
 
-Memory holds one batch of frames (BATCH_BYTES, or one commit where that is larger) with the entries that are made of
-it, at most as much again, and of all acks the runs, as many as the cursors will hold. The size of the journal does not
-matter.
+Memory holds one batch of commits (BATCH_BYTES, or one commit where that is larger) with the entries that are made of
+it, at most twice as much again, and of all acks the runs, as many as the cursors will hold. The size of the journal
+does not matter. All of it counts in the memory budget (broker/recovery/recovery_memory): the journal's reader claims
+room for each commit, and where there is none the batch is replayed first.
 """
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
 from seaweedq.broker.log.intervals import Runs
+from seaweedq.broker.recovery.recovery_memory import Held, RecoveryMemory
 from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.broker.subscriptions.invariants import broken_by
 from seaweedq.broker.subscriptions.subscription import Acks
@@ -35,18 +38,22 @@ from seaweedq.errors import Fenced, JournalDamaged, NeedsNewerBroker, SegmentNot
 from seaweedq.failpoints import reach
 from seaweedq.formats import needs_newer
 from seaweedq.invariants import InvariantViolated
+from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind, rows_of
 from seaweedq.storage.interface import ObjectStore
 
-BATCH_BYTES = 64 * 1024 * 1024  # of frames; no entry holds more, or one frame where that is larger
+BATCH_BYTES = 64 * 1024 * 1024  # of commits; no entry holds more, or one commit where that is larger
+COPIES = 3  # of a commit while it is replayed: as it was read, as the columns of an entry, as a file
+RUN_BYTES = 96  # that a run of acks takes in memory
 FRAME_BYTES = 512  # that a frame takes in memory beside its payload
 SEGMENTS = 16  # replayed at a time
 logger = logging.getLogger(__name__)
 
 Place = tuple[str, int]  # topic and segment
 Left = dict[str, set[str]]  # by topic: the keys of the records that cannot be read
+Read: TypeAlias = Callable[[Claim], AsyncGenerator[Commit, None]]
 EpochRuns = dict[int, Runs]  # acked runs by the epoch of their subscription
 
 
@@ -71,36 +78,35 @@ class Replay:
         store: ObjectStore,
         entries: EntryWriter,
         level: Callable[[], int],
+        memory: RecoveryMemory,
     ) -> None:
         self._catalog = catalog
         self._coordination = coordination
         self._store = store
         self._entries = entries
         self._level = level
+        self._memory = memory
 
-    async def replay(self, broker: str, commits: AsyncIterator[Commit]) -> Replayed:
-        """Brings all frames of a broker's journal, in their order, to where they belong. Raises Damaged.
+    async def replay(self, broker: str, read: Read) -> Replayed:
+        """Brings all frames of a broker's journal, which `read` yields in their order, to where they belong. Raises
+        Damaged.
 
         Rows of segments that are not its own any more are left alone: they were flushed before it gave them away, and
         a commit that failed there must not take an offset that their owner has given out since.
         """
         await self._catalog.load()  # the watch may be behind, and a segment that is not known is not recovered
-        done = Replayed()
-        segments: set[Place] = set()
-        acks: dict[Place, dict[str, EpochRuns]] = {}
-        async with aclosing(_batches(commits)) as batches:
-            async for batch in batches:
-                rows, acks_here = _by_segment(batch)
-                _add_acks(acks, acks_here)
-                done.acks += len(acks_here)
-                done.rows += await self._append_all(broker, rows, done.left)
-                segments.update(rows)
-                del batch, rows, acks_here  # their memory must be free before the next batch gathers
-        done.segments = len(segments)
-        for (name, segment), subscriptions in acks.items():
-            if topic := self._live(name, segment, done.left):
-                await self._acknowledge(topic, segment, subscriptions, done.left)
-        return done
+        with self._memory.recovery() as held:
+            run = _Run(held, lambda rows, left: self._append_all(broker, rows, left))
+            async with aclosing(read(run.claim)) as commits:
+                async for commit in commits:
+                    run.add(commit)
+                    del commit  # its memory must be free before the next batch gathers
+            await run.end_batch()
+            for (name, segment), subscriptions in run.acks.items():
+                if topic := self._live(name, segment, run.done.left):
+                    await self._acknowledge(topic, segment, subscriptions, run.done.left)
+        run.done.segments = len(run.places)
+        return run.done
 
     async def _append_all(self, broker: str, rows: dict[Place, list[Frame]], left: Left) -> int:
         async def append(place: Place) -> int:
@@ -209,23 +215,53 @@ class Replay:
         return await self._coordination.commit(compares, [put]) is not None
 
 
-async def _batches(commits: AsyncIterator[Commit]) -> AsyncGenerator[list[Frame], None]:
-    """Yields the frames of commits in batches of at most BATCH_BYTES, or of one frame. Raises JournalDamaged."""
-    batch: list[Frame] = []
-    size, last = 0, -1
-    async for commit in commits:
-        if commit.number <= last:
-            raise JournalDamaged(f"commit {commit.number} follows commit {last}", path="", position=commit.number)
-        last = commit.number
-        for frame in commit.frames:
-            needed = memoryview(frame.payload).nbytes + FRAME_BYTES
-            if batch and size + needed > BATCH_BYTES:
-                yield batch
-                batch, size = [], 0
-            batch.append(frame)
-            size += needed
-    if batch:
-        yield batch
+class _Run:
+    """One replay: the batch that gathers, and what was done so far. `append` brings the rows of a batch into chains."""
+
+    def __init__(self, held: Held, append: Callable[[dict[Place, list[Frame]], Left], Awaitable[int]]) -> None:
+        self.done = Replayed()
+        self.places: set[Place] = set()
+        self.acks: dict[Place, dict[str, EpochRuns]] = {}
+        self._held = held
+        self._append = append
+        self._batch: list[Frame] = []
+        self._size = 0
+        self._last = -1
+        held.keep(AHEAD_BYTES)
+
+    async def claim(self, size: int) -> None:
+        """Makes room for commits of so many bytes, by replaying the batch if need be. Raises as the replay."""
+        if self._batch and self._size + size <= BATCH_BYTES and self._held.grow(COPIES * size):
+            self._size += size
+            return
+        await self.end_batch()
+        await self._held.take(COPIES * size)
+        self._size = size
+
+    def add(self, commit: Commit) -> None:
+        """Adds a commit, for which room was claimed, to the batch. Raises JournalDamaged."""
+        if commit.number <= self._last:
+            detail = f"commit {commit.number} follows commit {self._last}"
+            raise JournalDamaged(detail, path="", position=commit.number)
+        self._last = commit.number
+        self._batch += commit.frames
+        self._held.note(FRAME_BYTES * len(commit.frames))
+
+    async def end_batch(self) -> None:
+        """Replays the batch, and lets go of it. Acks wait for the end."""
+        rows, acks = _by_segment(self._batch)
+        self._batch = []
+        _add_acks(self.acks, acks)
+        self.done.acks += len(acks)
+        self.done.rows += await self._append(rows, self.done.left)
+        self.places.update(rows)
+        del rows, acks
+        self._held.keep(AHEAD_BYTES + RUN_BYTES * self._runs())
+        self._held.release()
+
+    def _runs(self) -> int:
+        subscriptions = (one for each in self.acks.values() for one in each.values())
+        return sum(len(runs) for epochs in subscriptions for runs in epochs.values())
 
 
 def _by_segment(batch: list[Frame]) -> tuple[dict[Place, list[Frame]], list[Frame]]:

@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
-from tests.support.brokers.commit_parts import committed
 from tests.support.brokers.in_process_cluster import in_loop, until
+from tests.support.journal.claims import committed, replay_of
 
 
 async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) -> None:
@@ -32,7 +31,7 @@ async def test_what_lies_beyond_a_seal_stays_out(tmp_path: Path, monkeypatch) ->
             Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), message.timestamp_us, rows.serialize())
             for first in (0, 1)
         ]
-        recovery = Replay(broker.core.catalog, together.coordination, together.store, broker.joined.entries, lambda: 2)
+        recovery = replay_of(broker)
         done = await recovery.replay(broker.id, committed(frames))
         assert done.rows == 0
         await chain.open()

@@ -2,7 +2,7 @@
 
 import asyncio
 from array import array
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 from weakref import ref
@@ -12,11 +12,11 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.recovery import replay
-from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.subscriptions.subscription import Acks
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.errors import JournalDamaged
+from seaweedq.journal.interface import Claim
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame, FrameKind
@@ -24,6 +24,7 @@ from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
 from tests.support.brokers.in_process import make_topic, running, subscribe
 from tests.support.brokers.stored import record_of
+from tests.support.journal.claims import reading, replay_of
 
 SEGMENTS = 3
 COMMITS = 30
@@ -38,17 +39,6 @@ def rows(topic: Topic, segment: int, first: int, text: str = "1") -> Frame:
 def acks(topic: Topic, segment: int, epoch: int, offset: int) -> Frame:
     payload = msgspec.msgpack.encode(Acks("s", topic.record.incarnation, epoch, ((offset, offset + 1),)))
     return Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), 1, payload)
-
-
-async def stream(commits: list[Commit]) -> AsyncIterator[Commit]:
-    for commit in commits:
-        yield commit
-
-
-def replay_of(broker: Broker) -> Replay:
-    return Replay(
-        broker.core.catalog, broker.environment.coordination, broker.environment.store, broker.joined.entries, lambda: 2
-    )
 
 
 async def subscribed(broker: Broker) -> tuple[Topic, int]:
@@ -80,7 +70,7 @@ async def test_chains_and_cursors_are_the_same_however_small_the_batches(
             for n in range(COMMITS)
         ]
         for appended in (COMMITS * SEGMENTS, 0):  # a second replay finds everything done
-            done = await replay_of(broker).replay(broker.id, stream(commits))
+            done = await replay_of(broker).replay(broker.id, reading(commits))
             assert (done.segments, done.rows, done.acks) == (SEGMENTS, appended, COMMITS * 5 // 2)
         for segment in range(SEGMENTS):
             chain = Chain(broker.environment.store, "t", segment)
@@ -109,17 +99,18 @@ async def test_memory_holds_one_batch_at_a_time(tmp_path: Path, monkeypatch: pyt
         made: list[ref[Any]] = []
         most = 0
 
-        async def large() -> AsyncIterator[Commit]:
+        async def large(claim: Claim) -> AsyncGenerator[Commit, None]:
             nonlocal most
             for number in range(40):
                 frame = rows(topic, 0, number, "x" * 2_000)
                 made.append(ref(frame.payload))
                 await asyncio.sleep(0.005)  # the thread that made an entry lets go of it a little later
                 most = max(most, sum(each() is not None for each in made))
+                await claim(len(frame.payload))
                 yield Commit(number, (frame,))
                 del frame
 
-        done = await replay_of(broker).replay(broker.id, large())
+        done = await replay_of(broker).replay(broker.id, large)
         assert done.rows == 40
         assert most <= 6, "a batch, and what comes next"
 
@@ -129,7 +120,7 @@ async def test_commits_out_of_order_are_damage(tmp_path: Path) -> None:
         topic = await make_topic(broker)
         commits = [Commit(1, (rows(topic, 0, 0),)), Commit(1, (rows(topic, 0, 1),))]
         with pytest.raises(JournalDamaged, match="commit 1 follows commit 1"):
-            await replay_of(broker).replay(broker.id, stream(commits))
+            await replay_of(broker).replay(broker.id, reading(commits))
 
 
 async def test_a_frame_with_other_rows_than_it_says_is_damage(tmp_path: Path) -> None:
@@ -138,4 +129,4 @@ async def test_a_frame_with_other_rows_than_it_says_is_damage(tmp_path: Path) ->
         one = rows(topic, 0, 0)
         wrong = Frame(one.kind, "t", 0, 0, 2, one.columns, 0, (), 1, one.payload)
         with pytest.raises(JournalDamaged, match="says 2 rows and holds 1"):
-            await replay_of(broker).replay(broker.id, stream([Commit(0, (wrong,))]))
+            await replay_of(broker).replay(broker.id, reading([Commit(0, (wrong,))]))

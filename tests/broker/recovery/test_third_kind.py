@@ -12,7 +12,7 @@ from seaweedq.errors import Fenced, JournalUnavailable
 from seaweedq.formats import Level
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.home_folder import HomeFolder
-from seaweedq.journal.interface import DeadJournal, Journal, Journals, JournalSetup, JournalUnreachable
+from seaweedq.journal.interface import Claim, DeadJournal, Journal, Journals, JournalSetup, JournalUnreachable
 from seaweedq.journal.kinds import JournalKinds
 from seaweedq.segments.commits import Commit
 from seaweedq.segments.frames import Frame
@@ -82,11 +82,12 @@ class DeadQuorum:
         for peer in reached:
             peer.fenced.add(self._broker)
 
-    async def commits(self) -> AsyncGenerator[Commit, None]:
+    async def commits(self, claim: Claim) -> AsyncGenerator[Commit, None]:
         found: dict[int, Commit] = {}
         for peer in self._peers:
             found |= peer.commits.get(self._broker, {}) if peer.up else {}
         for number in sorted(found):
+            await claim(found[number].size_bytes)
             yield found[number]
 
     async def remove(self) -> None:

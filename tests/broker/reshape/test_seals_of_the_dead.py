@@ -9,7 +9,6 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.recovery import replay as recover
-from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import Intent, TopicConfig
@@ -18,8 +17,8 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.frames import Frame, FrameKind
 from seaweedq.segments.layout import mask_of
 from seaweedq.segments.rows import Single, rows_of_singles
-from tests.support.brokers.commit_parts import committed
 from tests.support.brokers.in_process_cluster import in_loop, until
+from tests.support.journal.claims import committed, replay_of
 
 
 def message(broker: Broker) -> Single:
@@ -48,7 +47,7 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
             Frame(FrameKind.ROWS, "t", 0, first, 1, mask_of(rows), 0, (), one.timestamp_us, rows.serialize())
             for first in (0, 1)
         ]
-        recovery = Replay(broker.core.catalog, together.coordination, together.store, broker.joined.entries, lambda: 2)
+        recovery = replay_of(broker)
 
         async def behind_a_first_entry(self: Sealer, topic: Topic, intent: Intent, segment: OpenSegment, *now: int):
             chain = Chain(together.store, "t", 0)

@@ -1,7 +1,7 @@
 """Objects around a group commit, without a broker: a clock that stands still, open segments, appends, messages."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pyarrow as pa
@@ -14,8 +14,6 @@ from seaweedq.broker.log.open_segment import OpenSegment, Waiter
 from seaweedq.concurrency.signal import Signal
 from seaweedq.journal.interface import Journal
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame
 from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import TIMESTAMP, Format, Layout
 from seaweedq.segments.producers import ProducerTables
@@ -23,11 +21,6 @@ from seaweedq.segments.rows import Single, assemble
 from seaweedq.storage.memory import MemoryStore
 
 LAYOUT = Layout.of(Format.BYTES)
-
-
-async def committed(frames: Sequence[Frame]) -> AsyncIterator[Commit]:
-    """A journal of one commit."""
-    yield Commit(0, tuple(frames))
 
 
 class StillClock:

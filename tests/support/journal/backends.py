@@ -29,6 +29,7 @@ from seaweedq.journal.object_recovery import read_slots
 from seaweedq.segments.commits import Commit
 from seaweedq.storage.memory import MemoryStore
 from tests.support.fixtures.services import s3_store
+from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import CountedIds, acks
 from tests.support.levels import newest
 from tests.support.storage.insistent import Insistent
@@ -184,7 +185,7 @@ class InObjects(Backend):
         for _ in range(50):
             await asyncio.sleep(self.settles_s / 50)
         numbers = await list_slots(self.store, BROKER)
-        return [c for n in numbers async for c in read_slots(self.store, BROKER, range(n, n + 1))]
+        return [c for n in numbers async for c in read_slots(self.store, BROKER, range(n, n + 1), unbounded)]
 
     async def tear(self) -> None:
         """Slots end in any order: what lies behind a gap was not acknowledged."""

@@ -13,6 +13,7 @@ from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.journal.object_recovery import fence, read_slots, remove_slots
 from seaweedq.storage.local import LocalStore
+from tests.support.journal.claims import unbounded
 from tests.support.journal.sim_disk import acks, payload
 from tests.support.levels import newest
 
@@ -37,7 +38,7 @@ async def append(store: LocalStore) -> None:
 
 
 async def recover(store: LocalStore) -> None:
-    async for commit in read_slots(store, "b", await fence(store, HEADERS)):
+    async for commit in read_slots(store, "b", await fence(store, HEADERS), unbounded):
         assert bytes(commit.frames[0].payload) == payload(commit.number)
         print(f"read {commit.number}", flush=True)
     await remove_slots(store, "b")

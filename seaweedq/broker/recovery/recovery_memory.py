@@ -1,0 +1,123 @@
+"""The memory of recoveries: what they read of journals, and what they make of it, counts in the memory budget.
+
+A recovery is *empty*, *gathering* or *replaying*. It is empty at first and after each batch; then it holds nothing that
+it could let go of. It gathers commits for as long as they fit, without ever waiting, replays the batch, lets go of all
+of it and is empty again.
+
+It waits for room only while it is empty, and others wait for nothing but those that gather or replay. So whoever waits
+holds nothing, whoever holds does not wait, and there is no circle. Those that wait take turns in the order in which
+they came. The wait ends as soon as what is wanted fits both in the recoveries' share and in the budget; at the latest
+when no other recovery gathers or replays, since the budget may be full of tails for long, and a commit may be larger
+than the share; and in any case after PATIENCE_S, since a replay ends no sooner than the store answers.
+
+The share is a quarter of the budget. A quarter of that a batch may always reach: with less, a recovery beside full
+tails would make a file of each commit. So recoveries hold more than the budget has left only where it is full, and then
+one of them that much, or a commit that is larger.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from seaweedq.broker.log.memory_budget import Budget
+
+PATIENCE_S = 5.0
+logger = logging.getLogger(__name__)
+
+
+class Held:
+    """The memory that one recovery holds: of its batch, and of what it keeps to its end."""
+
+    def __init__(self, memory: "RecoveryMemory") -> None:
+        self.batch_bytes = 0
+        self.kept_bytes = 0
+        self._memory = memory
+
+    async def take(self, size: int) -> None:
+        """Takes room for the beginning of a batch, as soon as there is any."""
+        await self._memory.wait(self, size)
+        self.note(size)
+
+    def grow(self, size: int) -> bool:
+        """Takes room for more of the batch; returns False where there is none now."""
+        if not self._memory.has_room(self, size):
+            return False
+        self.note(size)
+        return True
+
+    def note(self, size: int) -> None:
+        """Counts what the batch holds already."""
+        self.batch_bytes += size
+        self._memory.add(size)
+
+    def release(self) -> None:
+        """Lets go of the batch."""
+        self._memory.add(-self.batch_bytes)
+        self.batch_bytes = 0
+
+    def keep(self, size: int) -> None:
+        """Counts what it keeps to its end, beside batches."""
+        self._memory.add(size - self.kept_bytes)
+        self.kept_bytes = size
+
+
+class RecoveryMemory:
+    """The memory of all recoveries of this process."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.share_bytes = budget.limit_bytes // 4
+        self._budget = budget
+        self._held: list[Held] = []
+        self._queue: deque[Held] = deque()
+        self._changed = asyncio.Event()
+
+    @contextmanager
+    def recovery(self) -> Iterator[Held]:
+        """Counts a recovery, and gives all back at its end."""
+        held = Held(self)
+        self._held.append(held)
+        try:
+            yield held
+        finally:
+            held.release()
+            held.keep(0)
+            self._held.remove(held)
+
+    def has_room(self, held: Held, size: int) -> bool:
+        """Returns whether a recovery may hold so much more without waiting."""
+        if held.batch_bytes and held.batch_bytes + size <= self.share_bytes // 4:
+            return True
+        return self._budget.recovering + size <= self.share_bytes and self._budget.fits(size)
+
+    async def wait(self, held: Held, size: int) -> None:
+        """Waits until it is a recovery's turn, and there is room for it, or nothing to wait for."""
+        self._queue.append(held)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while not (self._queue[0] is held and self._may_begin(held, size)):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            logger.warning(
+                "a recovery has waited %g s for %d bytes of memory and goes on without: recoveries hold %d, the broker "
+                "%d of memory_budget_bytes=%d",
+                PATIENCE_S,
+                size,
+                self._budget.recovering,
+                self._budget.held,
+                self._budget.limit_bytes,
+            )
+        finally:
+            self._queue.remove(held)
+            self._changed.set()
+
+    def add(self, size: int) -> None:
+        """Counts bytes of a recovery; a negative number was let go of."""
+        self._budget.recovering += size
+        if size < 0:
+            self._changed.set()
+
+    def _may_begin(self, held: Held, size: int) -> bool:
+        return self.has_room(held, size) or not any(one.batch_bytes for one in self._held)
