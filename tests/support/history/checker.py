@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.support.history import lineage_rules
+from tests.support.history import delivery_rules, isolation_rules, lineage_rules
 from tests.support.history.history import Event, Row
 from tests.support.history.judged import Id, Run
 from tests.support.history.reading_rules import alike, dense, fresh, live, stable
@@ -117,34 +117,36 @@ def real_time(run: Run) -> Iterator[str]:
 
 def cursor(run: Run) -> Iterator[str]:
     """A committed cursor never goes back."""
-    spans: dict[int | None, list[Span]] = defaultdict(list)
+    spans: dict[tuple[str, int | None], list[Span]] = defaultdict(list)
     for event in run.lines("cursor", "ok"):
-        spans[event.segment].append(Span(run.begun[event.call], event.t, event.acked_to or 0))
-    for segment, found in spans.items():
+        at = (event.subscription, event.segment)
+        spans[at].append(Span(run.begun[event.call], event.t, event.acked_to or 0))
+    for (name, segment), found in spans.items():
         for before, after in _fallen(found):
-            yield f"segment {segment}: the cursor was {before.number}, and {after.number} later"
+            yield f"{name}, segment {segment}: the cursor was {before.number}, and {after.number} later"
 
 
 def redelivery(run: Run) -> Iterator[str]:
     """What was acked, and answered so, is in no pull that began later."""
-    acked: dict[Id, float] = {}
+    acked: dict[tuple[str, int, int], float] = {}
     for event in run.lines("ack", "ok"):
-        acked.setdefault((event.segment or 0, event.offset or 0), event.t)
+        acked.setdefault((event.subscription, event.segment or 0, event.offset or 0), event.t)
     for event in run.lines("deliver", "ok"):
-        id = (event.segment or 0, event.offset or 0)
+        id = (event.subscription, event.segment or 0, event.offset or 0)
         if acked.get(id, float("inf")) < run.begun[event.call]:
             yield f"{id} was acked at {acked[id]:.3f} and delivered in a pull of {run.begun[event.call]:.3f}"
 
 
 def skipped(run: Run) -> Iterator[str]:
     """Whatever lies below a cursor was delivered."""
-    delivered = {(e.segment, e.offset) for e in run.lines("deliver", "ok")}
-    ends: dict[int, int] = defaultdict(int)
+    delivered = {(e.subscription, e.segment, e.offset) for e in run.lines("deliver", "ok")}
+    ends: dict[tuple[str, int], int] = defaultdict(int)
     for event in run.lines("cursor", "ok"):
-        ends[event.segment or 0] = max(ends[event.segment or 0], event.acked_to or 0)
-    for segment, end in ends.items():
-        if missing := [offset for offset in range(end) if (segment, offset) not in delivered]:
-            yield f"segment {segment}: the cursor is {end}, but {missing[:10]} ({len(missing)} in all) came to nobody"
+        at = (event.subscription, event.segment or 0)
+        ends[at] = max(ends[at], event.acked_to or 0)
+    for (name, segment), end in ends.items():
+        if missing := [offset for offset in range(end) if (name, segment, offset) not in delivered]:
+            yield f"{name}, segment {segment}: the cursor is {end}, but {missing[:10]} ({len(missing)} in all) came to nobody"
 
 
 def tables(run: Run) -> Iterator[str]:
@@ -181,9 +183,12 @@ RULES: Sequence[Callable[[Run], Iterable[str]]] = (
 )
 
 
+EVERY = (*RULES, *lineage_rules.RULES, *delivery_rules.RULES, *isolation_rules.RULES)
+
+
 def check(run: Run) -> list[Violation]:
     """Every violation of every rule."""
-    return [Violation(rule.__name__, text) for rule in (*RULES, *lineage_rules.RULES) for text in rule(run)]
+    return [Violation(rule.__name__, text) for rule in EVERY for text in rule(run)]
 
 
 def _by_segment(rows: Iterable[Row]) -> dict[int, set[int]]:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-Op = Literal["publish", "deliver", "ack", "cursor", "read", "fault", "heal"]
+Op = Literal["publish", "deliver", "wait", "ack", "cursor", "read", "fault", "heal"]
 Type = Literal["invoke", "ok", "fail", "info"]
 
 
@@ -21,8 +21,9 @@ Type = Literal["invoke", "ok", "fail", "info"]
 class Event:
     """One line. `call` joins the lines of one request; an op without all fields leaves them None.
 
-    `broker` is the one that was asked. A `fault` and a `heal` last from `invoke` to `ok`, a `heal` ends where the lag
-    is zero; `note` names the fault, `segment` one that it hits.
+    `broker` is the one that was asked. A `deliver` that brought nothing is told as a `wait`; `wait_s` is how long it
+    was to wait. A line of an ack is told `fail` where the id was unknown. A `fault` and a `heal` last from `invoke` to
+    `ok`, a `heal` ends where the lag is zero; `note` names the fault, `segment` one that it hits.
     """
 
     t: float
@@ -40,6 +41,8 @@ class Event:
     acked_to: int | None = None
     broker: str | None = None
     note: str | None = None
+    subscription: str = "s"
+    wait_s: float = 0.0
 
 
 class Row(NamedTuple):

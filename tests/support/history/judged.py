@@ -1,7 +1,7 @@
 """What a history and the last reads say together: what the rules of `checker` look at. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,6 +31,7 @@ class Run:
     listings: Sequence[Sequence[Row]] = field(default_factory=list)
     others: Mapping[str, Sequence[Row]] = field(default_factory=dict)  # the last read over HTTP at other brokers
     segments: Mapping[int, Segment] = field(default_factory=dict)  # none where nobody asked
+    harmless: Collection[str] = ()  # the faults that must cost other clients nothing
 
     def lines(self, op: Op, *types: Type) -> Iterator[Event]:
         """The lines of an operation, of some types."""
@@ -40,6 +41,11 @@ class Run:
     def begun(self) -> dict[int, float]:
         """When a call was begun."""
         return {e.call: e.t for e in self.events if e.type == "invoke"}
+
+    @cached_property
+    def answered(self) -> dict[int, float]:
+        """When a call was answered; none that got an error, or no answer at all."""
+        return {e.call: e.t for e in self.events if e.type == "ok"}
 
     @cached_property
     def content(self) -> dict[Id, Row]:

@@ -100,17 +100,17 @@ def followed(run: Run) -> Iterator[str]:
 
 def handed_on(run: Run) -> Iterator[str]:
     """A message comes to a subscriber after all messages of all its segment's ancestors were acked."""
-    acks: dict[Id, float] = {}
+    acks: dict[str, dict[Id, float]] = defaultdict(dict)
     for event in run.lines("ack", "invoke"):
-        acks.setdefault(_id(event), event.t)
-    first: dict[int, float] = {}
+        acks[event.subscription].setdefault(_id(event), event.t)
+    first: dict[tuple[str, int], float] = {}
     for event in run.lines("deliver", "ok"):
-        first.setdefault(event.segment or 0, event.t)
-    for number, at in first.items():
-        for before in _ancestors(run.segments, number):
-            late = [n for n in range(run.segments[before].end or 0) if acks.get((before, n), at) >= at]
+        first.setdefault((event.subscription, event.segment or 0), event.t)
+    for (name, number), at in first.items():
+        for before in ancestors(run.segments, number):
+            late = [n for n in range(run.segments[before].end or 0) if acks[name].get((before, n), at) >= at]
             if late:
-                yield f"segment {number} came to a subscriber at {at:.3f}, and {late[:5]} of {before} were not acked"
+                yield f"{name}: segment {number} came at {at:.3f}, and {late[:5]} of {before} were not acked"
 
 
 RULES: Sequence[Callable[[Run], Iterable[str]]] = (tiled, kin, ended, at_home, key_time, followed, handed_on)
@@ -130,7 +130,8 @@ def _clipped(segment: Segment, whole: Segment) -> Segment:
     return Segment(max(segment.low, whole.low), min(segment.high, whole.high))
 
 
-def _ancestors(segments: Mapping[int, Segment], number: int) -> set[int]:
+def ancestors(segments: Mapping[int, Segment], number: int) -> set[int]:
+    """The segments from which this one comes, as far as they are in the map."""
     found: set[int] = set()
     todo = [number]
     while todo:

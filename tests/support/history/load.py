@@ -9,7 +9,7 @@ import random
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx
@@ -157,53 +157,75 @@ class Publisher(Client):
 class Subscriber(Client):
     """Pulls, and acks what it got; now and then it forgets one, which comes again after its deadline."""
 
+    subscription = SUBSCRIPTION
+    wait_s = 0.5
+
     def step(self) -> None:
-        call = self.history.invoke(self.name, "deliver", [{}])
+        asked = {"subscription": self.subscription, "wait_s": self.wait_s}
+        call = self.history.invoke(self.name, "deliver", [asked])
         try:
-            found = self.ask("POST", f"/subscriptions/{SUBSCRIPTION}/pull", json={"max_messages": 500, "wait_s": 0.5})
-            if found is None or not (messages := found.json()["messages"]):
+            found = self.ask("POST", f"{self._path}/pull", json={"max_messages": 500, "wait_s": self.wait_s})
+            if found is None:
+                self.history.told(self.name, "deliver", "info", call, [asked])
                 return
-            lines = [
-                {"segment": m["segment"], "offset": m["offset"], "hash": digest(m["key"], m["value"])} for m in messages
-            ]
+            messages = found.json()["messages"]
+            if not messages:
+                self.history.told(self.name, "wait", "ok", call, [asked])
+                return
+            lines = [{**self._line(m["id"]), "hash": digest(m["key"], m["value"])} for m in messages]
             self.history.told(self.name, "deliver", "ok", call, lines)
-            if self.rng.random() < 0.1:
-                del messages[self.rng.randrange(len(messages))]
-            self._ack([m["id"] for m in messages])
         except httpx.ConnectError:
+            self.history.told(self.name, "deliver", "fail", call, [asked])
             return
+        if ids := self.chosen([m["id"] for m in messages]):
+            with suppress(httpx.ConnectError):
+                self._ack(ids)
+
+    def chosen(self, ids: list[str]) -> list[str]:
+        """The ids that are acked."""
+        if self.rng.random() < 0.1:
+            del ids[self.rng.randrange(len(ids))]
+        return ids
+
+    @property
+    def _path(self) -> str:
+        return f"/subscriptions/{self.subscription}"
+
+    def _line(self, id: str) -> dict[str, Any]:
+        segment, offset = map(int, id.split("-"))
+        return {"segment": segment, "offset": offset, "subscription": self.subscription}
 
     def _ack(self, ids: Sequence[str]) -> None:
-        lines = {id: dict(zip(("segment", "offset"), map(int, id.split("-")), strict=True)) for id in ids}
+        lines = {id: self._line(id) for id in ids}
         call = self.history.invoke(self.name, "ack", [*lines.values()])
-        answer = self.ask("POST", f"/subscriptions/{SUBSCRIPTION}/ack", json={"ids": ids})
+        answer = self.ask("POST", f"{self._path}/ack", json={"ids": ids})
         if answer:
             unknown = set(answer.json()["unknown"])
             acked = [line for id, line in lines.items() if id not in unknown]
             assert answer.json()["acked"] == len(acked)
             self.history.told(self.name, "ack", "ok", call, acked)
+            self.history.told(self.name, "ack", "fail", call, [lines[id] for id in unknown])
 
 
 class Observer(Client):
-    """Looks at the cursors, again and again."""
+    """Looks at the cursors of a subscription, again and again."""
 
+    subscription = SUBSCRIPTION
     lag = -1  # as it was last seen
 
     def step(self) -> None:
-        call = self.history.invoke(self.name, "cursor", [{}])
+        call = self.history.invoke(self.name, "cursor", [{"subscription": self.subscription}])
         try:
-            answer = self.ask("GET", f"/subscriptions/{SUBSCRIPTION}")
+            answer = self.ask("GET", f"/subscriptions/{self.subscription}")
         except httpx.ConnectError:
             return
         if answer:
             lag = answer.json()["lag"]
-            self.history.told(
-                self.name,
-                "cursor",
-                "ok",
-                call,
-                [{"segment": one["segment"], "acked_to": one["acked_to"]} for one in lag],
-            )
+            lines = [
+                {"segment": one["segment"], "acked_to": one["acked_to"], "subscription": self.subscription}
+                for one in lag
+            ]
+            self.history.told(self.name, "cursor", "ok", call, lines)
             self.lag = sum(one["messages"] for one in lag)
         self.stopped.wait(2 * PAUSE_S)
 

@@ -1,0 +1,178 @@
+"""The rules for subscriptions and for isolation find each kind of damage in a history that is sound but for that one.
+
+One consumer gets four messages of one key, one after the other, and acks them; then all is healed, a pull waits for
+nothing, and a slow client is there for a while.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.support.history import delivery_rules, isolation_rules
+from tests.support.history.checker import check
+from tests.support.history.history import Event, Row, digest
+from tests.support.history.judged import Run
+
+KEY, SLOW, KILL = "k", "slow bodies", "kill owner"
+ROWS = [Row(0, n, KEY, "p", n, digest(KEY, {"p": "p", "n": n})) for n in range(4)]
+PULL, ACK, WAIT, STRANGER = 100, 200, 300, 400  # calls
+
+
+def called(t: float, proc: str, op: str, call: int, type: str = "ok", told: str = "", **fields: object) -> list[Event]:
+    """A request at `t`, and its end a second later."""
+    line = Event(t, proc, op, "invoke", call, **fields)
+    return [line, replace(line, t=t + 1, type=type, op=told or op)]
+
+
+def pulled(row: Row, t: float, call: int, proc: str = "c") -> list[Event]:
+    asked = Event(t, proc, "deliver", "invoke", call, wait_s=1.0)
+    return [asked, replace(asked, t=t + 1, type="ok", segment=row.segment, offset=row.offset, hash=row.hash)]
+
+
+def acked(row: Row, t: float, call: int, type: str = "ok") -> list[Event]:
+    return called(t, "c", "ack", call, type, segment=row.segment, offset=row.offset)
+
+
+def waited(t: float, call: int, seconds: float = 1.0) -> list[Event]:
+    line = Event(t, "c", "deliver", "invoke", call, wait_s=1.0)
+    return [line, replace(line, t=t + seconds, type="ok", op="wait")]
+
+
+def lost(t: float, call: int, until: float) -> list[Event]:
+    line = Event(t, "d", "deliver", "invoke", call)
+    return [line, replace(line, t=until, type="info")]
+
+
+def fault(name: str, t: float, until: float, call: int) -> list[Event]:
+    line = Event(t, "nemesis", "fault", "invoke", call, note=name)
+    return [line, replace(line, t=until, type="ok", note=f"{name}: b0")]
+
+
+def published(row: Row, t: float, type: str = "ok", seconds: float = 1.0) -> list[Event]:
+    asked = Event(t, "p", "publish", "invoke", row.seq, "t", KEY, "p", row.seq, hash=row.hash)
+    place = {"segment": row.segment, "offset": row.offset} if type == "ok" else {}
+    return [asked, replace(asked, t=t + seconds, type=type, **place)]
+
+
+def sound() -> Run:
+    events = [e for row in ROWS for e in published(row, 2.0 * row.seq)]
+    events += [e for row in ROWS for e in pulled(row, 10.0 + 4 * row.seq, PULL + row.seq)]
+    events += [e for row in ROWS for e in acked(row, 12.0 + 4 * row.seq, ACK + row.seq)]
+    events += [*called(40.0, "nemesis", "heal", 1), *waited(42.0, WAIT), *fault(SLOW, 0.0, 9.0, STRANGER)]
+    return Run(events, list(ROWS), list(ROWS), harmless={SLOW})
+
+
+def without(run: Run, *calls: int) -> None:
+    run.events = [e for e in run.events if e.call not in calls]
+
+
+def later_one_came_first(run: Run) -> None:
+    without(run, PULL, ACK, PULL + 1, ACK + 1)
+    run.events += [*pulled(ROWS[0], 14, PULL), *acked(ROWS[0], 15.5, ACK)]
+    run.events += [*pulled(ROWS[1], 30, PULL + 1), *acked(ROWS[1], 32, ACK + 1)]
+
+
+def acked_before_an_earlier_one_came(run: Run) -> None:
+    later_one_came_first(run)
+
+
+def never_acked(run: Run) -> None:
+    without(run, ACK + 3)
+
+
+def unknown_to_the_only_ack(run: Run) -> None:
+    run.events = [replace(e, type="fail") if e.call == ACK + 3 and e.type == "ok" else e for e in run.events]
+
+
+def wait_that_ends_early(run: Run) -> None:
+    run.events += waited(50.0, WAIT + 1, 0.2)
+
+
+def wait_beside_a_message(run: Run) -> None:
+    run.events += waited(8.5, WAIT + 1)
+
+
+def refused_beside_a_stranger(run: Run) -> None:
+    run.events += called(4.0, "p", "publish", 500, "info", hash=ROWS[2].hash, producer="p", seq=2, key=KEY)
+
+
+def very_slow_beside_a_stranger(run: Run) -> None:
+    run.events += fault(SLOW, 100.0, 140.0, STRANGER + 1)
+    run.events += [replace(e, call=501) for e in published(ROWS[3], 110.0, seconds=16.0)]
+
+
+DAMAGES: dict[Callable[[Run], None], str] = {
+    later_one_came_first: "in_turn",
+    acked_before_an_earlier_one_came: "acked_in_turn",
+    never_acked: "remembered",
+    unknown_to_the_only_ack: "remembered",
+    wait_that_ends_early: "waited_out",
+    wait_beside_a_message: "nothing_there",
+    refused_beside_a_stranger: "undisturbed",
+    very_slow_beside_a_stranger: "undisturbed",
+}
+
+
+def broken(run: Run) -> set[str]:
+    return {violation.rule for violation in check(run)}
+
+
+def test_a_sound_history_passes():
+    assert check(sound()) == []
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_each_damage_is_found(damage):
+    run = sound()
+    damage(run)
+    assert DAMAGES[damage] in broken(run)
+
+
+def test_every_rule_has_a_damage_that_it_finds():
+    rules = {rule.__name__ for rule in (*delivery_rules.RULES, *isolation_rules.RULES)}
+    assert rules == set(DAMAGES.values())
+
+
+def test_a_pull_without_an_answer_may_have_had_the_earlier_one():
+    run = sound()
+    later_one_came_first(run)
+    run.events += lost(3.0, 600, 9.0)
+    assert check(run) == []
+    later = sound()
+    later_one_came_first(later)
+    later.events += lost(31.0, 600, 33.0)  # too late for that
+    assert "in_turn" in broken(later)
+
+
+def test_a_pull_that_was_refused_had_nothing():
+    run = sound()
+    later_one_came_first(run)
+    run.events += [replace(e, type="fail") if e.type == "info" else e for e in lost(3.0, 600, 9.0)]
+    assert "in_turn" in broken(run)
+
+
+def test_another_consumer_may_have_the_segment():
+    run = sound()
+    wait_beside_a_message(run)
+    run.events += pulled(ROWS[0], 8.0, 601, "d")
+    assert "nothing_there" not in broken(run)
+
+
+def test_an_ack_without_an_answer_may_stand():
+    run = sound()
+    run.events = [replace(e, type="info") if e.call == ACK + 3 and e.type == "ok" else e for e in run.events]
+    assert check(run) == []
+
+
+def test_another_subscription_is_judged_by_itself():
+    run = sound()
+    run.events += [replace(e, subscription="h") for e in pulled(ROWS[0], 20.0, 602)]
+    assert broken(run) == {"remembered"}
+
+
+def test_beside_a_fault_that_costs_something_a_stranger_is_not_to_blame():
+    run = sound()
+    refused_beside_a_stranger(run)
+    run.events += fault(KILL, 1.0, 2.0, 401)
+    assert check(run) == []
