@@ -118,7 +118,7 @@ def build_core(
         level=ClusterLevel(coordination, roster, level_changed),
         budget=budget,
         cache=cache,
-        reader=Reader(cache),
+        reader=Reader(cache, environment.clock),
     )
 
 

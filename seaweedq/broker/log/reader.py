@@ -2,6 +2,9 @@
 
 Rows that can be read are durable and stay readable: offsets below the tail's start are in the chain. The tail may be
 flushed between two awaits, so each step looks anew where its offset stands now.
+
+A read ends with what it has after READ_S: many small files on a slow store would take it longer than whoever asked
+waits, each time anew.
 """
 
 from bisect import bisect_right
@@ -18,12 +21,15 @@ import pyarrow.compute as pc
 from seaweedq.broker.log.intervals import runs_of
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import ChainDamaged, OffsetOutOfRange
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryName, read_rows
 from seaweedq.segments.layout import TIMESTAMP, Layout
 
 SCAN_BYTES = 64 * 1024 * 1024
+READ_S = 1.0
 Pieces = list[tuple[int, pa.RecordBatch]]
 
 
@@ -78,11 +84,13 @@ class GroupCache:
 class Reader:
     """Reads rows of this broker's own segments, and of sealed ones."""
 
-    def __init__(self, cache: GroupCache) -> None:
+    def __init__(self, cache: GroupCache, clock: Clock) -> None:
         self._cache = cache
+        self._clock = clock
 
     async def read(self, segment: OpenSegment, offset: int, limit: int, max_bytes: int) -> Pieces:
-        """Reads up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end.
+        """Reads up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end,
+        and after READ_S.
 
         Raises OffsetOutOfRange where `offset` is beyond the end, BelowRetention where retention has removed it.
         """
@@ -94,7 +102,8 @@ class Reader:
                 end_offset=segment.end,
             )
         pieces: Pieces = []
-        while limit > 0 and offset < segment.end:
+        patience = Deadline(self._clock, READ_S)
+        while limit > 0 and offset < segment.end and not (pieces and patience.is_over):
             if offset >= segment.tail.start:
                 pieces += _of_tail(segment, offset, limit, max_bytes, first=not pieces)
                 break

@@ -32,7 +32,7 @@ class Readable(Protocol):
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Returns up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the
-        end."""
+        end, and where the store is slow."""
 
     async def find(self, timestamp_us: int) -> int:
         """Returns the first offset whose `_timestamp` reaches this, or the end."""

@@ -42,6 +42,7 @@ from seaweedq.segments.frames import Frame, FrameKind
 
 PULL_BYTES = 8 * 1024 * 1024
 SPAN_GAP = 4096  # acked rows between two due ones that are rather skipped than read
+LOOK_S = 1.0  # before a pull answers with what it has
 PAUSE_S = 0.2  # before a segment that could not be read is tried again
 REREAD_S = 1.0  # between two looks at cursors that could not be read
 ANYBODY = ""  # pulls without a consumer count as one
@@ -301,8 +302,9 @@ class Dispatcher:
         return max(0.001, min([longest_s, *left_s]))
 
     async def _lease(self, topic: Topic, subscription: Subscription, consumer: str, wanted: int) -> Look:
-        """Goes round the segments, beginning with another one each time, until there are enough messages. The leases
-        begin when all is read, however long that takes."""
+        """Goes round the segments, beginning with another one each time, until there are enough messages, or some after
+        LOOK_S: a consumer that waits no longer would never get any. The leases begin when all is read, however long
+        that takes."""
         if subscription.unreadable:
             await self._reread(subscription)
         is_hidden = subscription.is_hidden(self._catalog.unreadable_of(topic))
@@ -313,13 +315,14 @@ class Dispatcher:
         found: list[Delivered] = []
         leased: list[Delivery] = []
         left_bytes = PULL_BYTES
+        patience = Deadline(self._clock, LOOK_S)
         segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
         try:
             for segment in subscription.rotate(segments):
                 delivery = subscription.cursor(segment.id).delivery
                 delivery.expire(now_s)
                 leased.append(delivery)
-                while wanted > 0 and left_bytes > 0:
+                while wanted > 0 and left_bytes > 0 and not (found and patience.is_over):
                     try:
                         limit = Wanted(consumer, wanted, left_bytes, self._cursors.max_runs)
                         taken = await _take(segment, subscription, limit)

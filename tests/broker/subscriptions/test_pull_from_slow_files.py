@@ -1,0 +1,70 @@
+"""A pull answers with what it has after a while: many small files on a slow store take it longer than a client waits,
+and whoever gave up found no more of them read the next time."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq.broker.log import reader
+from seaweedq.clock import Clock
+from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe
+
+FILES, SEGMENTS, READ_S = 6, 3, 0.4
+
+
+class Slow:
+    """A clock that goes on by READ_S with each file that is read."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self.read = clock, 0
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s() + self.read * READ_S
+
+    def now_us(self) -> int:
+        return self._clock.now_us()
+
+    def load(self, *arguments: Any) -> Any:
+        self.read += 1
+        return _load(*arguments)
+
+
+_load = reader.load
+
+
+async def test_a_pull_reads_no_longer_than_a_client_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as broker:
+        slow = Slow(broker.environment.clock)
+        topic = await make_topic(broker, segments=SEGMENTS)
+        log, dispatcher = broker.serving.log, broker.serving.subscribing.dispatcher
+        for n in range(FILES):
+            await publish(broker, topic, *(f"{n}-{m}" for m in range(40)))
+            for segment in list(log.dirty):
+                await log.flusher.flush(segment)
+        await subscribe(broker, topic)
+        monkeypatch.setattr(reader, "load", slow.load)
+        for each in (broker.core.reader, dispatcher):
+            monkeypatch.setattr(each, "_clock", slow, raising=False)
+        found: list[int] = []
+        while got := offsets(await dispatcher.pull(topic, "s", None, 10_000, 0)):
+            assert slow.read <= 4  # then LOOK_S is over
+            found += got
+            slow.read = 0
+        assert len(found) == 40 * FILES
+
+
+async def test_a_read_of_a_segment_ends_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as broker:
+        slow = Slow(broker.environment.clock)
+        topic = await make_topic(broker)
+        [segment] = await broker.serving.publishing.ownership.mine(topic)
+        for n in range(FILES):
+            await publish(broker, topic, str(n))
+            await broker.serving.log.flusher.flush(segment)
+        monkeypatch.setattr(reader, "load", slow.load)
+        monkeypatch.setattr(broker.core.reader, "_clock", slow, raising=False)
+        pieces = await broker.core.reader.read(segment, 0, 100, 1 << 20)
+        assert [first for first, _ in pieces] == [0, 1, 2]
+        pieces = await broker.core.reader.read(segment, 3, 100, 1 << 20)
+        assert [first for first, _ in pieces] == [3, 4, 5]
