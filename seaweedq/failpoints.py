@@ -1,7 +1,8 @@
 """Fail points: named places between two steps of a protocol, where a test can kill or stop the process.
 
 `SEAWEEDQ_FAIL_AT=flush.append:3` kills it with SIGKILL when that place is reached for the third time;
-`flush.append:3:stop` stops it there with SIGSTOP. Without the variable a place costs a look-up and a comparison.
+`flush.append:3:stop` stops it there with SIGSTOP, and `flush.append:3:term` asks it to end, with SIGTERM. Without the
+variable a place costs a look-up and a comparison.
 
 A test with several brokers in one process gives each its own fail points with `using`: tasks inherit them.
 """
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Reach = Callable[[str], None]
-_SIGNALS = {"": signal.SIGKILL, "kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+_SIGNALS = {"": signal.SIGKILL, "kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 
 
 class ProcessFailPoint:
@@ -25,7 +26,7 @@ class ProcessFailPoint:
         self._signal = _SIGNALS[action]
 
     def __call__(self, place: str) -> None:
-        """Kills or stops the process if this is the place and its turn."""
+        """Kills, stops or ends the process if this is the place and its turn."""
         if place == self._place:
             self._left -= 1
             if self._left == 0:

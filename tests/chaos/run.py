@@ -22,6 +22,7 @@ from tests.support.chaos.clocks import ABSENT, library
 from tests.support.chaos.faults import ALL
 from tests.support.chaos.figures import quantile
 from tests.support.chaos.nemesis import Nemesis, plan
+from tests.support.chaos_clients.fleet import OTHERS
 from tests.support.processes.s3_service import SERVERS
 
 SHOWN = 8  # violations of a rule
@@ -38,6 +39,9 @@ def main() -> int:
     parser.add_argument("--store", default="moto", choices=SERVERS)
     parser.add_argument("--each", type=int, default=0, help="for as long as each fault takes to be planned so often")
     parser.add_argument("--load", type=int, default=0, help="processes that keep the processors busy meanwhile")
+    parser.add_argument("--clients", default=",".join(OTHERS), help="those beside the usual ones, by commas")
+    parser.add_argument("--etcds", type=int, default=1, choices=(1, 3), help="members of etcd")
+    parser.add_argument("--journal", default="object", choices=("object", "file"), help="file: on small disks")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(10**6) if given.seed is None else given.seed
     wanted = tuple(given.faults.split(","))
@@ -45,7 +49,11 @@ def main() -> int:
     seconds = given.seconds
     while min(Counter(one.fault.name for one in plan(seed, seconds, given.lease_s, faults)).values()) < given.each:
         seconds += 30
-    options = Options(seed, seconds, given.brokers, given.lease_s, faults, given.store)
+    clients = [name for name in given.clients.split(",") if name]
+    options = Options(
+        *(seed, seconds, given.brokers, given.lease_s, faults, given.store),
+        *(clients, given.etcds, given.journal == "file"),
+    )
     if library() is None:
         print(ABSENT)
     folder = Path(tempfile.mkdtemp(prefix="seaweedq-chaos-"))

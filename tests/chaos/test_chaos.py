@@ -1,11 +1,15 @@
-"""A short run of chaos with a fixed seed: three brokers, a real etcd, a real S3 server. Longer ones: `make chaos`."""
+"""A short run of chaos: three brokers, a real etcd, a real S3 server, and of all other faults and clients some, drawn
+anew each time. Longer ones: `make chaos`."""
+
+import random
 
 import pytest
 
 from tests.support.chaos.chaos import Options, run
 from tests.support.chaos.faults import ALL
+from tests.support.chaos_clients.fleet import OTHERS
 
-SHORT = (
+ALWAYS = (
     "kill owner",
     "pause owner",
     "cut peers both",
@@ -17,9 +21,17 @@ SHORT = (
 )
 
 
+DRAWN = 3  # more faults, and clients
+
+
 @pytest.mark.usefixtures("long_run")
 def test_a_short_run_breaks_no_promise(tmp_path):
-    report = run(Options(seed=1, seconds=30, lease_s=2.0, faults=[f for f in ALL if f.name in SHORT]), tmp_path)
-    assert report.violations == []
+    seed = random.SystemRandom().randrange(10**6)
+    rng = random.Random(seed)
+    faults = [fault for fault in ALL if fault.name in ALWAYS]
+    faults += rng.sample([fault for fault in ALL if fault not in faults], DRAWN)
+    clients = rng.sample(sorted(OTHERS), DRAWN)
+    report = run(Options(seed, seconds=30, lease_s=2.0, faults=faults, clients=clients), tmp_path)
+    assert report.violations == [], (seed, clients, report.done)
     assert len(report.done) >= 2  # on a machine with nothing else to do six or more
     assert sum(e.op == "publish" and e.type == "ok" for e in report.events) > 1000

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.chaos.clocks import ABSENT, Clock, library
 from tests.support.chaos.cluster import Cluster, waited
-from tests.support.chaos.faults import compacted, lease_revoked
+from tests.support.chaos.etcd_faults import compacted, lease_revoked
 from tests.support.history.load import create
 
 
@@ -74,7 +74,7 @@ def test_what_etcd_refuses_is_no_fault_and_leaves_none(cluster, monkeypatch):
     assert lease_revoked(cluster, random.Random(0)) is None
     assert compacted(cluster, random.Random(0)) is None
     for member in cluster.members:
-        httpx.get(f"http://127.0.0.1:{member.etcd.port}/health", trust_env=False, timeout=5).raise_for_status()
+        httpx.get(f"http://127.0.0.1:{member.etcd.ports[0]}/health", trust_env=False, timeout=5).raise_for_status()
 
 
 @pytest.mark.skipif(library() is None, reason=ABSENT)

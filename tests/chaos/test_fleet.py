@@ -3,20 +3,28 @@
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from tests.support.chaos.fleet import Fleet, Lister
+from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES
+from tests.support.chaos_clients.fleet import OTHERS, Fleet, Lister
+from tests.support.chaos_clients.library import SUBSCRIPTION as LIBRARY
 from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
-from tests.support.history.load import create, until
+from tests.support.history.load import create, subscribe, until
 
 
 @pytest.fixture
 def ran(broker_process, history):
     broker = broker_process()
     create(broker.url)
-    with Fleet([broker.url], history, seed=1) as fleet:
+    for name in (HOLES, LIBRARY):
+        subscribe(broker.url, name, DEADLINE_S)
+    with Fleet([broker.url], history, seed=1, others=[*OTHERS]) as fleet:
         until(lambda: {"publish", "deliver", "ack", "cursor", "read"} <= answered(history), what="each kind of answer")
         until(lambda: sum(e.type == "ok" and e.op == "read" for e in history.events) > 100, what="reads")
+        fleet.settle_down()
         fleet.settle()
+        until(lambda: fleet.lag() == 0, what="no lag of any subscription")
+        assert {e.subscription for e in history.events if (e.op, e.type) == ("deliver", "ok")} == {"s", "h", "l"}
+    fleet.look_at_last()
     flush(broker.url)
     return Run(history.events, over_http(broker.url), in_files(broker.store)), fleet
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -9,12 +10,16 @@ from hypothesis import strategies as st
 
 import seaweedq
 from tests.support.chaos.chaos import TRACE
+from tests.support.chaos.ends import START_S, STOP_PLACES, phase
 from tests.support.chaos.fault import Fault
 from tests.support.chaos.faults import ALL
 from tests.support.chaos.figures import calls, failovers, quantile
+from tests.support.chaos.leaks import Left, leaked
 from tests.support.chaos.nemesis import plan
 from tests.support.chaos.process_faults import PLACES, TAKEOVER_PLACES
 from tests.support.chaos.segment_faults import CHANGE_PLACES
+from tests.support.chaos.store_faults import UNSURE, victim
+from tests.support.chaos.strangers import STRANGERS
 from tests.support.history.history import Event
 
 
@@ -51,7 +56,57 @@ def test_faults_have_names_of_their_own_and_say_what_they_do():
 
 def test_brokers_are_stopped_at_places_that_are_there():
     code = "".join(file.read_text() for file in Path(seaweedq.__file__).parent.rglob("*.py"))
-    assert [place for place in (*PLACES, *TAKEOVER_PLACES, *CHANGE_PLACES) if f'reach("{place}")' not in code] == []
+    assert [
+        place for place in (*PLACES, *TAKEOVER_PLACES, *CHANGE_PLACES, *STOP_PLACES) if f'reach("{place}")' not in code
+    ] == []
+
+
+@given(st.integers())
+def test_sigterm_comes_at_any_time_of_a_start_or_at_a_place(seed):
+    drawn = phase(Random(seed))
+    assert drawn == phase(Random(seed))
+    assert 0 <= drawn.after_s <= 2 * START_S
+    place, count, action = drawn.place.split(":") if drawn.place else ("", "1", "term")
+    assert place in ("", *PLACES, *TAKEOVER_PLACES, *CHANGE_PLACES, *STOP_PLACES)
+    assert (int(count) >= 1, action) == (True, "term")
+
+
+@given(st.integers(), st.integers(0, 20))
+def test_any_slot_is_lost_of_which_a_newer_one_knows(seed, count):
+    names = [f"j/{n:08}" for n in range(count)]
+    lost = victim(names[::-1], Random(seed))
+    assert (lost in names[:-UNSURE]) if count > UNSURE else lost is None
+
+
+@given(st.sampled_from(sorted(STRANGERS)), st.integers())
+def test_a_stranger_is_a_number_of_connections_that_ask_for_what_never_ends(kind, seed):
+    wanted = STRANGERS[kind](Random(seed))
+    assert wanted == STRANGERS[kind](Random(seed))
+    assert 10 <= wanted.count <= 400
+    assert not wanted.first or wanted.first.split(b" ")[0] in (b"GET", b"POST")
+
+
+FIGURES = {"seaweedq_request_bytes": 0.0, "files": 60.0}
+CLEAN = Left(frozenset({"b0.1"}), frozenset({"b0.1"}), frozenset({"b0.1"}), {"b0.1": FIGURES})
+
+
+def test_nothing_is_left():
+    assert [*leaked(CLEAN)] == []
+    assert [*leaked(CLEAN._replace(journals=frozenset()))] == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"keys": frozenset({"b0.1", "b0.0"})},
+        {"keys": frozenset()},
+        {"journals": frozenset({"b0.1", "b0.0"})},
+        {"figures": {"b0.1": {**FIGURES, "seaweedq_request_bytes": 1.0}}},
+        {"figures": {"b0.1": {**FIGURES, "files": 500.0}}},
+    ],
+)
+def test_what_belongs_to_nobody_is_found(more):
+    assert len([*leaked(CLEAN._replace(**more))]) == 1
 
 
 def killed(t: float, segment: int) -> Event:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.chaos.chaos import complaints, heal, judge
 from tests.support.chaos.cluster import Cluster, Member, waited
-from tests.support.chaos.fleet import Fleet, Lister
+from tests.support.chaos_clients.fleet import Fleet, Lister
 from tests.support.history.history import History
 from tests.support.history.load import create
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.chaos.fleet import RoamingPublisher
+from tests.support.chaos_clients.fleet import RoamingPublisher
 from tests.support.history.checker import check
 from tests.support.history.final_read import flush, in_files, over_http, segments
 from tests.support.history.history import History

@@ -4,7 +4,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,12 +14,15 @@ from tests.support.chaos.cluster import Cluster, waited
 from tests.support.chaos.fault import Fault
 from tests.support.chaos.faults import ALL
 from tests.support.chaos.figures import calls, failovers
-from tests.support.chaos.fleet import Fleet, Lister
+from tests.support.chaos.leaks import QUIET_S, leaked, look
 from tests.support.chaos.nemesis import Nemesis, plan
+from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES
+from tests.support.chaos_clients.fleet import Fleet, Lister
+from tests.support.chaos_clients.library import SUBSCRIPTION as LIBRARY
 from tests.support.history.checker import Run, Violation, check
 from tests.support.history.final_read import flush, over_http, segments
 from tests.support.history.history import Event, History
-from tests.support.history.load import create
+from tests.support.history.load import create, subscribe
 from tests.support.history.reading_rules import HEAL_S
 
 SETTLE_S = 2 * HEAL_S
@@ -50,18 +53,31 @@ class Options:
     lease_s: float = 3.0
     faults: Sequence[Fault] = ALL
     store: str = "moto"
+    clients: Sequence[str] = ()  # of fleet.OTHERS, beside the usual ones
+    etcds: int = 1
+    files: bool = False  # journals are files, on small disks
 
 
 def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] = lambda at, nemesis: None) -> Report:
     """Do it. `folder` gets the history (`history.jsonl`), and the brokers' logs and data."""
     with (
         History(folder / "history.jsonl") as history,
-        Cluster(folder, random.Random(options.seed), options.brokers, options.lease_s, options.store) as cluster,
+        Cluster(
+            folder,
+            random.Random(options.seed),
+            options.brokers,
+            options.lease_s,
+            options.store,
+            etcds=options.etcds,
+            files=options.files,
+        ) as cluster,
     ):
         create(cluster.urls[0], segments=2 * options.brokers)
+        subscribe(cluster.urls[0], HOLES, DEADLINE_S)
+        subscribe(cluster.urls[0], LIBRARY, 5)
         nemesis = Nemesis(cluster, history, plan(options.seed, options.seconds, options.lease_s, options.faults))
         lister = Lister(cluster.reader())
-        fleet = Fleet(cluster.urls, history, options.seed)
+        fleet = Fleet(cluster.urls, history, options.seed, others=options.clients)
         lister.start()
         with fleet:
             nemesis.run(options.seconds, lambda at: watch(at, nemesis))
@@ -69,7 +85,10 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
             fleet.give_up()
         lister.wait()
         broken = [Violation("fault", text) for text in (*nemesis.broken, *cluster.strange)]
-        found = [*judge(cluster, history, lister), *fleet.strange, *broken, *complaints(cluster)]
+        harmless = {fault.name for fault in options.faults if fault.harmless}
+        found = judge(cluster, history, lister, harmless)
+        fleet.look_at_last()
+        found += [*fleet.strange, *broken, *complaints(cluster), *left(cluster)]
         changes = sum(each.answers for each in cluster.changes)
     waits = failovers(history.events)
     return Report(options.seed, options.seconds, found, nemesis.done, history.events, waits, changes)
@@ -82,16 +101,15 @@ def heal(cluster: Cluster, fleet: Fleet, history: History) -> None:
     healed = time.monotonic()
     names = {publisher.name for publisher in fleet.publishers}
     waited(lambda: names <= _answered(history, healed), SETTLE_S)
-    for publisher in fleet.publishers:
-        publisher.stopped.set()
-    waited(lambda: not any(p.is_alive() for p in fleet.publishers), healed + SETTLE_S - time.monotonic())
+    fleet.settle_down()
+    waited(lambda: not any(each.is_alive() for each in fleet.sources), healed + SETTLE_S - time.monotonic())
     fleet.give_up()
     fleet.forget_lag()
     if waited(lambda: fleet.lag() == 0, healed + SETTLE_S - time.monotonic()):
         history.told("nemesis", "heal", "ok", call, [{}])
 
 
-def judge(cluster: Cluster, history: History, lister: Lister) -> list[Violation]:
+def judge(cluster: Cluster, history: History, lister: Lister, harmless: Collection[str]) -> list[Violation]:
     """All that the checker finds, over the last reads; an end that can not be read is a violation too."""
     if not waited(lambda: not cluster.locked(), SETTLE_S):
         return [
@@ -107,7 +125,16 @@ def judge(cluster: Cluster, history: History, lister: Lister) -> list[Violation]
         return [Violation("last read", repr(error))]
     first, *others = reads
     at_others = {url: reads[url] for url in others}
-    return check(Run(history.events, reads[first], files, lister.listings, at_others, shown))
+    return check(Run(history.events, reads[first], files, lister.listings, at_others, shown, harmless))
+
+
+def left(cluster: Cluster) -> list[Violation]:
+    """What belongs to nobody, some time after the last request."""
+    try:
+        waited(lambda: not any(leaked(look(cluster))), QUIET_S)
+        return [Violation("leak", text) for text in leaked(look(cluster))]
+    except (httpx.HTTPError, OSError) as error:
+        return [Violation("leak", repr(error))]
 
 
 def complaints(cluster: Cluster) -> list[Violation]:

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 HOW = ("+3600", "-3600", "+45", "-45", "+0 x7", "+0 x0.2")
+AHEAD = "+259200"  # three days
 SLOW = "+0 x0.5"
 ABSENT = "no clock jumps: pip install libfaketime"
 

@@ -15,18 +15,20 @@ from typing import Any, Self
 
 import msgspec
 
+from tests.support.chaos.etcd_links import EtcdLinks, Etcds
 from tests.support.chaos.s3_proxy import S3Proxy
 from tests.support.chaos.store_read import StoreReader
 from tests.support.chaos.store_server import store_server
+from tests.support.chaos.tmpfs import tmpfs
 from tests.support.history.load import SUBSCRIPTION, TOPIC
 from tests.support.processes.broker_process import BrokerProcess
-from tests.support.processes.etcd_service import EtcdServer
 from tests.support.processes.tcp_proxy import LoopThread, TcpProxy
 
 PREFIX = "q"
 KEYS = "seaweedq/"
 POLL_S = 0.05
 READY_S = 60.0
+DISK_MIB = 48
 ETCD_S = 5.0  # for a word with etcd, which may stand still
 QUIET = ("--log-level", "info", "--checkpoint-s", "1", "--journal-max-unreleased-bytes", "1048576")
 
@@ -34,7 +36,7 @@ QUIET = ("--log-level", "info", "--checkpoint-s", "1", "--journal-max-unreleased
 class Member:
     """A broker and its links: to etcd, to the store, and the one by which other brokers reach it."""
 
-    def __init__(self, name: str, process: BrokerProcess, etcd: TcpProxy, store: S3Proxy, peers: TcpProxy) -> None:
+    def __init__(self, name: str, process: BrokerProcess, etcd: EtcdLinks, store: S3Proxy, peers: TcpProxy) -> None:
         self.name = name
         self.process = process
         self.etcd = etcd
@@ -49,7 +51,7 @@ class Member:
         return re.findall(r"broker (\S+) is ready", self.process.log)[-1]
 
     @property
-    def links(self) -> Sequence[TcpProxy | S3Proxy]:
+    def links(self) -> Sequence[EtcdLinks | TcpProxy | S3Proxy]:
         """All three."""
         return self.etcd, self.store, self.peers
 
@@ -99,7 +101,8 @@ class Member:
 
 class Cluster:
     """`count` brokers on a store of `s3_service.SERVERS`; what it starts is gone when it is closed. Logs and data are
-    in `folder`. `tree`: the version with which they start, if it is another one."""
+    in `folder`. `tree`: the version with which they start, if it is another one. `etcds`: the members of etcd.
+    `files`: journals are files, each broker's on a small disk of its own."""
 
     def __init__(
         self,
@@ -110,6 +113,8 @@ class Cluster:
         store: str = "moto",
         *,
         tree: Path | None = None,
+        etcds: int = 1,
+        files: bool = False,
     ) -> None:
         self.folder = folder
         self.tree = tree
@@ -120,16 +125,20 @@ class Cluster:
         self._rng = rng
         self._count = count
         self._store = store
+        self._etcds = etcds
+        self._files = files
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self.etcd = EtcdServer(self.folder / "etcd").start()
+            self.etcd = Etcds(self.folder, self._etcds).start()
             stack.callback(lambda: self.etcd.kill())
             self.s3 = stack.enter_context(store_server(self._store, self.folder / "store"))
             self.thread = LoopThread()
             stack.callback(self.thread.close)
             for n in range(self._count):
+                if self._files:
+                    stack.enter_context(tmpfs(self.folder / f"b{n}", DISK_MIB))
                 self.members.append(member := self._member(f"b{n}"))
                 for end in (*(link.stop for link in member.links), member.kill):
                     stack.callback(end)
@@ -182,6 +191,10 @@ class Cluster:
         """The topic's segments, as etcd has them; none where it does not answer."""
         return {int(key.rsplit("/", 1)[1]): record for key, record in self._keys(f"segments/{TOPIC}/").items()}
 
+    def named(self, prefix: str) -> frozenset[str]:
+        """The last parts of the keys below a prefix, as etcd has them."""
+        return frozenset(key.rsplit("/", 1)[1] for key in self._keys(prefix))
+
     def locked(self) -> list[int]:
         """The segments that a change has locked."""
         return [number for number, record in self.records().items() if record.get("intent")]
@@ -212,14 +225,13 @@ class Cluster:
 
     def compact(self) -> None:
         """Forget all of etcd's history."""
-        status = msgspec.json.decode(self.etcd.control("endpoint", "status", "-w", "json", within_s=ETCD_S))
-        self.etcd.compact(status[0]["Status"]["header"]["revision"])
+        assert self.etcd.working, "no member of etcd works"
+        self.etcd.compact(self.etcd.status(self.etcd.working[0], ETCD_S)["header"]["revision"])
 
     def heal(self) -> None:
         """Everything works again: etcd, links, processes; what was held has happened. Not yet that all are ready."""
-        if self.etcd.process is None:
-            self.etcd.start()
         self.etcd.resume()
+        self.etcd.start()
         for member in self.members:
             for link in member.links:
                 link.heal()
@@ -235,14 +247,16 @@ class Cluster:
     def _member(self, name: str) -> Member:
         process = BrokerProcess(self.folder / name)
         process.tree = self.tree
-        etcd = TcpProxy(self.thread, self.etcd.endpoint).start()
+        etcd = EtcdLinks(self.thread, self.etcd).start()
         store = S3Proxy(self.thread, self.s3.service.endpoint, random.Random(self._rng.getrandbits(64))).start()
         peers = TcpProxy(self.thread, process.url).start()
         process.env = {**self.s3.service.env, "SEAWEEDQ_CLUSTER_SECRET": "a-secret-of-the-tests"}
         process.arguments = (
-            *("--coordination", f"etcd://127.0.0.1:{etcd.port}", "--etcd-prefix", KEYS),
+            *("--coordination", f"etcd://{','.join(f'127.0.0.1:{port}' for port in etcd.ports)}"),
+            *("--etcd-prefix", KEYS),
             *("--store", f"s3://{self.s3.bucket}/{PREFIX}", "--s3-endpoints", store.url, "--s3-addressing", "path"),
             *("--advertise-url", peers.url, "--name", name, "--lease-s", str(self.lease_s), *QUIET),
+            *(("--journal", "file") if self._files else ()),
         )
         return Member(name, process, etcd, store, peers)
 
@@ -255,8 +269,6 @@ class Cluster:
 
     def _keys(self, prefix: str) -> dict[str, dict[str, Any]]:
         """Records by key; none where etcd does not answer."""
-        if self.etcd.process is None:
-            return {}
         try:
             lines = self.etcd.control("get", "--prefix", f"{KEYS}{prefix}", within_s=ETCD_S).split("\n")
         except AssertionError:

@@ -18,9 +18,11 @@ class Begun:
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault. `lasts` in leases: the least and the most. One `beside` others lasts while they come and go."""
+    """A kind of fault. `lasts` in leases: the least and the most. One `beside` others lasts while they come and go.
+    One that is `harmless` must cost clients nothing, as long as no other one happens."""
 
     name: str
     begin: Callable[[Cluster, Random], Begun | None]
     lasts: tuple[float, float]
     beside: bool = False
+    harmless: bool = False

@@ -8,13 +8,24 @@ from collections.abc import Sequence
 from functools import partial
 from random import Random
 
-from tests.support.chaos.clocks import HOW, SLOW, Clock, library
+from tests.support.chaos.clocks import AHEAD, HOW, SLOW, Clock, library
 from tests.support.chaos.cluster import Cluster, waited
+from tests.support.chaos.disks import disk_full
+from tests.support.chaos.ends import drain, end_in_a_phase
+from tests.support.chaos.etcd_faults import (
+    compacted,
+    etcd_killed,
+    etcd_paused,
+    leader_killed,
+    leader_moved,
+    leaderless,
+    lease_revoked,
+    slow_etcd,
+)
 from tests.support.chaos.fault import Begun, Fault
 from tests.support.chaos.process_faults import (
     any_one,
     any_owner,
-    drain,
     kill,
     kill_all,
     kill_dispatcher,
@@ -28,6 +39,8 @@ from tests.support.chaos.process_faults import (
 )
 from tests.support.chaos.s3_proxy import Action, Rule
 from tests.support.chaos.segment_faults import KINDS, amid_a_change, change
+from tests.support.chaos.store_faults import lost_slot
+from tests.support.chaos.strangers import STRANGERS, few_descriptors, strangers
 
 JOURNALS, ENTRIES, ANY = "/_journals/", r"\.parquet", ""
 
@@ -65,49 +78,12 @@ def late_put_of_a_dead_one(path: str, cluster: Cluster, rng: Random) -> Begun | 
     return Begun(undo, found[0].name, begun.orphans)
 
 
-def etcd_killed(cluster: Cluster, rng: Random) -> Begun | None:
-    """SIGKILL of etcd, and a start on the same data."""
-    if cluster.etcd.process is None:
-        return None
-    cluster.etcd.kill()
-    return Begun(lambda: cluster.etcd.process or cluster.etcd.start(), "etcd")
-
-
-def etcd_paused(cluster: Cluster, rng: Random) -> Begun | None:
-    """SIGSTOP of etcd."""
-    if cluster.etcd.process is None:
-        return None
-    cluster.etcd.pause()
-    return Begun(lambda: cluster.etcd.process and cluster.etcd.resume(), "etcd")
-
-
-def lease_revoked(cluster: Cluster, rng: Random) -> Begun | None:
-    """One of the leases ends at once."""
-    try:
-        cluster.revoke(rng.choice(cluster.leases()))
-    except (AssertionError, IndexError):  # etcd is dead, or stands still; or there is no lease, or it has just ended
-        return None
-    return Begun(lambda: None, "a lease")
-
-
-def compacted(cluster: Cluster, rng: Random) -> Begun | None:
-    """A broker is cut off, and etcd forgets its history before it is back."""
-    begun = cut("etcd", "both", cluster, rng)
-    waited(lambda: False, cluster.lease_s / 2)
-    try:
-        cluster.compact()
-    except AssertionError:  # etcd is dead, or stands still; or nothing has happened since it forgot all
-        begun.undo()
-        return None
-    return begun
-
-
-def clock_jump(cluster: Cluster, rng: Random) -> Begun | None:
+def clock_jump(jumps: Sequence[str], cluster: Cluster, rng: Random) -> Begun | None:
     """A broker's wall clock jumps, or runs fast or slow, and jumps back; it was started anew for that."""
     found = any_one(cluster, rng)
     if not found:
         return None
-    clock, how, member = Clock(cluster.folder / f"{found[0].name}.clock"), rng.choice(HOW), found[0]
+    clock, how, member = Clock(cluster.folder / f"{found[0].name}.clock"), rng.choice(jumps), found[0]
     member.kill()
     member.process.start(wait=False, env=clock.env)
     waited(member.process.ready, 5 + 2 * cluster.lease_s)
@@ -151,7 +127,11 @@ def _puts(action: Action, probability: float, seconds: float = 0.0) -> Rule:
     return Rule(action, probability=probability, seconds=seconds)
 
 
-CLOCKS = (Fault("clock jump", clock_jump, (0.5, 1.5)), Fault("slow clocks", slow_clocks, (2, 3)))
+CLOCKS = (
+    Fault("clock jump", partial(clock_jump, HOW), (0.5, 1.5)),
+    Fault("clock three days ahead", partial(clock_jump, (AHEAD,)), (0.5, 3)),
+    Fault("slow clocks", slow_clocks, (2, 3)),
+)
 ALL = (
     Fault("kill owner", kill_owner, (0.5, 2)),
     Fault("kill leader", kill_leader, (0.5, 2)),
@@ -185,9 +165,20 @@ ALL = (
     Fault("pause etcd", etcd_paused, (0.3, 2)),
     Fault("revoke a lease", lease_revoked, (0, 0)),
     Fault("compact etcd", compacted, (0.1, 0.5)),
+    Fault("slow etcd", slow_etcd, (1, 4), harmless=True),
+    Fault("kill leader of etcd", leader_killed, (0.3, 2)),
+    Fault("move leader of etcd", leader_moved, (0, 0)),
+    Fault("leaderless etcd", leaderless, (0.3, 1.5)),
     *(CLOCKS if library() else ()),
     *(Fault(f"{kind}s", partial(change, [kind]), (1, 4), beside=True) for kind in KINDS),
     Fault("changes", partial(change, KINDS), (3, 10), beside=True),
+    Fault("end in any phase", end_in_a_phase, (0, 1)),
+    Fault("lost slot of a dead one", lost_slot, (1, 3)),
+    _store("wrong 404s of slots", Rule("error", "GET", rf"^[^?]*{JOURNALS}.+/\d", probability=0.3, status=404)),
+    _store("wrong 404s of entries", Rule("error", "GET", rf"^[^?]*{ENTRIES}", probability=0.05, status=404)),
+    Fault("disk full", disk_full, (0.3, 2)),
+    *(Fault(kind, partial(strangers, kind), (1, 5), harmless=True) for kind in STRANGERS),
+    Fault("few descriptors", few_descriptors, (0.5, 2)),
     Fault("kill amid a change", partial(amid_a_change, "kill"), (0.5, 2)),
     Fault("stop amid a change", partial(amid_a_change, "stop"), (1.3, 2.5)),
 )

@@ -1,7 +1,6 @@
 """What can be done to brokers as processes: killed, stopped, also at a chosen place of a protocol, restarted."""
 
 from collections.abc import Sequence
-from functools import partial
 from random import Random
 
 from tests.support.chaos.cluster import Cluster, Member, waited
@@ -129,22 +128,3 @@ def kill_while_draining(cluster: Cluster, rng: Random) -> Begun | None:
         return kill(cluster, found)
     found[0].pause()
     return Begun(found[0].revive, f"{found[0].name}, stopped")
-
-
-def drain(cluster: Cluster, rng: Random) -> Begun | None:
-    """SIGTERM, one broker after the other; each is back before the next goes. One that still begins just dies of it."""
-    members = [member for member in cluster.working if member.process.ready()]
-    for member in members:
-        member.tell_to_stop()
-        assert waited(partial(_gone, member), 30), f"{member.name} was not gone in 30 s"
-        assert member.process.wait_gone() == 0, f"{member.name} did not end well"
-        member.revive()
-        waited(member.process.ready, 30)
-    return Begun(lambda: None, " ".join(member.name for member in members)) if members else None
-
-
-def _gone(member: Member) -> bool:
-    """Whether it has ended; if another fault has stopped it, it goes on."""
-    if member.state() == "T":
-        member.resume()
-    return not member.process.alive

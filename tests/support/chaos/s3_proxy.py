@@ -18,6 +18,7 @@ CODES = {
     500: ("Internal Server Error", "InternalError"),
     503: ("Slow Down", "SlowDown"),
     409: ("Conflict", "ConditionalRequestConflict"),
+    404: ("Not Found", "NoSuchKey"),
 }
 
 
@@ -25,10 +26,10 @@ CODES = {
 class Rule:
     """What is done to requests of this method whose path and query match `path`.
 
-    `delay`: wait `seconds` first. `error`: answer `status`, nothing has happened. `drop_answer`: it happens, and the
-    connection is reset. `twice`: it happens twice, the second answer is told. `late`: the connection is reset, and it
-    happens after `seconds`, or at `deliver`. `cut_read`: half of the answer's body comes. `flip_read`: one of its bits
-    is turned.
+    `delay`: wait `seconds` first. `error`: answer `status`, nothing has happened; 404 of what is there is one, too.
+    `drop_answer`: it happens, and the connection is reset. `twice`: it happens twice, the second answer is told.
+    `late`: the connection is reset, and it happens after `seconds`, or at `deliver`. `cut_read`: half of the answer's
+    body comes. `flip_read`: one of its bits is turned.
     """
 
     action: Action

@@ -146,7 +146,8 @@ def skipped(run: Run) -> Iterator[str]:
         ends[at] = max(ends[at], event.acked_to or 0)
     for (name, segment), end in ends.items():
         if missing := [offset for offset in range(end) if (name, segment, offset) not in delivered]:
-            yield f"{name}, segment {segment}: the cursor is {end}, but {missing[:10]} ({len(missing)} in all) came to nobody"
+            count = len(missing)
+            yield f"{name}, segment {segment}: the cursor is {end}, but {missing[:10]} ({count} in all) came to nobody"
 
 
 def tables(run: Run) -> Iterator[str]:

@@ -15,7 +15,7 @@ from tests.support.history.judged import Id, Run
 from tests.support.history.lineage_rules import ancestors
 
 MARGIN_S = 0.05  # what clocks may differ in half a second
-LATE_S = 30.0  # beyond its end a lost pull may still be served
+LATE_S = 10.0  # beyond its end a lost pull may still be served
 LEASED_S = 20.0  # a delivery may keep its segment from others for so long, however its lease ends
 FOREVER = float("inf")
 
@@ -61,9 +61,9 @@ def acked_in_turn(run: Run) -> Iterator[str]:
         for key, ids in _by_key(run).items():
             earliest, of = FOREVER, None
             for id in reversed(ids):
-                if first.get(id, Lost(FOREVER, FOREVER)).begun > earliest:
-                    if not _may_hold(lost, begun.get(id, 0.0), earliest):
-                        yield f"{name}: {of} of {key} was acked at {earliest:.3f}, and {id} had come to nobody"
+                late = first.get(id, First(FOREVER, FOREVER)).begun > earliest
+                if late and not _may_hold(lost, begun.get(id, 0.0), earliest):
+                    yield f"{name}: {of} of {key} was acked at {earliest:.3f}, and {id} had come to nobody"
                 if acked.get(id, FOREVER) < earliest:
                     earliest, of = acked[id], id
 
@@ -74,9 +74,7 @@ def remembered(run: Run) -> Iterator[str]:
     there = {id for id, begun in _published(run).items() if begun < healed}
     for name in _subscriptions(run) if healed else ():
         told = {(e.call, _id(e)) for e in run.lines("ack", "fail") if e.subscription == name}
-        acked = {
-            _id(e) for e in run.lines("ack", "invoke") if e.subscription == name and (e.call, _id(e)) not in told
-        }
+        acked = {_id(e) for e in run.lines("ack", "invoke") if e.subscription == name and (e.call, _id(e)) not in told}
         if left := sorted(there - acked):
             yield f"{name}: the lag was zero, and {left[:10]} ({len(left)} in all) were never acked"
 

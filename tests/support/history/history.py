@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple, Self
 
 Op = Literal["publish", "deliver", "wait", "ack", "cursor", "read", "fault", "heal"]
 Type = Literal["invoke", "ok", "fail", "info"]
+LEAVES = "leaves"
+"""The note of a publish whose client goes before the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from tests.support.history.history import LEAVES
 from tests.support.history.judged import Run
 
 BOUND_S = 15.0  # a publish beside it takes no longer
@@ -21,7 +22,7 @@ class Span(NamedTuple):
 
 def undisturbed(run: Run) -> Iterator[str]:
     """While nothing but harmless faults happens, each publish is answered well, in a bounded time."""
-    calls = {e.call: e for e in run.lines("publish", "ok", "info", "fail")}
+    calls = {e.call: e for e in run.lines("publish", "ok", "info", "fail") if e.note != LEAVES}
     spans = _spans(run)
     others = sorted((one for one in spans if not one.harmless), key=lambda one: one.begun)
     for span in (one for one in spans if one.harmless):

@@ -42,6 +42,7 @@ class BrokerProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self.arguments = arguments
         self.env = dict(env or {})
+        self.files: int | None = None  # the limit of open files, for the next start
         self.tree: Path | None = None  # the folder with another version's `seaweedq`, for the next start
         self.log_file = data_dir.with_name(f"{data_dir.name}.log")
         self.process: subprocess.Popen[bytes] | None = None
@@ -64,7 +65,8 @@ class BrokerProcess:
     def command(self) -> Sequence[str]:
         """How it is started."""
         options = ["--data-dir", str(self.data_dir), "--port", str(self.port)]
-        return [sys.executable, "-m", "seaweedq", "serve", *options, *self.arguments]
+        limit = ["prlimit", f"--nofile={self.files}"] if self.files else []
+        return [*limit, sys.executable, "-m", "seaweedq", "serve", *options, *self.arguments]
 
     def start(self, *, wait: bool = True, env: Mapping[str, str] | None = None) -> float:
         """Start it, for this start with more environment, and wait until it is ready: the seconds that took."""

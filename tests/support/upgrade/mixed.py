@@ -15,7 +15,7 @@ import httpx
 
 from tests.support.chaos.chaos import complaints, heal, judge
 from tests.support.chaos.cluster import Cluster, Member
-from tests.support.chaos.fleet import Fleet, Lister
+from tests.support.chaos_clients.fleet import Fleet, Lister
 from tests.support.history.checker import Violation
 from tests.support.history.history import Event, History
 from tests.support.history.load import create

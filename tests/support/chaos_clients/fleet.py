@@ -5,7 +5,7 @@ They are those of `load`; what no broker may answer is noted as a violation, and
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -14,75 +14,24 @@ import httpx
 from botocore.exceptions import HTTPClientError
 
 from tests.support.chaos.store_read import StoreReader
+from tests.support.chaos_clients.consumers import Holey, HoleyObserver, Leaver, settle
+from tests.support.chaos_clients.library import LibraryObserver, LibraryProducer, LibrarySubscriber
+from tests.support.chaos_clients.roaming import Roaming
+from tests.support.chaos_clients.self_checking import Deletions, Imports, Payloads, SelfChecking
 from tests.support.history.checker import Violation
 from tests.support.history.following import Follower
-from tests.support.history.history import History, Op, Type, digest
-from tests.support.history.load import TOPIC, Client, Load, Observer, Publisher, Subscriber
+from tests.support.history.history import History, digest
+from tests.support.history.load import Client, Load, Observer, Publisher, Subscriber
 
-AWAY_S = 0.1  # before another broker is asked
 LIST_S = 2.0
-WANDER = 0.02  # the part of calls before which a client goes to any broker
-SHOWN = 300
-
-
-class Signed:
-    """A history whose lines say which broker was asked; its client goes to another one between two calls only."""
-
-    def __init__(self, history: History, client: "Roaming") -> None:
-        self._history = history
-        self._client = client
-
-    def invoke(self, proc: str, op: Op, fields: Sequence[dict[str, Any]]) -> int:
-        """As History.invoke."""
-        if self._client.failed or self._client.rng.random() < WANDER:
-            self._client.roam()
-        return self._history.invoke(proc, op, self._signed(fields))
-
-    def told(self, proc: str, op: Op, type: Type, call: int, fields: Sequence[dict[str, Any]]) -> None:
-        """As History.told."""
-        self._history.told(proc, op, type, call, self._signed(fields))
-
-    def _signed(self, fields: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        broker = str(self._client.http.base_url.port)
-        return [{**line, "broker": broker} for line in fields]
-
-
-class Roaming(Client):
-    """A client of several brokers, that leaves one which fails it, and others now and then."""
-
-    def __init__(self, name: str, urls: Sequence[str], history: History, seed: int, **more: Any) -> None:
-        super().__init__(name, urls[0], history, seed, **more)
-        self.history = Signed(history, self)  # type: ignore[assignment]
-        self.urls = urls
-        self.strange: list[Violation] = []
-        self.failed = True  # the broker that was asked last
-
-    def roam(self) -> None:
-        """Go to any broker."""
-        self.failed = False
-        self.http.base_url = httpx.URL(self.rng.choice(self.urls))
-
-    def ask(self, method: str, path: str, **more: Any) -> httpx.Response | None:
-        """As Client.ask; a strange answer is one that nobody knows the meaning of."""
-        try:
-            answer = self.http.request(method, f"/v1/topics/{TOPIC}{path}", **more)
-        except httpx.TransportError as error:
-            self.fail()
-            if isinstance(error, httpx.ConnectError):
-                raise
-            return None
-        if answer.status_code < 300:
-            return answer
-        if answer.status_code != 503:
-            text = f"{answer.url}: {method} {answer.status_code} {answer.text[:SHOWN]}"
-            self.strange.append(Violation("answer", text))
-        self.fail()
-        return None
-
-    def fail(self) -> None:
-        """Leave this broker, after a moment."""
-        self.failed = True
-        self.stopped.wait(AWAY_S)
+OTHERS: Mapping[str, Sequence[Callable[[str, Sequence[str], History, int], Client]]] = {
+    "holes": (Holey, Holey, HoleyObserver),
+    "leaver": (Holey, HoleyObserver, Leaver),
+    "library": (LibraryProducer, LibrarySubscriber, LibraryObserver),
+    "payloads": (Payloads,),
+    "imports": (Imports,),
+    "deletions": (Deletions,),
+}
 
 
 class RoamingPublisher(Roaming, Publisher):
@@ -168,9 +117,11 @@ class Lister(threading.Thread):
 
 class Fleet(Load):
     """Idempotent and plain publishers, two subscribers, a reader, a follower and an observer, each at any of the
-    brokers `urls`."""
+    brokers `urls`; with `others`, of OTHERS, the clients of those names too."""
 
-    def __init__(self, urls: Sequence[str], history: History, seed: int, each: int = 2) -> None:
+    def __init__(
+        self, urls: Sequence[str], history: History, seed: int, each: int = 2, others: Sequence[str] = ()
+    ) -> None:
         seeds = count(random.Random(seed).getrandbits(32))
         self.publishers = [
             RoamingPublisher(
@@ -183,18 +134,46 @@ class Fleet(Load):
         self.observer = RoamingObserver("observer", urls, history, next(seeds))
         self.reader = Reader("reader", urls, history, next(seeds))
         self.follower = RoamingFollower("follower", urls, history, next(seeds))
-        self.clients = [*self.publishers, *self.subscribers, self.observer, self.reader, self.follower]
+        self.others: list[Client] = [
+            kind(f"{name}-{n}", urls, history, next(seeds)) for name in others for n, kind in enumerate(OTHERS[name])
+        ]
+        main = [*self.publishers, *self.subscribers, self.observer, self.reader, self.follower]
+        self.clients = [*main, *self.others]
+
+    @property
+    def observers(self) -> list[Observer]:
+        """One for each subscription."""
+        return [self.observer, *(each for each in self.others if isinstance(each, Observer))]
+
+    @property
+    def sources(self) -> list[Client]:
+        """All that publish."""
+        return [*self.publishers, *(each for each in self.others if isinstance(each, Leaver | LibraryProducer))]
 
     @property
     def strange(self) -> list[Violation]:
-        """What no broker may answer, and what the clients died of."""
+        """What no broker may answer, what clients found to be wrong, and what they died of."""
         dead = [Violation("client", f"{c.name} died of {c.error!r}") for c in self.clients if c.error]
-        return [*dead, *(v for c in self.clients if isinstance(c, Roaming) for v in c.strange)]
+        return [*dead, *(v for c in self.clients if isinstance(c, Roaming | SelfChecking) for v in c.strange)]
+
+    def settle_down(self) -> None:
+        """From now on consumers ack all that they get, and nobody publishes to the topic any more."""
+        settle(self.others)
+        for each in self.sources:
+            each.stopped.set()
 
     def lag(self) -> int:
-        """The subscription's, as it was last seen; -1 where nobody looked since `forget_lag`."""
-        return self.observer.lag
+        """The subscriptions', as they were last seen; -1 where nobody looked since `forget_lag`."""
+        lags = [each.lag for each in self.observers]
+        return -1 if min(lags) < 0 else sum(lags)
 
     def forget_lag(self) -> None:
         """From now on the lag is unknown, until somebody looks."""
-        self.observer.lag = -1
+        for each in self.observers:
+            each.lag = -1
+
+    def look_at_last(self) -> None:
+        """Once all is healed: what clients know must be there is. What cannot be asked is a violation, too."""
+        for each in self.others:
+            if isinstance(each, SelfChecking):
+                each.look()
