@@ -220,7 +220,8 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     catalog, budget, uploads_, payloads_ = core.catalog, core.budget, joined.uploads, serving.payloads
     publishing, subscribing, positions = serving.publishing, serving.subscribing, serving.reading.positions
     dispatcher, clock = subscribing.dispatcher, environment.clock
-    calls = BrokerCalls(publishing.receiver, serving.loads, budget, serving.log, serving.leading.requested)
+    requested, greetings = serving.leading.requested, serving.suspecting.greetings
+    calls = BrokerCalls(publishing.receiver, serving.loads, budget, serving.log, requested, greetings)
     yield calls
     yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, serving.reshaping.mover)
     yield SegmentCalls(catalog, serving.reading.server)
@@ -252,6 +253,7 @@ def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
         metrics.ClusterMetrics(joined.view, joined.election, broker.core.level),
         metrics.LoadMetrics(serving.loads, serving.leading.autoscaler, joined.election),
         metrics.ReshapeMetrics(serving.reshaping.reshaper),
+        metrics.SuspicionMetrics(serving.suspecting.greeter, serving.suspecting.revoker, broker.environment.revoked),
     )
 
 

@@ -38,6 +38,7 @@ class Broker:
         self._joined: Joined | None = None
         self._serving: Serving | None = None
         self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order in which they began; none ends before this life
+        self._was_seen = False  # its own key, by the watch
         self._stop_by_s: float | None = None  # monotonic, since the stop was first asked for
 
     @property
@@ -75,6 +76,7 @@ class Broker:
         serving = self._open_journal(joined)
         await self._open(joined)
         await self._lead(joined, serving)
+        await self._suspect(joined, serving)
         self.readiness.ready = True
         logger.info(
             "broker %s is ready: %d topics, store %s",
@@ -139,6 +141,15 @@ class Broker:
             await serving.leading.leader.round()
         self._spawn(serving.leading.leader.run(), "leader")
 
+    async def _suspect(self, joined: Joined, serving: Serving) -> None:
+        """Begins to look after the others, and to be looked after."""
+        suspecting = serving.suspecting
+        self._spawn(suspecting.marks.follow(await suspecting.marks.load()), "marks of suspicion")
+        self._spawn(suspecting.greeter.run(), "greetings")
+        self._spawn(suspecting.revoker.run(), "suspicions")
+        if self.environment.revoked.spared_s:
+            self._spawn(self.environment.revoked.end_sparing(joined.membership), "end of sparing")
+
     async def drain(self) -> None:
         """Hands over what this broker has to others, as far as they live and the time for a stop allows."""
         readiness = self.readiness
@@ -146,6 +157,7 @@ class Broker:
             return
         readiness.draining = True
         serving = self.serving
+        serving.suspecting.greetings.leave()
         try:
             async with asyncio.timeout(self._left_s()):
                 await asyncio.gather(
@@ -171,6 +183,7 @@ class Broker:
         self.readiness.stopping = True
         self._left_s()
         if self.readiness.ready:
+            self.serving.suspecting.greetings.leave()
             self.serving.subscribing.dispatcher.close()
             self.serving.imports.begin_stop()
         catalog = self.core.catalog
@@ -266,8 +279,18 @@ class Broker:
         """Listens to the roster: brokers or journals have come or gone."""
         if self._serving:
             self._serving.leading.leader.wake()
+            self._serving.suspecting.greeter.wake()
+            self._serving.suspecting.revoker.wake()
         if self._joined:
             self._joined.guard.look()
+            self._look_for_own_key()
+
+    def _look_for_own_key(self) -> None:
+        """Ends this life as soon as its key has gone: others may do its work by now, or soon."""
+        is_there = self.core.roster.alive(self.id)
+        if self._was_seen and not is_there:
+            self._lose_lease("its key has gone from coordination")
+        self._was_seen = self._was_seen or is_there
 
     def _level_changed(self) -> None:
         """Listens to the cluster's level."""
@@ -277,10 +300,17 @@ class Broker:
             self._lose(f"the cluster has level {self.core.level.level}, which it does not read")
         self._joined.guard.look()
 
+    def _lose_lease(self, why: str) -> None:
+        """As `_lose`, where others were seen to act as if the lease had ended: from here nothing is answered."""
+        self.joined.membership.end()
+        self._lose(why)
+
     def _lose(self, why: str = "its lease has expired") -> None:
         """Ends this life: nothing may be acknowledged any more, and the process begins again under a new id."""
         if not self.lost.is_set():
-            logger.warning("%s is no longer a member of the cluster and stops: %s", self.id, why)
+            revoked = self.joined.membership.was_revoked
+            more = self.environment.revoked.note() if revoked else ""
+            logger.warning("%s is no longer a member of the cluster and stops: %s%s", self.id, why, more)
         self.begin_stop()
         self.lost.set()
 
@@ -289,7 +319,7 @@ class Broker:
         topic = self.core.catalog.find(segment.topic)
         known = self.core.catalog.records(topic).get(segment.id) if topic else None
         if known and known.record.owner == self.id:
-            self._lose(f"segment {segment.id} of {segment.topic!r} was taken: {error}")
+            self._lose_lease(f"segment {segment.id} of {segment.topic!r} was taken: {error}")
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         self._keep(asyncio.create_task(work, name=name))
@@ -306,7 +336,7 @@ class Broker:
         del self._tasks[task]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Fenced):
-            self._lose(str(error))
+            self._lose_lease(str(error))
             return
         logger.error("%s ended unforeseen", task.get_name(), exc_info=error)
         self._lose(f"its {task.get_name()} has ended")

@@ -39,6 +39,11 @@ from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handoff
+from seaweedq.broker.suspicion.greeter import Greeter
+from seaweedq.broker.suspicion.greetings import Greetings
+from seaweedq.broker.suspicion.marks import Marks
+from seaweedq.broker.suspicion.own_revocations import OwnRevocations
+from seaweedq.broker.suspicion.revoker import Revoker
 from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
@@ -48,7 +53,7 @@ from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.service import Uploads
-from seaweedq.clock import Clock, Ids
+from seaweedq.clock import Clock, Ids, SystemClock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
@@ -66,7 +71,8 @@ class Environment:
 
     `secret` is what brokers of the cluster show each other; an empty one matches nothing. `import_reader`
     starts the reader of an import. `aside` runs what must go on while the event loop stands still; None
-    runs it on the loop. `pools` are the threads of the process, for its metrics.
+    runs it on the loop. `pools` are the threads of the process, for its metrics. `revoked` remembers over all
+    lives of the process which of its leases others have ended.
     """
 
     settings: Settings
@@ -81,6 +87,7 @@ class Environment:
     import_reader: StartReader = no_reader
     aside: StartAside | None = Aside
     pools: Pools = field(default_factory=Pools)
+    revoked: OwnRevocations = field(default_factory=lambda: OwnRevocations(SystemClock()))
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,16 @@ class Leading:
 
 
 @dataclass(frozen=True)
+class Suspecting:
+    """The services that find brokers that seem dead, end their leases, and tell others that this one lives."""
+
+    greetings: Greetings
+    greeter: Greeter
+    marks: Marks
+    revoker: Revoker
+
+
+@dataclass(frozen=True)
 class Serving:
     """The services of a broker that has a journal."""
 
@@ -184,5 +201,6 @@ class Serving:
     closing: TopicClosing
     deletion: TopicDeletion
     leading: Leading
+    suspecting: Suspecting
     drain: Drain
     maintenance: Maintenance

@@ -64,6 +64,7 @@ from seaweedq.broker.services import (
     Reshaping,
     Serving,
     Subscribing,
+    Suspecting,
 )
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Assignment
@@ -71,6 +72,10 @@ from seaweedq.broker.subscriptions.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handoff
+from seaweedq.broker.suspicion.greeter import Greeter
+from seaweedq.broker.suspicion.greetings import Greetings
+from seaweedq.broker.suspicion.marks import Marks
+from seaweedq.broker.suspicion.revoker import Revoker
 from seaweedq.broker.topic_deletion import TopicClosing, TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
@@ -147,7 +152,8 @@ def build_joined(environment: Environment, core: Core, cluster: str, lost: Calla
 
 def _membership(environment: Environment, lost: Callable[[], None]) -> Membership:
     settings = environment.settings
-    identity = BrokerIdentity.of(environment.ids, settings.name, environment.url, settings.zone)
+    spared = environment.revoked.spared_s > 0
+    identity = BrokerIdentity.of(environment.ids, settings.name, environment.url, settings.zone, spared)
     return Membership(
         environment.coordination, environment.clock, identity, settings.lease_s, lost, aside=environment.aside
     )
@@ -214,6 +220,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         closing=closing,
         deletion=deletion,
         leading=_leading(environment, core, joined, loads, planner, deletion),
+        suspecting=_suspecting(environment, core, joined),
         drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),
         maintenance=Maintenance(
             environment.settings, joined.view, core.budget, core.cache, subscribing.dispatcher, log
@@ -337,6 +344,18 @@ def _leading(
         autoscaler=autoscaler,
         leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
         requested=RequestedRecoveries(joined.recovery, coordination),
+    )
+
+
+def _suspecting(environment: Environment, core: Core, joined: Joined) -> Suspecting:
+    coordination, membership, level = environment.coordination, joined.membership, core.level
+    marks = Marks(coordination, lambda: revoker.wake())
+    revoker = Revoker(joined.view, coordination, joined.election, level, marks)
+    return Suspecting(
+        greetings=Greetings(membership.broker),
+        greeter=Greeter(coordination, membership, core.roster, level, marks, environment.peers),
+        marks=marks,
+        revoker=revoker,
     )
 
 

@@ -54,7 +54,7 @@ class Election:
     async def leader(self) -> str | None:
         """Returns the id of the leader, if there is one, and its record can be read."""
         there = await self._coordination.get(KEY)
-        return _leader(there) if there else None
+        return leader_of(there) if there else None
 
     def leader_compare(self) -> Compare:
         """Returns a comparison that holds as long as this broker leads. Raises Fenced if it knows that it does not."""
@@ -67,7 +67,7 @@ class Election:
         revision of the read. Raises CoordinationUnavailable."""
         page = await self._coordination.range(KEY, limit=1)
         won = await self._take() if not page.entries else None
-        if page.entries and _leader(page.entries[0]) == self._membership.broker:
+        if page.entries and leader_of(page.entries[0]) == self._membership.broker:
             won = page.entries[0].revision
         if won is None:
             self._elected.clear()
@@ -90,6 +90,7 @@ class Election:
             await asyncio.sleep(self._retry_s)
 
 
-def _leader(entry: Entry) -> str | None:
+def leader_of(entry: Entry) -> str | None:
+    """Returns the id of the broker that the leader's key names; None where its record cannot be read."""
     found = LEADER.read(entry)
     return found.record.broker if isinstance(found, Versioned) else None

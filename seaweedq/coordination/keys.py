@@ -23,10 +23,12 @@ from seaweedq.coordination.records import (
     ImportRecord,
     JournalRecord,
     LeaderRecord,
+    RevocationRecord,
     SecretRecord,
     SegmentRecord,
     StartRecord,
     SubscriptionRecord,
+    SuspicionRecord,
     TopicRecord,
     UploadRecord,
 )
@@ -177,6 +179,18 @@ BROKERS = KeyKind(
     writer="the broker itself, at start",
     lifetime="its lease: the key is there as long as the broker lives",
 )
+SUSPICIONS = KeyKind(
+    "suspicions/{broker}/{reporter}",
+    SuspicionRecord,
+    writer="the reporter",
+    lifetime="the lease of the reporter; it goes as soon as the broker does not refuse any more, or is gone",
+)
+REVOCATIONS = KeyKind(
+    "revocations/{broker}",
+    RevocationRecord,
+    writer="the broker that ends a lease on suspicion, before it does",
+    lifetime="no lease: until the leader has waited for a lease behind the broker's key, or the end is certain",
+)
 LEADER = KeyKind(
     "leader",
     LeaderRecord,
@@ -261,6 +275,8 @@ URL_SECRET = KeyKind(
 CATALOGUE = (
     CLUSTER,
     BROKERS,
+    SUSPICIONS,
+    REVOCATIONS,
     LEADER,
     JOURNALS,
     TOPICS,

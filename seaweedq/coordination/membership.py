@@ -44,18 +44,19 @@ class BrokerIdentity:
     name: str
     url: str
     zone: str
+    spared: bool = False
 
     @staticmethod
-    def of(ids: Ids, name: str, url: str, zone: str = "") -> "BrokerIdentity":
+    def of(ids: Ids, name: str, url: str, zone: str = "", spared: bool = False) -> "BrokerIdentity":
         """Returns an identity with a new id."""
-        return BrokerIdentity(f"{name}.{ids.nonce()[:16]}", name, url, zone)
+        return BrokerIdentity(f"{name}.{ids.nonce()[:16]}", name, url, zone, spared)
 
 
 class Membership:
     """One life of a broker, from `start` to `stop` or to the end of its lease; the next life is a new object.
 
     `broker` is the broker's id; `lease` is 0 before the start. `on_lost` is called once, when it is certain
-    that the lease has ended without `stop`.
+    that the lease has ended without `stop`. `was_revoked`: it ended while this broker kept it, so others ended it.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Membership:
     ) -> None:
         self.broker = identity.id
         self.lease = 0
+        self.was_revoked = False
         self._coordination = coordination
         self._clock = clock
         self._held = Versioned.new(
@@ -82,8 +84,10 @@ class Membership:
                 lowest=LOWEST,
                 highest=HIGHEST,
                 version=VERSION,
+                spared=identity.spared,
             )
         )
+        self._saying = asyncio.Lock()
         self._lease_s = lease_s
         self._on_lost = on_lost
         self._valid_until_s = 0.0
@@ -106,6 +110,7 @@ class Membership:
         sent_s, asked_s = self._clock.monotonic_s(), self._lease_s
         grant = await self._coordination.leases.grant(asked_s)
         self.lease, self._lease_s = grant.lease, grant.ttl_s
+        self._held = self._held.replace(lease_s=grant.ttl_s)
         if grant.ttl_s > asked_s:
             logger.warning(
                 "coordination grants leases of %g s, not of %g s (lease_s): a death is noticed that much later",
@@ -147,18 +152,24 @@ class Membership:
 
     async def drain(self) -> bool:
         """Announces that this broker is about to leave, so that it gets no new segments. False: the lease has ended."""
-        return await self._say(self._held.replace(draining=True))
+        return await self._say(draining=True)
 
     async def open(self) -> bool:
         """Announces that this broker serves, so that it may get segments. False: the lease has ended."""
-        return await self._say(self._held.replace(starting=False))
+        return await self._say(starting=False)
 
-    async def _say(self, held: Versioned[BrokerRecord]) -> bool:
-        put = Put(BROKERS.key(self.broker), BROKERS.encode(held), self.lease)
-        revision = await self._coordination.commit([self.compare()], [put])
-        if revision is not None:
-            self._held = held.stored(revision)
-        return revision is not None
+    async def end_sparing(self) -> bool:
+        """Announces that this broker may be suspected again. False: the lease has ended."""
+        return await self._say(spared=False)
+
+    async def _say(self, **changes: bool) -> bool:
+        async with self._saying:  # each change compares the revision that the one before has made
+            held = self._held.replace(**changes)
+            put = Put(BROKERS.key(self.broker), BROKERS.encode(held), self.lease)
+            revision = await self._coordination.commit([self.compare()], [put])
+            if revision is not None:
+                self._held = held.stored(revision)
+            return revision is not None
 
     @property
     def missed_renewals(self) -> int:
@@ -168,7 +179,13 @@ class Membership:
     def valid(self) -> bool:
         """Tells whether the lease is younger than `lease_s`: only then may the broker acknowledge, and serve its
         tails."""
-        return self._clock.monotonic_s() < self._valid_until_s
+        return not self._ended and self._clock.monotonic_s() < self._valid_until_s
+
+    def end(self) -> None:
+        """Notes that the lease has ended, as somebody else has seen: this broker's key has gone, or its journal was
+        fenced. From here nothing is valid any more."""
+        self.was_revoked = self.was_revoked or self.valid()
+        self._end()
 
     def compare(self) -> Compare:
         """Returns a comparison that holds as long as this broker lives, for every transaction that names it as an
@@ -179,8 +196,8 @@ class Membership:
         """Renews once. False: the lease has ended, for good. Raises CoordinationUnavailable, which decides nothing."""
         sent_s = self._clock.monotonic_s()
         alive = await self._coordination.leases.renew(self.lease)
-        if not alive:
-            self._end()
+        if not alive and not self._ended:
+            self.end()
         elif not self._ended:  # renewals overlap: an older one may be answered after a newer one
             self._valid_until_s = max(self._valid_until_s, sent_s + self._lease_s)
         return alive

@@ -59,7 +59,8 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     `draining` gets no new segments.
 
     It reads the levels from `lowest` to `highest`; one without these members is older than levels. `version` is for
-    people.
+    people. `lease_s` is the time of its lease as it was granted; 0: the broker does not say. One that is `spared` lost
+    its last lease while it lived, and is not suspected for a while (broker/suspicion).
     """
 
     url: str
@@ -71,11 +72,28 @@ class BrokerRecord(msgspec.Struct, frozen=True):
     lowest: int = 1
     highest: int = 1
     version: str = ""
+    lease_s: float = 0.0
+    spared: bool = False
 
     @property
     def takes_more(self) -> bool:
         """Tells whether it may get segments and subscriptions."""
         return not self.starting and not self.draining
+
+
+class SuspicionRecord(msgspec.Struct, frozen=True):
+    """One broker's report that another one, which had answered it at this URL, refuses connections there."""
+
+    url: str
+
+
+class RevocationRecord(msgspec.Struct, frozen=True):
+    """The mark of a broker whose lease was ended on suspicion, or is about to be: the broker may go on as if it had a
+    lease for `lease_s` after that. `by` is the broker that ends it, `reporters` are those that suspect it."""
+
+    by: str
+    reporters: tuple[str, ...]
+    lease_s: float
 
 
 class LeaderRecord(msgspec.Struct, frozen=True):

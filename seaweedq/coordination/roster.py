@@ -50,6 +50,11 @@ class Roster:
         """Tells whether the broker's key existed when last seen."""
         return broker in self.brokers or broker in self.unreadable
 
+    @property
+    def living(self) -> int:
+        """Returns how many brokers have a key, as far as is known."""
+        return len(self.brokers) + len(self.unreadable)
+
     def check_alive(self, broker: str | None) -> None:
         """Raises Unavailable where the broker's key was not there when last seen."""
         if not self.alive(broker):

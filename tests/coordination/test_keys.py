@@ -19,9 +19,11 @@ from seaweedq.coordination.keys import (
     IMPORTS,
     JOURNALS,
     LEADER,
+    REVOCATIONS,
     SEGMENTS,
     STARTS,
     SUBSCRIPTIONS,
+    SUSPICIONS,
     TOPICS,
     UPLOADS,
     URL_SECRET,
@@ -57,6 +59,11 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     BROKERS: (
         [NAMES],
         st.builds(records.BrokerRecord, url=st.text(), name=st.text(), started_us=COUNTS, zone=st.text()),
+    ),
+    SUSPICIONS: ([NAMES, NAMES], st.builds(records.SuspicionRecord, url=st.text())),
+    REVOCATIONS: (
+        [NAMES],
+        st.builds(records.RevocationRecord, by=st.text(), reporters=st.tuples(st.text()), lease_s=SECONDS),
     ),
     CLUSTER: ([], st.builds(records.ClusterRecord, cluster=st.text())),
     LEADER: ([], st.builds(records.LeaderRecord, broker=NAMES)),

@@ -14,7 +14,17 @@ from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.read_server import ReadServer
 from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.rpc import forward_frames
-from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, RecoverCall, SegmentCall, TopicCall
+from seaweedq.broker.rpc.messages import (
+    BrokerStatus,
+    EndsCall,
+    GiveCall,
+    GreetCall,
+    Greeting,
+    RecoverCall,
+    SegmentCall,
+    TopicCall,
+)
+from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.topic_deletion import TopicClosing
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.segment_mover import SegmentMover
@@ -30,10 +40,17 @@ class BrokerCalls:
     budget: Budget
     log: SegmentLog
     recoveries: RequestedRecoveries
+    greetings: Greetings
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
-        return {"publish": self._publish, "load": self._load, "status": self._status, "recover": self._recover}
+        return {
+            "publish": self._publish,
+            "load": self._load,
+            "status": self._status,
+            "recover": self._recover,
+            "greet": self._greet,
+        }
 
     def status(self) -> BrokerStatus:
         """Returns the bytes that this broker holds."""
@@ -47,6 +64,9 @@ class BrokerCalls:
 
     async def _status(self, content: bytes) -> BrokerStatus:
         return self.status()
+
+    async def _greet(self, content: bytes) -> Greeting:
+        return await self.greetings.greet(decode(content, type=GreetCall).hold_s)
 
     async def _recover(self, content: bytes) -> bool:
         return await self.recoveries.recover(decode(content, type=RecoverCall).broker)

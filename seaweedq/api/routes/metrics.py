@@ -20,6 +20,9 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.reshape.metrics import BOUNDS_S, KINDS
 from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.suspicion.greeter import Greeter
+from seaweedq.broker.suspicion.own_revocations import OwnRevocations
+from seaweedq.broker.suspicion.revoker import Revoker
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.election import Election
@@ -153,6 +156,24 @@ class ClusterMetrics:
         for kind in CATALOGUE:
             unreadable.add_metric([kind.name], met[kind.name])
         yield unreadable
+
+
+@dataclass(frozen=True)
+class SuspicionMetrics:
+    """Metrics of brokers that seemed dead to others."""
+
+    greeter: Greeter
+    revoker: Revoker
+    own: OwnRevocations
+
+    def metrics(self) -> Iterator[Metric]:
+        """As Source."""
+        help = "Brokers that this one has reported, since they refused its connections"
+        yield CounterMetricFamily("seaweedq_suspicions", help, value=self.greeter.suspicions)
+        help = "Leases of other brokers that this one has ended on suspicion"
+        yield CounterMetricFamily("seaweedq_revocations", help, value=self.revoker.revocations)
+        help = "Leases of this process that others have ended while it lived"
+        yield CounterMetricFamily("seaweedq_own_revocations", help, value=self.own.count)
 
 
 @dataclass(frozen=True)

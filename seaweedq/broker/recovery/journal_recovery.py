@@ -20,11 +20,11 @@ from collections.abc import Container, Sequence
 
 from seaweedq.broker.recovery.replay import Replay
 from seaweedq.coordination import keys
+from seaweedq.coordination.ended_lives import end_life, journals_of
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.coordination.roster import is_recovered
-from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import NOTED
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import JournalDamaged, NeedsNewerBroker, SeaweedqError
@@ -65,15 +65,12 @@ class JournalRecovery:
 
         What a killed broker owned is then recovered at its restart, without waiting for the end of its lease.
         """
-        for broker, _ in await self._own():
-            there = await self._coordination.get(keys.BROKERS.key(broker))
-            if there:
-                reach("takeover.revoke")
-                await self._coordination.leases.revoke(there.lease)
+        for broker in await self._own():
+            await end_life(self._coordination, broker)
 
     async def recover_own(self) -> None:
         """Recovers the journals of this process's folder that no other broker can reach while it lives."""
-        for broker, journal in await self._own():
+        for broker, journal in (await self._own()).items():
             if self._journals.is_exclusive(journal.record):
                 await self.recover(broker, journal)
 
@@ -139,11 +136,9 @@ class JournalRecovery:
         there = await self._coordination.get(keys.JOURNALS.key(broker))
         return there is None or is_recovered(there)
 
-    async def _own(self) -> list[tuple[str, Versioned[JournalRecord]]]:
-        entries, _ = await read_all(self._coordination, keys.JOURNALS.prefix())
-        found = {keys.JOURNALS.parse(entry.key)[0]: keys.JOURNALS.read(entry) for entry in entries}
-        known = [(broker, one) for broker, one in found.items() if isinstance(one, Versioned)]
-        return [one for one in known if one[1].record.place == self._place and one[0] != self._membership.broker]
+    async def _own(self) -> dict[str, Versioned[JournalRecord]]:
+        found = await journals_of(self._coordination, self._place)
+        return {broker: journal for broker, journal in found.items() if broker != self._membership.broker}
 
     async def _replay_all(self, broker: str, journal: Versioned[JournalRecord], dead: DeadJournal) -> None:
         done = await self._replay.replay(broker, dead.commits)

@@ -10,6 +10,7 @@ version would take wrongly is sent only at a level of the cluster that all broke
 """
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,6 +73,13 @@ class Relayed:
     status: int
     headers: Headers
     body: bytes = field(repr=False)
+
+
+def is_refused(error: Unavailable) -> bool:
+    """Tells whether a call got no answer because the other machine refused the connection: nobody listens there."""
+    cause = error.__cause__
+    inner = getattr(cause, "os_error", cause)  # of aiohttp's error, which may stand for several addresses
+    return isinstance(inner, OSError) and inner.errno == errno.ECONNREFUSED
 
 
 def wrong_secret(url: str) -> Unavailable:

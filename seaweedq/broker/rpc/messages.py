@@ -51,6 +51,19 @@ class RecoverCall(msgspec.Struct, array_like=True):
     broker: str
 
 
+class GreetCall(msgspec.Struct, array_like=True):
+    """Asks which broker answers here. A broker that lives on holds the answer for `hold_s`."""
+
+    hold_s: Seconds = 0.0
+
+
+class Greeting(msgspec.Struct, array_like=True):
+    """The id of the broker that answers, and whether it is about to stop, so that it may refuse connections soon."""
+
+    broker: str
+    leaving: bool = False
+
+
 class BrokerStatus(msgspec.Struct, array_like=True):
     """The bytes that a broker holds in memory and in its journal."""
 

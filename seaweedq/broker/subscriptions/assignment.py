@@ -9,6 +9,9 @@ it without a message. It takes a subscription over in one transaction, which com
 - this broker's key: a broker that was declared dead takes nothing over;
 - that the last dispatcher's key is gone. A key never comes back, so a paused dispatcher cannot go on either.
 
+Where the last dispatcher's lease was ended on suspicion, its mark must be gone: its answers rest on the lease, which it
+may believe in for as long as that would have lasted (broker/suspicion/revoker).
+
 Before that its journal must be replayed: the journal's key is gone, or says `recovered`, or that nothing of the topic
 is `left`. Then all its acks are in the
 cursors, which are read after the transaction; the new epoch keeps a replay that runs again from adding anything. A
@@ -146,6 +149,8 @@ class Assignment:
         journal = await self._coordination.get(keys.JOURNALS.key(before))
         if journal and not is_replayed(journal, topic.name):
             raise NotOwner(f"the journal of {before}, the previous dispatcher, has not been recovered yet")
+        if await self._coordination.get(keys.REVOCATIONS.key(before)):  # none is put once that broker's key has gone
+            raise NotOwner(f"the lease of {before}, the previous dispatcher, was ended early, and it may not know yet")
         return [self._membership.compare(), Compare(keys.BROKERS.key(before), 0)]
 
 

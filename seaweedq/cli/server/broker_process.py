@@ -21,6 +21,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.imports.reader_process import ReaderProcess
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.services import Environment
+from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.cli.server import shell_hints as paste
 from seaweedq.cli.server.coordinations import open_coordination
 from seaweedq.cli.server.data_folder import check_folders
@@ -50,6 +51,7 @@ class BrokerProcess:
         self._stop = stop
         self._deadline = deadline
         self.was_ready = False
+        self._revoked = OwnRevocations(SystemClock())
         self._pools: list[Pools] = []  # of all lives, as long as calls hang there
 
     def run(self) -> None:
@@ -134,6 +136,7 @@ class BrokerProcess:
             secret,
             partial(ReaderProcess.start, import_child.COMMAND),
             pools=pools,
+            revoked=self._revoked,
         )
 
 

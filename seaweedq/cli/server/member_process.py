@@ -6,7 +6,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from seaweedq.cli.server.life import Life
@@ -18,11 +18,14 @@ logger = logging.getLogger("seaweedq")
 class Member:
     """Broker `number`, started by `command`, with `lifeline` at its stdin. Create it in a running loop.
 
-    `grace_s`: how long it may take to stop in order.
+    `grace_s`: how long it may take to stop in order. `bury` is called with the number when a process has ended.
     """
 
-    def __init__(self, number: int, command: Sequence[str], lifeline: int, grace_s: float) -> None:
+    def __init__(
+        self, number: int, command: Sequence[str], lifeline: int, grace_s: float, bury: Callable[[int], Awaitable[None]]
+    ) -> None:
         self.number = number
+        self._bury = bury
         self._command, self._lifeline, self._grace_s = command, lifeline, grace_s
         self._life: Life | None = None
         self._next: asyncio.Future[Life] = asyncio.get_running_loop().create_future()
@@ -36,6 +39,8 @@ class Member:
         while not self._stopping:
             life = await self._begin()
             code = await life.ended if life else 1
+            if not self._stopping:
+                await self._bury(self.number)
             greeted = life is not None and life.greeted.is_set()
             if self._stopping:
                 return 0 if ended_in_order(code, greeted) else 1

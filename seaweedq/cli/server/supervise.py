@@ -1,7 +1,7 @@
 """The parent of several brokers on one machine: it holds the data folder, starts them, and restarts those that end.
 
-It serves no request and touches no message. SIGTERM and SIGINT stop all brokers; a second one ends their
-`shutdown_delay_s`, and one after that kills them. SIGHUP restarts one after
+It serves no request and touches no message. As a broker ends, it ends that one's lease (`burial`). SIGTERM and SIGINT
+stop all brokers; a second one ends their `shutdown_delay_s`, and one after that kills them. SIGHUP restarts one after
 another. If the parent itself is killed, its children see their stdin end, and stop (`lifeline`).
 """
 
@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Sequence
 
+from seaweedq.cli.server.burial import burial
 from seaweedq.cli.server.data_folder import check_folders
 from seaweedq.cli.server.member_process import Member
 from seaweedq.cli.server.members import check_folder, check_members, homes, member_command, own_program
@@ -75,7 +76,7 @@ async def _run(settings: Settings, program: Sequence[str], lifeline: int) -> int
     await _sweep(settings)
     grace_s = _grace_s(settings)
     members = [
-        Member(number, member_command(program, settings, number), lifeline, grace_s)
+        Member(number, member_command(program, settings, number), lifeline, grace_s, burial(settings))
         for number in range(1, settings.brokers + 1)
     ]
     return await _Parent(members, grace_s, settings.shutdown_delay_s).run()

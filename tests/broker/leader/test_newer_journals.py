@@ -198,7 +198,7 @@ async def test_a_start_is_not_ended_by_a_journal_of_its_folder_that_it_cannot_re
             return True
 
         async def own() -> Any:
-            return [("gone", keys.JOURNALS.read(there))]
+            return {"gone": keys.JOURNALS.read(there)}
 
         there = await together.coordination.get(keys.JOURNALS.key(one.id))
         assert there

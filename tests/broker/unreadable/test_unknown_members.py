@@ -23,7 +23,13 @@ from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
 
 NEW = "added later"
-ONCE = {keys.LEADER, keys.CREATIONS, keys.URL_SECRET}  # nobody writes in the place of one
+ONCE = {
+    keys.LEADER,
+    keys.CREATIONS,
+    keys.URL_SECRET,
+    keys.SUSPICIONS,
+    keys.REVOCATIONS,
+}  # nobody writes in the place of one
 ALONE = {keys.BROKERS, keys.CLUSTER, keys.GROWTH}  # their writers are tested alone below
 FREE = {"scaling", "schema", "attempts", "start", "fields"}  # members without a form
 T = "/v1/topics/t"

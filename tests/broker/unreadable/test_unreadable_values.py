@@ -22,8 +22,10 @@ from seaweedq.coordination.records import (
     ImportRecord,
     JournalRecord,
     LeaderRecord,
+    RevocationRecord,
     SecretRecord,
     StartRecord,
+    SuspicionRecord,
     TopicConfig,
 )
 from seaweedq.coordination.unreadable import NOTED
@@ -423,6 +425,10 @@ IMPORT = ImportRecord("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, None, state="
 CASES: dict[keys.KeyKind[Any], Case] = {
     keys.CLUSTER: Case(lambda _: "cluster", cluster_broken, nothing),
     keys.BROKERS: Case(lambda _: "brokers/b9.x", broker_broken, broker_whole, BROKER),
+    keys.SUSPICIONS: Case(
+        lambda _: "suspicions/b9.x/b8.x", nothing, nothing, SuspicionRecord("http://b9"), noticed=False
+    ),
+    keys.REVOCATIONS: Case(lambda _: "revocations/b9.x", nothing, nothing, RevocationRecord("b8.x", (), 600.0)),
     keys.LEADER: Case(lambda _: "leader", leader_broken, leader_whole, LeaderRecord("b9.x")),
     keys.JOURNALS: Case(lambda _: "journals/b9.gone", journal_broken, journal_whole, JournalRecord("file", "nowhere")),
     keys.TOPICS: Case(lambda _: "topics/t", topic_broken, topic_whole),

@@ -109,6 +109,7 @@ def test_nothing_is_lost_when_one_is_killed(together):
         together.publish(broker)
     together.wait_ready()
     assert together.pid(2) != killed
+    assert "whose process has ended" in together.process.log  # the parent has ended its lease
     together.publish(2)
     for broker in (1, 2, 3):
         assert sorted(together.stored(broker)) == sorted(together.sent)

@@ -3,6 +3,7 @@
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.services import Environment
+from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.cli.server.journals import journal_setup
 from seaweedq.coordination.interface import Coordination
 from seaweedq.settings import Settings
@@ -20,6 +21,7 @@ def environment(
     secret: str = "",
     import_reader: StartReader = no_reader,
     machine: Machine | None = None,
+    revoked: OwnRevocations | None = None,
 ) -> Environment:
     """An environment on these backends, with the journal that the settings choose."""
     machine = machine or Machine()
@@ -36,4 +38,5 @@ def environment(
         secret,
         import_reader,
         machine.aside,
+        revoked=revoked or OwnRevocations(clock),
     )

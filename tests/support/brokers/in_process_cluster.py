@@ -1,6 +1,7 @@
 """Some brokers in the test's own loop, over one store and one coordination; they call one another without a network."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import httpx
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import Headers, Peers, Relayed
+from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.errors import Unavailable
@@ -25,18 +27,21 @@ LEASE_S = 60.0  # nobody loses it because the machine is busy; who is to lose it
 
 
 class DirectPeers(Peers):
-    """Calls the other brokers' applications, of those that are in `apps` by URL."""
+    """Calls the other brokers' applications, of those that are in `apps` by URL, and neither refuse nor are silent."""
 
-    def __init__(self, secret: str, apps: dict[str, Application]) -> None:
+    def __init__(self, secret: str, apps: dict[str, Application], refusing: set[str], silent: set[str]) -> None:
         super().__init__(secret)
         self._apps = apps
+        self._refusing, self._silent = refusing, silent
         self._shown = {"Seaweedq-Secret": secret}
 
     async def relay(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
         """As Peers."""
         base = "/".join(url.split("/")[:3])
-        if base not in self._apps:
-            raise Unavailable(f"{base} does not answer")
+        if base in self._silent:
+            raise Unavailable(f"{base} does not answer") from TimeoutError()
+        if base not in self._apps or base in self._refusing:
+            raise Unavailable(f"{base} does not answer") from ConnectionRefusedError(errno.ECONNREFUSED, "refused")
         transport = httpx.ASGITransport(self._apps[base])
         async with httpx.AsyncClient(transport=transport, timeout=None) as http:
             found = await http.request(method, url, headers={**headers, **self._shown}, content=body)
@@ -56,6 +61,8 @@ class InLoop:
         self.coordination = Held(self.machine.clock)
         self.apps: dict[str, Application] = {}
         self.brokers: list[Broker] = []
+        self.refusing: set[str] = set()  # URLs at which nobody seems to listen
+        self.silent: set[str] = set()  # URLs at which nobody answers
         self._folder = folder
         self._settings = settings
 
@@ -69,12 +76,14 @@ class InLoop:
 
     async def begin_again(self, dead: Broker) -> Broker:
         """The next life of one that has crashed, in its folder."""
-        return await self._begin(dead.environment.settings, dead.environment.url)
+        return await self._begin(dead.environment.settings, dead.environment.url, dead.environment.revoked)
 
-    async def _begin(self, settings: Settings, url: str) -> Broker:
-        peers = DirectPeers("secret", self.apps)
+    async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
+        peers = DirectPeers("secret", self.apps, self.refusing, self.silent)
         broker = Broker(
-            environment(settings, self.store, self.coordination, url, peers, "secret", machine=self.machine)
+            environment(
+                settings, self.store, self.coordination, url, peers, "secret", machine=self.machine, revoked=revoked
+            )
         )
         broker.lock()
         self.apps[url] = Application(broker)
@@ -88,6 +97,11 @@ class InLoop:
 
     async def crash(self, broker: Broker) -> None:
         """End it as SIGKILL does, and its lease."""
+        await self.vanish(broker)
+        await self.coordination.leases.revoke(broker.joined.membership.lease)
+
+    async def vanish(self, broker: Broker) -> None:
+        """End it as SIGKILL does. Its lease lives on."""
         del self.apps[broker.environment.url]
         ended, broker._tasks = broker._tasks, {}
         tasks = [*ended, broker.joined.membership._renewal, broker.joined.election._task]
@@ -96,7 +110,6 @@ class InLoop:
         await asyncio.gather(*filter(None, tasks), broker.serving.log.flusher.stop(), return_exceptions=True)
         broker.readiness.ready = False
         await broker.serving.log.journal.close()
-        await self.coordination.leases.revoke(broker.joined.membership.lease)
         broker.environment.journals.home.release()
 
 

@@ -15,6 +15,7 @@ from weakref import WeakSet
 import httpx
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.errors import DataFolderInUse, Unavailable
 from seaweedq.failpoints import using
 from seaweedq.journal import file_backend
@@ -111,10 +112,10 @@ class Lives(InLoop):
             if not life.over and b.environment.url in self.apps and b.readiness.ready
         ]
 
-    async def _begin(self, settings: Settings, url: str) -> Broker:
+    async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
         life = Life(url)
         count = len(self.brokers)
-        begun = life.start(super()._begin(settings, url))
+        begun = life.start(super()._begin(settings, url, revoked))
         while len(self.brokers) == count and not begun.done():
             await asyncio.sleep(0)  # as yet there is no application
         if not begun.done():
@@ -122,7 +123,7 @@ class Lives(InLoop):
             self.lives[self.brokers[count]] = life
         return await begun
 
-    async def crash(self, broker: Broker) -> None:
+    async def vanish(self, broker: Broker) -> None:
         """As InLoop, and nothing that it had begun goes on."""
         life = self.lives[broker]
         life.end()
@@ -134,7 +135,7 @@ class Lives(InLoop):
         for lock in life.locks:
             lock.release()
         self.apps[broker.environment.url] = self.apps.get(broker.environment.url)  # type: ignore[assignment]
-        await super().crash(broker)
+        await super().vanish(broker)
         if broker.joined.membership._aside:
             await broker.joined.membership._aside.stop()
 

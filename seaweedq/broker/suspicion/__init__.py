@@ -1,0 +1,1 @@
+"""Suspicion: which brokers seem dead to others, and whose lease is ended for it before its time."""

@@ -1,0 +1,137 @@
+"""Asks every other broker whether it is there, and reports those that refuse connections.
+
+One task for each other broker follows the rules (broker/suspicion/rules): it greets the broker as soon as its record is
+seen, has it hold a request, and asks again when that ends. A report is a key tied to this broker's lease, which is
+written under the comparison that both brokers live. It is taken back when the other one answers, or does anything but
+refuse, and when it has gone.
+"""
+
+import asyncio
+import logging
+
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.rpc.client import Peers, is_refused
+from seaweedq.broker.rpc.messages import GreetCall, Greeting
+from seaweedq.broker.suspicion.marks import Marks
+from seaweedq.broker.suspicion.rules import LEVEL, Outcome, Regard, may_be_suspected, reporters_needed
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Coordination, Delete, Put
+from seaweedq.coordination.membership import Membership
+from seaweedq.coordination.records import SuspicionRecord
+from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import CoordinationUnavailable, SeaweedqError, Unavailable
+
+ANSWER_S = 5.0
+AGAIN_S = 1.0
+logger = logging.getLogger(__name__)
+
+
+class Greeter:
+    """The view that one broker has of all others. `suspicions` counts its reports."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        membership: Membership,
+        roster: Roster,
+        level: ClusterLevel,
+        marks: Marks,
+        peers: Peers,
+    ) -> None:
+        self.suspicions = 0
+        self._coordination = coordination
+        self._membership = membership
+        self._roster = roster
+        self._level = level
+        self._marks = marks
+        self._peers = peers
+        self._wake = asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._reported: dict[str, bool] = {}  # by broker: whether the report was written for certain
+
+    def wake(self) -> None:
+        """Looks at the roster, which has changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Follows the brokers of the roster, for ever."""
+        try:
+            while True:
+                self._wake.clear()
+                self._begin()
+                await self._forget()
+                await self._wake.wait()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _begin(self) -> None:
+        for broker, known in self._roster.brokers.items():
+            if broker != self._membership.broker and known.record.lease_s and broker not in self._tasks:
+                work = self._follow(broker, known.record.url)
+                self._tasks[broker] = asyncio.create_task(work, name=f"greetings of {broker}")
+
+    async def _forget(self) -> None:
+        for broker in [broker for broker in self._tasks if broker not in self._roster.brokers]:
+            task = self._tasks.pop(broker)
+            task.cancel()
+            await asyncio.wait([task])
+            await self._take_back(broker)
+
+    async def _follow(self, broker: str, url: str) -> None:
+        regard = Regard()
+        while True:
+            await asyncio.sleep(regard.pause_s)
+            try:
+                regard = regard.after(await self._ask(broker, url, regard.holds_s))
+                await (self._report(broker, url) if regard.is_suspect else self._take_back(broker))
+            except CoordinationUnavailable as error:
+                logger.info("could not report whether broker %s is there: %s", broker, error)
+            except Exception:  # a defect must not end the others
+                logger.exception("could not ask whether broker %s is there", broker)
+                await asyncio.sleep(AGAIN_S)
+
+    async def _ask(self, broker: str, url: str, hold_s: float) -> Outcome:
+        try:
+            found = await self._peers.call(url, "greet", GreetCall(hold_s), Greeting, hold_s + ANSWER_S)
+        except Unavailable as error:
+            return Outcome.REFUSED if is_refused(error) else Outcome.FAILED
+        except SeaweedqError:
+            return Outcome.FAILED
+        if found.broker != broker:  # another life, or another broker: nothing is known of this one
+            return Outcome.FAILED
+        return Outcome.LEAVES if found.leaving else Outcome.ANSWERED
+
+    async def _report(self, broker: str, url: str) -> None:
+        known = self._roster.brokers.get(broker)
+        if known is None or self._reported.get(broker) or self._level.written < LEVEL:
+            return
+        if not may_be_suspected(known.record) or self._is_reported_enough(broker):
+            return
+        me = self._membership
+        put = Put(self._key(broker), keys.SUSPICIONS.encode(Versioned.new(SuspicionRecord(url))), me.lease)
+        self._reported[broker] = False  # also where no answer comes, it may be there
+        if await self._coordination.commit([me.compare(), self._roster.compare(broker)], [put]) is not None:
+            self._reported[broker] = True
+            self.suspicions += 1
+            logger.warning("broker %s refuses connections at %s, and is suspected to be dead", broker, url)
+
+    def _is_reported_enough(self, broker: str) -> bool:
+        return len(self._marks.reports.get(broker, ())) >= reporters_needed(self._roster.living)
+
+    async def _take_back(self, broker: str) -> None:
+        """Removes this broker's report, if there may be one, however long that takes."""
+        me = self._membership.broker
+        while broker in self._reported or me in self._marks.reports.get(broker, ()):
+            try:
+                await self._coordination.commit([], [Delete(self._key(broker))])
+                self._reported.pop(broker, None)
+                return
+            except CoordinationUnavailable as error:
+                logger.info("the report on broker %s is not taken back yet: %s", broker, error)
+                await asyncio.sleep(AGAIN_S)
+
+    def _key(self, broker: str) -> str:
+        return keys.SUSPICIONS.key(broker, self._membership.broker)

@@ -1,0 +1,123 @@
+"""Ends the leases of brokers that enough others suspect, before their time.
+
+Order of writes for a broker X: 1. One transaction puts the *mark* `revocations/X`. It compares the keys of X, of this
+broker and of the leader, and the reports, so all of that holds then. 2. X's lease is revoked, that very one to which
+its key was tied; X's key goes with it. Now ranges are recovered, and given to others, at once: X is fenced
+(broker/recovery), whether it lives or not. 3. Once X's key has been away for the time of X's lease, by the clock of
+whoever leads then, the leader removes the mark. Only then may another broker dispatch in X's place: X's answers rest on
+its lease, which X keeps in sight from the sending of its last renewal on, and that was sent before 2.
+
+A crash between 1 and 2 leaves a mark, and a broker that lives. The mark stays until that one is gone: the revocation
+may be under way, and come late. One behind 2 leaves 3 to the next leader, who waits anew. A mark is missing only where
+the end is certain: the parent of X, or the next owner of X's folder, removes it (coordination/ended_lives).
+"""
+
+import asyncio
+import logging
+
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.suspicion.marks import Marks
+from seaweedq.broker.suspicion.rules import LEVEL, Verdict, may_be_suspected, revoker_of, suspects
+from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.coordination import keys
+from seaweedq.coordination.election import Election, leader_of
+from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
+from seaweedq.coordination.records import RevocationRecord
+from seaweedq.coordination.roster import NEVER
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import Fenced, SeaweedqError
+from seaweedq.failpoints import reach
+
+LOOK_S = 0.5  # between two looks while something is suspected or marked
+logger = logging.getLogger(__name__)
+
+
+class Revoker:
+    """Ends leases while this broker leads, and that of the leader where this is the first reporter. `revocations`
+    counts them."""
+
+    def __init__(
+        self, view: ClusterView, coordination: Coordination, election: Election, level: ClusterLevel, marks: Marks
+    ) -> None:
+        self.revocations = 0
+        self._roster = view.roster
+        self._membership = view.membership
+        self._clock = view.clock
+        self._coordination = coordination
+        self._election = election
+        self._level = level
+        self._marks = marks
+        self._wake = asyncio.Event()
+        self._gone_since_s: dict[str, float] = {}  # of marked brokers
+
+    def wake(self) -> None:
+        """Looks again: the reports, the marks or the brokers have changed."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Looks whenever something has changed, and often while something is suspected or marked; for ever."""
+        while True:
+            self._wake.clear()
+            try:
+                await self.look()
+            except (Fenced, SeaweedqError) as error:
+                logger.warning("could not look after suspected brokers: %s", error)
+            is_idle = not (self._marks.reports or self._marks.revoked)
+            try:
+                async with asyncio.timeout(None if is_idle else LOOK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def look(self) -> None:
+        """Ends the leases that this broker is to end now, and removes the marks whose time is over."""
+        if self._level.written < LEVEL:
+            return
+        brokers = {broker: known.record for broker, known in self._roster.brokers.items()}
+        if verdicts := suspects(brokers, self._roster.living, self._marks.reports):
+            leads = await self._coordination.get(keys.LEADER.key())
+            for verdict in verdicts:
+                if revoker_of(verdict, leader_of(leads) if leads else None) == self._membership.broker:
+                    await self._revoke(verdict, Compare(keys.LEADER.key(), leads.revision if leads else 0))
+        await self._remove_marks()
+
+    async def _revoke(self, verdict: Verdict, same_leader: Compare) -> None:
+        broker = verdict.broker
+        there = await self._coordination.get(keys.BROKERS.key(broker))
+        found = keys.BROKERS.read(there) if there else None
+        if there is None or not isinstance(found, Versioned) or not may_be_suspected(found.record):
+            return
+        mark = RevocationRecord(self._membership.broker, verdict.reporters, found.record.lease_s)
+        put = Put(keys.REVOCATIONS.key(broker), keys.REVOCATIONS.encode(Versioned.new(mark)))
+        compares = [Compare(there.key, there.revision), self._membership.compare(), same_leader]
+        if await self._coordination.commit([*compares, *self._standing(verdict)], [put]) is None:
+            return  # the next look sees why
+        reach("suspicion.marked")
+        named = " and ".join(verdict.reporters)
+        logger.warning("the lease of broker %s is ended: it refuses connections of %s", broker, named)
+        await self._coordination.leases.revoke(there.lease)
+        self.revocations += 1
+        reach("suspicion.revoked")
+
+    def _standing(self, verdict: Verdict) -> list[Compare]:
+        """Returns the comparisons that hold as long as the reports stand."""
+        reports = self._marks.reports.get(verdict.broker, {})
+        key = keys.SUSPICIONS.key
+        return [Compare(key(verdict.broker, one), reports.get(one, NEVER)) for one in verdict.reporters]
+
+    async def _remove_marks(self) -> None:
+        for broker in list(self._marks.revoked):
+            if broker not in self._gone_since_s and not self._roster.alive(broker) and await self._roster.gone(broker):
+                self._gone_since_s[broker] = self._clock.monotonic_s()  # the key was there, and never comes back
+        self._gone_since_s = {one: at_s for one, at_s in self._gone_since_s.items() if one in self._marks.revoked}
+        now_s = self._clock.monotonic_s()
+        for broker, since_s in list(self._gone_since_s.items()):
+            mark = self._marks.revoked.get(broker)
+            if mark and self._election.is_leader and now_s - since_s >= mark.record.lease_s:
+                await self._remove_mark(broker, mark.revision)
+
+    async def _remove_mark(self, broker: str, revision: int) -> None:
+        key = keys.REVOCATIONS.key(broker)
+        compares = [self._election.leader_compare(), Compare(keys.BROKERS.key(broker), 0), Compare(key, revision)]
+        if await self._coordination.commit(compares, [Delete(key)]) is not None:
+            logger.info("others may dispatch in place of broker %s, whose lease was ended on suspicion", broker)

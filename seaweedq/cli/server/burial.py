@@ -1,0 +1,49 @@
+"""The parent's word that a broker of its machine is dead: it ends the lease as it sees the process end.
+
+The parent has a session of its own with coordination for that, as long as it takes. Nobody has to wait for the lease,
+nor to suspect anything. What is not done here is done by the broker's next process, or the lease ends by itself.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from seaweedq.cli.server.coordinations import open_coordination
+from seaweedq.clock import SystemClock
+from seaweedq.concurrency.pools import Pools
+from seaweedq.coordination.ended_lives import end_life, journals_of
+from seaweedq.errors import SeaweedqError
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.home_folder import known_id
+from seaweedq.settings import Settings
+
+WITHIN_S = 5.0
+logger = logging.getLogger("seaweedq")
+
+
+def burial(settings: Settings) -> Callable[[int], Awaitable[None]]:
+    """Returns what ends the lives of a member, given its number, after its process has ended."""
+
+    async def bury(number: int) -> None:
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await _end_lives(settings, number)
+        except (SeaweedqError, OSError) as error:
+            logger.warning("the lease of broker %d ends by itself: %s", number, str(error) or "no answer in time")
+
+    return bury
+
+
+async def _end_lives(settings: Settings, number: int) -> None:
+    home = settings.model_copy(update={"member": number}).home
+    if (place := known_id(home, Disk())) is None:
+        return  # it never locked its folder
+    pools = Pools()
+    coordination = open_coordination(settings, SystemClock(), pools)
+    try:
+        for broker in await journals_of(coordination, place):
+            if await end_life(coordination, broker):
+                logger.info("ended the lease of %s, whose process has ended", broker)
+    finally:
+        await coordination.close()
+        pools.close()
