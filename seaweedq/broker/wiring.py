@@ -14,6 +14,7 @@ from seaweedq.broker.imports.runner import ImportRunner, ReaderSetup
 from seaweedq.broker.imports.service import Imports, UploadClaims
 from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.autoscaler import Autoscaler
+from seaweedq.broker.leader.journal_sweep import JournalSweep
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
 from seaweedq.broker.leader.rebalancer import Rebalancer
@@ -363,6 +364,7 @@ def _periodic_tasks(
     environment: Environment, joined: Joined, deletion: TopicDeletion, balance: Callable[[], Awaitable[None]]
 ) -> Sequence[PeriodicTask]:
     catalog, clock = joined.view.catalog, joined.view.clock
+    journals = JournalSweep(environment.coordination, joined.journals)
     sweep = UploadSweep(
         catalog,
         environment.coordination,
@@ -379,6 +381,7 @@ def _periodic_tasks(
         PeriodicTask("sweep of uploads", sweep.records, UPLOADS_S, clock),
         PeriodicTask("sweep of payloads", sweep.folders, SWEEP_S, clock),
         PeriodicTask("sweep", joined.topics.sweep, SWEEP_S, clock),
+        PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),
     )
 
 

@@ -1,5 +1,6 @@
 """The backend of file journals: each in `journals/{broker}` below the home folder of its broker's process."""
 
+from collections.abc import Awaitable, Callable, Container
 from pathlib import Path
 
 from seaweedq.clock import Ids
@@ -40,6 +41,9 @@ class FileJournals:
         home = Path(record.path)
         lock = PlaceLock(FolderLock(home, self._disk), record.place, self._disk)
         return DeadFileJournal(_folder(home, broker), self._disk, lock)
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        return 0
 
 
 def _folder(home: Path, broker: str) -> Path:

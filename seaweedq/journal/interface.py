@@ -5,7 +5,7 @@ a broker left behind, as a recovery reads it. `Journals` is a backend: it makes 
 owns its bytes and how it fences; brokers know only what stands here, so a further kind needs no change in them.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -108,6 +108,13 @@ class Journals(Protocol):
 
     def open_dead(self, broker: str, record: JournalRecord) -> DeadJournal:
         """Returns the journal of another broker, which its key describes by `record`. Does no I/O."""
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        """Deletes what journals that are long forgotten have left, and returns how many objects that were.
+
+        `read_known` reads which brokers live, or have a journal's key: what was there before, and belongs to none of
+        them, is needed by nobody. Raises Unavailable.
+        """
 
 
 OpenJournals: TypeAlias = Callable[[ObjectStore, Level], Journals]

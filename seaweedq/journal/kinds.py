@@ -1,6 +1,6 @@
 """Several backends of journals behind one interface: a broker writes one kind, and recovers all kinds that it knows."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
 
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import needs_newer
@@ -28,6 +28,9 @@ class JournalKinds:
     def open_dead(self, broker: str, record: JournalRecord) -> DeadJournal:
         backend = self._backends.get(record.kind)
         return backend.open_dead(broker, record) if backend else _UnknownJournal(broker, record.kind)
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        return sum([await backend.sweep(read_known) for backend in self._backends.values()])
 
 
 class _UnknownJournal:

@@ -1,7 +1,7 @@
 """Journals in memory, for tests: they keep what real ones keep, and lose everything with their process."""
 
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import Fenced, JournalUnavailable
@@ -106,6 +106,9 @@ class MemoryJournals:
     def open_dead(self, broker: str, record: JournalRecord) -> DeadMemoryJournal:
         """Opens an empty journal for a broker that died before it had one."""
         return DeadMemoryJournal(self._journals.setdefault(broker, MemoryJournal()))
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        return 0
 
 
 def _size(frames: Sequence[Frame]) -> int:

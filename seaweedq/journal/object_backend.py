@@ -1,5 +1,7 @@
 """The backend of object journals: slots in the store, below `_journals/{broker}/`. Every broker reaches all of them."""
 
+from collections.abc import Awaitable, Callable, Container
+
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.formats import Level
@@ -7,6 +9,7 @@ from seaweedq.journal.home_folder import HomeFolder
 from seaweedq.journal.object_format import SlotHeaders
 from seaweedq.journal.object_journal import ObjectJournal, Pace
 from seaweedq.journal.object_recovery import DeadObjectJournal
+from seaweedq.journal.object_sweep import sweep
 from seaweedq.storage.interface import ObjectStore
 
 KIND = "object"
@@ -34,6 +37,9 @@ class ObjectJournals:
 
     def open_dead(self, broker: str, record: JournalRecord) -> DeadObjectJournal:
         return DeadObjectJournal(self._store, self._headers(broker), record.recovered)
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        return await sweep(self._store, read_known)
 
     def _headers(self, broker: str) -> SlotHeaders:
         return SlotHeaders(broker, self._ids, self._level)

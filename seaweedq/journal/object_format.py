@@ -33,6 +33,7 @@ MAX_WINDOW = 64
 MAX_UNDER_WAY = MAX_WINDOW + 1
 """Slots that a broker may have under way: its window, and the empty one that says that it is idle. So at most so many
 of its own stand at or above a fence that holds."""
+JOURNALS_FOLDER = "_journals/"
 HEADER_BYTES = 256
 """So many bytes of a slot hold its header; it may be shorter."""
 
@@ -104,7 +105,7 @@ class Run:
 
 def journal_folder(broker: str) -> str:
     """Returns the prefix of the names of a journal's slots."""
-    return f"_journals/{broker}/"
+    return f"{JOURNALS_FOLDER}{broker}/"
 
 
 def slot_name(broker: str, number: int) -> str:
@@ -112,11 +113,11 @@ def slot_name(broker: str, number: int) -> str:
     return f"{journal_folder(broker)}{number:08d}"
 
 
-def slot_number(name: str) -> int:
-    """Returns the number in an object's name. Raises JournalDamaged if that is no slot's name."""
-    digits = name.rpartition("/")[2]
-    if len(digits) < 8 or not (digits.isascii() and digits.isdigit()):
-        raise _damaged(name, "is no slot of a journal")
+def slot_number(name: str, broker: str) -> int | None:
+    """Returns the number in an object's name; None if that is no slot of the broker's journal."""
+    digits = name.removeprefix(journal_folder(broker))
+    if not (digits.isascii() and digits.isdigit()) or slot_name(broker, int(digits)) != name:
+        return None
     return int(digits)
 
 

@@ -1,6 +1,7 @@
 """The requests to the store by which an object journal is listed, read and deleted. Decides nothing."""
 
 import asyncio
+import logging
 from collections.abc import Iterator, Sequence
 
 from seaweedq.journal.object_format import (
@@ -14,18 +15,26 @@ from seaweedq.journal.object_format import (
 from seaweedq.storage.interface import ObjectStore
 
 PAGE = 1_000
+NAMED = 10  # objects in a log line
+logger = logging.getLogger(__name__)
 BATCH = 16
 """Maximum number of concurrent requests."""
 
 
 async def list_slots(store: ObjectStore, broker: str) -> list[int]:
-    """Returns the numbers of all slots that exist, rising. Raises JournalDamaged for a name that is no slot's."""
+    """Returns the numbers of all slots that exist, rising. What others have put beside them is passed over."""
     names: list[str] = []
     while True:
         page = await store.list(journal_folder(broker), after=names[-1] if names else "", limit=PAGE)
         names += page
         if len(page) < PAGE:
-            return sorted(map(slot_number, names))
+            break
+    numbers = {name: slot_number(name, broker) for name in names}
+    if strange := [name for name, number in numbers.items() if number is None]:
+        logger.warning(
+            "%d objects in %s are no slots of a journal: %s", len(strange), journal_folder(broker), strange[:NAMED]
+        )
+    return sorted(number for number in numbers.values() if number is not None)
 
 
 async def read_header(store: ObjectStore, broker: str, number: int) -> SlotHeader:

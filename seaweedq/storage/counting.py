@@ -49,6 +49,11 @@ class Counted:
         self.requests["size"] += 1
         return await self._store.size(name)
 
+    async def age_s(self, name: str) -> float:
+        """As ObjectStore."""
+        self.requests["age"] += 1
+        return await self._store.age_s(name)
+
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         """As ObjectStore."""
         self.requests["list"] += 1

@@ -69,6 +69,10 @@ class Endpoints:
         """As ObjectStore."""
         return await self._anywhere(lambda store: store.size(name))
 
+    async def age_s(self, name: str) -> float:
+        """As ObjectStore."""
+        return await self._anywhere(lambda store: store.age_s(name))
+
     async def list_parts(self, name: str, parts: str) -> list[Part]:
         """As PayloadStore."""
         return await self._anywhere(lambda store: store.list_parts(name, parts))

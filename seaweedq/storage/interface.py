@@ -39,6 +39,10 @@ class ObjectStore(Protocol):
     async def size(self, name: str) -> int:
         """Returns the size in bytes. Raises FileNotFoundError, StoreUnavailable."""
 
+    async def age_s(self, name: str) -> float:
+        """Returns how long ago the object was put, by the store's own clock alone, to a second or so. Raises
+        FileNotFoundError, StoreUnavailable."""
+
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         """Returns at most `limit` names that begin with `prefix` (any depth) and come after `after`; never from a
         cache.

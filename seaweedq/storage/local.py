@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, cast
 
 from fsspec.implementations.local import LocalFileSystem
@@ -51,6 +52,10 @@ class LocalStore(Unsigned):
     async def size(self, name: str) -> int:
         """As ObjectStore."""
         return await self.readers.run(self._size, self._path(name))
+
+    async def age_s(self, name: str) -> float:
+        """As ObjectStore. The time of a file that is made for it is the file system's present time."""
+        return await self.readers.run(self._age_s, self._path(name))
 
     async def delete(self, name: str) -> None:
         """As ObjectStore. Also removes folders left empty. Not fsynced: after a power loss the object may be back."""
@@ -156,6 +161,12 @@ class LocalStore(Unsigned):
             if info["type"] != "file":
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             return cast(int, info["size"])
+
+    def _age_s(self, path: str) -> float:
+        with _answers():
+            put_ns = os.stat(path).st_mtime_ns
+            with TemporaryFile(dir=self._root) as file:
+                return (os.fstat(file.fileno()).st_mtime_ns - put_ns) / 1e9
 
     def _delete(self, path: str) -> None:
         with suppress(FileNotFoundError), _answers():

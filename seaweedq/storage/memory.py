@@ -22,7 +22,7 @@ class MemoryStore(Unsigned):
     """A PayloadStore in memory.
 
     `faults(moment, name)` is called before and after each operation, with moments like "before create" and "after
-    create" (create, read, size, list, delete, open, receive; for list the name is the prefix). The caller gets the
+    create" (create, read, size, age, list, delete, open, receive; for list the name is the prefix). The caller gets the
     error that it raises: StoreUnavailable at "after create" stands for a connection reset after the create took effect.
     """
 
@@ -30,6 +30,7 @@ class MemoryStore(Unsigned):
         self.faults = faults
         self.readers = Pool("store reads", READS)
         self._objects: dict[str, bytes] = {}
+        self.ages_s: dict[str, float] = {}
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore."""
@@ -50,6 +51,12 @@ class MemoryStore(Unsigned):
         """As ObjectStore."""
         with self._act("size", check_name(name)):
             return len(self._get(name))
+
+    async def age_s(self, name: str) -> float:
+        """As ObjectStore, by `ages_s`; 0 for all others."""
+        with self._act("age", check_name(name)):
+            self._get(name)
+            return self.ages_s.get(name, 0.0)
 
     async def delete(self, name: str) -> None:
         """As ObjectStore."""

@@ -67,6 +67,10 @@ class S3Store(S3Payloads):
         """As ObjectStore."""
         return await self._bucket.size(self._key(name))
 
+    async def age_s(self, name: str) -> float:
+        """As ObjectStore."""
+        return await self._bucket.age_s(self._key(name))
+
     async def delete(self, name: str) -> None:
         """As ObjectStore."""
         await self._bucket.delete(self._key(name))

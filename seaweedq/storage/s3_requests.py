@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -150,6 +151,15 @@ class Bucket:
     async def size(self, key: str) -> int:
         """Returns the size in bytes. Raises FileNotFoundError."""
         return int((await self.head(key))["ContentLength"])
+
+    async def age_s(self, key: str) -> float:
+        """Returns how long ago the object was put, as the store's answer says. Raises FileNotFoundError,
+        StoreUnavailable."""
+        answer = await self.head(key)
+        said = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+        if said is None:
+            raise StoreUnavailable(f"head_object {key}: the store's answer has no date")
+        return float((parsedate_to_datetime(said) - answer["LastModified"]).total_seconds())
 
     async def head(self, key: str, **parameters: Any) -> dict[str, Any]:
         """Returns the metadata of an object. Raises FileNotFoundError."""

@@ -21,7 +21,9 @@ from seaweedq.journal.object_format import (
     slot_name,
     slot_number,
 )
+from seaweedq.journal.object_listing import list_slots
 from seaweedq.segments.frames import Frame, FrameKind, ProducerRange
+from seaweedq.storage.memory import MemoryStore
 from tests.support import levels
 from tests.support.journal.sim_disk import CountedIds
 
@@ -121,13 +123,25 @@ def test_payloads_stand_where_arrow_reads_them_in_place() -> None:
 
 @given(BROKERS, st.integers(0, 10**12))
 def test_names_say_their_number(broker: str, number: int) -> None:
-    assert slot_number(slot_name(broker, number)) == number
+    assert slot_number(slot_name(broker, number), broker) == number
 
 
-@pytest.mark.parametrize("name", ["_journals/b/1", "_journals/b/0000000x", "_journals/b/00000001.tmp", "_journals/b/"])
-def test_what_is_no_slots_name_is_damage(name: str) -> None:
-    with pytest.raises(JournalDamaged, match="is no slot"):
-        slot_number(name)
+STRANGE = ["1", "0000000x", "00000001.tmp", "", "000000001", "00000001/00000001", "_00000001", "\u0661" * 8]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_is_no_slots_name_is_none(name: str) -> None:
+    assert slot_number(f"_journals/b/{name}", "b") is None
+    assert slot_number("_journals/c/00000001", "b") is None
+
+
+async def test_what_others_put_beside_slots_is_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    for name in ("00000002", "00000001", *(name for name in STRANGE if name)):
+        assert await store.create(f"_journals/b/{name}", b"")
+    assert await list_slots(store, "b") == [1, 2]
+    (record,) = caplog.records
+    assert "00000001.tmp" in record.getMessage()
 
 
 def test_a_brokers_id_that_does_not_fit_is_refused() -> None:

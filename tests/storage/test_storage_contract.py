@@ -128,6 +128,13 @@ def test_either_order_is_that_of_bytes_in_a_folder_and_keeps_folders_together(or
         assert not inside or names[names.index(inside[0]) :][: len(inside)] == inside
 
 
+async def test_an_age_is_that_of_the_store(store: ObjectStore) -> None:
+    await put(store, "a")
+    assert 0 <= await store.age_s("a") < 60
+    with pytest.raises(FileNotFoundError):
+        await store.age_s("b")
+
+
 async def test_all_names_are_paged_through_each_once_though_each_is_deleted_at_once(
     store: ObjectStore, order: Order
 ) -> None:

@@ -1,6 +1,6 @@
 """A third kind of journal, here a toy quorum of peers, comes in without an edit in broker/: the seam is enough."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,6 +114,9 @@ class Quorums:
 
     def open_dead(self, broker: str, record: JournalRecord) -> DeadJournal:
         return DeadQuorum(self._peers, broker)
+
+    async def sweep(self, read_known: Callable[[], Awaitable[Container[str]]]) -> int:
+        return 0
 
 
 @pytest.fixture
