@@ -3,11 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Without bytecode each process of the tests, and pytest itself, would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 WEED_VERSION := 4.23
 MINIO_VERSION := v0.0.0-20260212201848-7aac2a2c5b7c
 
 # Files stay together, since they share brokers, and go in the order of tests/support/tiers.py: what takes long first.
-PYTEST = $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1 -q
+# WORKERS beyond two, for two cores: where tests start processes, they wait half of their time.
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations=20 --durations-min=1 -q
+WORKERS := 3
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
@@ -26,6 +30,7 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)  ## the main job on real data: publish, kill, recover, pull, read with Spark and DuckDB
 	$(BIN)/seaweedq demo $(DEMO)
 
+test-fast: WORKERS := 2
 test-fast: $(STAMP) ## what needs no process and no service, in a minute; TESTS='...' some of them, in every tier
 	$(PYTEST) --tier fast $(SOME)
 

@@ -20,6 +20,7 @@ from tests.support.tiers import later
 
 LIMIT = 1 << 20
 ENV = {"SEAWEEDQ_MAX_REQUEST_BYTES": str(LIMIT), "SEAWEEDQ_REQUEST_TIMEOUT_S": "1", "SEAWEEDQ_HEAD_TIMEOUT_S": "1"}
+FORKS = False  # its memory is looked at
 JSON = {"content-type": "application/json"}
 TYPE = "Content-Type: application/json"
 MIB = 1 << 20

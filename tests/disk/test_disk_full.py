@@ -92,7 +92,7 @@ def test_a_full_store_alone(small_disk: Disks, broker_on: BrokerOn, publisher_to
     disk = small_disk(16, 8)
     store = disk.path / "store"
     options = ["--store", f"file://{store}", "--memory-budget-bytes", str(64 * MIB), "--shutdown-s", "3", *PATIENCE]
-    broker = broker_on(tmp_path / "data", *options)
+    broker = broker_on(tmp_path / "data", *options, forks=False)  # its memory is looked at
     publisher = publisher_to(broker, size=500_000)
     disk.fill()
     process = psutil.Process(broker.process.pid)

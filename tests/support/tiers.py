@@ -7,6 +7,7 @@ starts a process needs one. `SEAWEEDQ_TEST_EXAMPLES` is a factor for how many ex
 but what asks for the fixture `long_run`; `long` is the rest, and the properties again with more examples.
 """
 
+import gc
 import inspect
 import os
 import subprocess
@@ -88,6 +89,16 @@ def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_note)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collects no garbage meanwhile, and none of what was collected afterwards: all of it stays."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks all, keeps those of the tier, and puts first what takes long: then both cores are busy to the end."""
@@ -96,7 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(mark)
     tier = config.getoption("--tier")
     kept = [item for item in items if tier is None or _in_tier(item, tier)]
-    if gone := [item for item in items if item not in set(kept)]:
+    left = set(kept)
+    if gone := [item for item in items if item not in left]:
         config.hook.pytest_deselected(items=gone)
     weights = {name: weight for weight, name in enumerate(("spark", "service", "process"), 1)}
     heaviest: dict[Any, int] = {}

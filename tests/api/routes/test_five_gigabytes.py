@@ -32,7 +32,7 @@ def test_five_gigabytes_go_through_a_broker_that_stays_small(broker_processes, t
         file.truncate(SIZE)
         file.seek(SIZE // 2)
         file.write(b"amid the zeros")
-    broker = broker_processes()
+    broker = broker_processes(forks=False)
     pid = broker.process.pid
     assert psutil.Process(pid).memory_info().rss < 300 * MIB
     with Client(broker.url) as client:

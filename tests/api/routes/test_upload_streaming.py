@@ -13,6 +13,7 @@ import pytest
 from tests.support.http.uploading import BYTES, SHA256, begin, problem_of, put, uploaded
 
 ENV = {"SEAWEEDQ_REQUEST_TIMEOUT_S": "2"}
+FORKS = False  # its memory is looked at
 MIB = 1024 * 1024
 LARGE = 256 * MIB
 WITHIN_S = 10.0

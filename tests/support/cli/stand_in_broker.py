@@ -46,8 +46,9 @@ class Broker:
         os.pwrite(lock, f"{os.getpid():<20}".encode(), 0)
         signal.signal(signal.SIGTERM, self.terminate)
         threading.Thread(target=self.watch_parent, daemon=True).start()
-        self.serve()
+        server = self.serve()
         self.event("start")
+        self.greet(server)  # the parent goes on when it has read this
         while not self.stopped.wait(POLL_S):  # a signal just before a wait without an end would not wake it
             pass
         while "linger" in self.orders():
@@ -66,8 +67,8 @@ class Broker:
         self.event("orphan")
         self.stopped.set()
 
-    def serve(self) -> None:
-        """Answer /readyz in a thread, and greet."""
+    def serve(self) -> ThreadingHTTPServer:
+        """Answer /readyz in a thread."""
         broker = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -81,6 +82,10 @@ class Broker:
 
         server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server
+
+    def greet(self, server: ThreadingHTTPServer) -> None:
+        """Print where it is, as a broker does."""
         print("a log line", file=sys.stderr, flush=True)
         print(f"seaweedq broker.{os.getpid()} at http://127.0.0.1:{server.server_port}, store file:///s", flush=True)
         print("  curl something", flush=True)

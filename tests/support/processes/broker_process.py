@@ -8,9 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from io import BufferedWriter
 from pathlib import Path
 
 import httpx
+
+from tests.support.processes.fork_server import Forked, fork_server
 
 START_S = 60.0
 STOP_S = 15.0
@@ -32,10 +35,19 @@ def free_port() -> int:
 
 
 class BrokerProcess:
-    """`seaweedq serve` on `data_dir`, with more arguments and environment; the port is the same at every start."""
+    """`seaweedq serve` on `data_dir`, with more arguments and environment; the port is the same at every start.
+
+    With `forks` a start is a fork of the session's fork server where that can be; else it is a new interpreter, for
+    what looks at the process: its memory, its command, what it has loaded.
+    """
 
     def __init__(
-        self, data_dir: Path, *arguments: str, env: Mapping[str, str] | None = None, port: int | None = None
+        self,
+        data_dir: Path,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        port: int | None = None,
+        forks: bool = True,
     ) -> None:
         self.data_dir = data_dir
         self.port = port or free_port()
@@ -45,7 +57,8 @@ class BrokerProcess:
         self.files: int | None = None  # the limit of open files, for the next start
         self.tree: Path | None = None  # the folder with another version's `seaweedq`, for the next start
         self.log_file = data_dir.with_name(f"{data_dir.name}.log")
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
+        self._forks = forks
 
     @property
     def store(self) -> Path:
@@ -73,20 +86,28 @@ class BrokerProcess:
         assert not self.alive
         began = time.monotonic()
         outer = {k: v for k, v in os.environ.items() if not k.startswith("SEAWEEDQ_") and "proxy" not in k.lower()}
+        given = {**self.env, **(env or {})}
         with self.log_file.open("ab") as log:
             log.write(f"--- start, {dict(env or {})}\n".encode())
             log.flush()
-            self.process = subprocess.Popen(
-                self.command(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**outer, **self.env, **(env or {}), **({"PYTHONPATH": str(self.tree)} if self.tree else {})},
-                cwd=self.data_dir.parent if self.tree else None,  # Python looks for the package here first
-            )
+            self.process = self._fork(outer | given, log) or self._new_process(outer | given, log)
         if wait:
             self.wait_ready()
         return time.monotonic() - began
+
+    def _fork(self, env: dict[str, str], log: BufferedWriter) -> Forked | None:
+        server = fork_server() if self._forks and self.tree is None else None
+        return server.start(self.command()[3:], env, log) if server and server.can_start(env) else None
+
+    def _new_process(self, env: dict[str, str], log: BufferedWriter) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**env, **({"PYTHONPATH": str(self.tree)} if self.tree else {})},
+            cwd=self.data_dir.parent if self.tree else None,  # Python looks for the package here first
+        )
 
     def wait_ready(self, within_s: float = START_S) -> None:
         """Until /readyz answers 200. Fails if it dies first."""
