@@ -240,7 +240,7 @@ def _publishing(environment: Environment, core: Core, joined: Joined, log: Segme
     ownership = Ownership(core.catalog, environment.store, joined.membership, core.budget, log.dirty)
     local, forwarder = LocalAppender(log.commit), Forwarder(environment.peers, timeout_s)
     owners = OwnerAppender(core.catalog, ownership, core.roster, local, forwarder)
-    identities = Identities(joined.membership.broker)
+    identities = Identities(joined.membership.broker, core.catalog.is_open)
     remote = RemoteAppender(core.catalog, ownership, owners, identities, environment.clock)
     publisher = Publisher(ownership, local, remote, environment.ids, environment.clock, timeout_s)
     return Publishing(

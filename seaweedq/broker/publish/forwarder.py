@@ -10,8 +10,9 @@ A *link* carries all frames that wait for one owner in few requests: while some 
 """
 
 import asyncio
+import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -25,6 +26,7 @@ from seaweedq.errors import SeaweedqError, Unavailable
 from seaweedq.segments.producers import FORWARD, Sequences
 
 IDENTITIES = 8  # of a segment
+KEPT = 64  # segments whose identities are kept without a look whether they are sealed
 FLIGHTS = 4  # to a broker
 FORWARD_BYTES = 8 * 1024 * 1024
 _outcomes = msgspec.msgpack.Decoder(list[Outcome])
@@ -45,20 +47,26 @@ class Identity:
 
 
 class Identities:
-    """The identities of a broker's forwards, by segment."""
+    """The identities of a broker's forwards, by segment.
 
-    def __init__(self, broker: str) -> None:
+    Those of a segment that is sealed, or gone, are forgotten once none of them is lent. Their names are never used
+    again: its successors know their sequences, and would take those of a new identity for repeats.
+    """
+
+    def __init__(self, broker: str, is_open: Callable[[Topic, int], bool]) -> None:
         self._broker = broker
+        self._is_open = is_open
+        self._numbers = itertools.count()
         self._free: dict[tuple[Topic, int], asyncio.LifoQueue[Identity]] = {}
+        self._swept_at = KEPT
+
+    def __len__(self) -> int:
+        return len(self._free)
 
     @asynccontextmanager
     async def lend(self, topic: Topic, segment: int, deadline: Deadline) -> AsyncIterator[Identity]:
         """Lends an identity that nobody else uses meanwhile. Raises Unavailable where none is free in time."""
-        free = self._free.get((topic, segment))
-        if free is None:
-            free = self._free[topic, segment] = asyncio.LifoQueue()
-            for number in reversed(range(IDENTITIES)):
-                free.put_nowait(Identity(f"{FORWARD}{self._broker}.{segment}.{number}"))
+        free = self._free.get((topic, segment)) or self._make(topic, segment)
         try:
             identity = await deadline.bound(free.get())
         except TimeoutError:
@@ -75,6 +83,22 @@ class Identities:
         """Forgets the identities of a topic that is gone."""
         for key in [key for key in self._free if key[0] is topic]:
             del self._free[key]
+
+    def _make(self, topic: Topic, segment: int) -> asyncio.LifoQueue[Identity]:
+        if len(self._free) >= self._swept_at:  # each time that they have doubled
+            self._sweep()
+            self._swept_at = max(KEPT, 2 * len(self._free))
+        free = self._free[topic, segment] = asyncio.LifoQueue()
+        numbers = list(itertools.islice(self._numbers, IDENTITIES))
+        for number in reversed(numbers):
+            free.put_nowait(Identity(f"{FORWARD}{self._broker}.{segment}.{number}"))
+        return free
+
+    def _sweep(self) -> None:
+        """Forgets the identities of segments that take nothing any more. Those that are lent keep theirs."""
+        for (topic, segment), free in list(self._free.items()):
+            if free.qsize() == IDENTITIES and not self._is_open(topic, segment):
+                del self._free[topic, segment]
 
 
 class _Link:

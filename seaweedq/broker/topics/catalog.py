@@ -158,6 +158,11 @@ class Catalog:
         """Returns the topic's segments by id, each with its revision."""
         return self._records_of(topic.name, topic.record.incarnation)
 
+    def is_open(self, topic: Topic, segment: int) -> bool:
+        """Returns whether a segment is known, and takes messages."""
+        known = self.records(topic).get(segment)
+        return known is not None and known.record.state == "open"
+
     def unreadable(self, name: str, incarnation: int) -> Mapping[int, Unreadable]:
         """Returns the segments of a topic whose records cannot be read, by id."""
         return self._unreadable.get(f"{name}/{incarnation}", {})
