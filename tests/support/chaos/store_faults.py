@@ -8,9 +8,8 @@ from tests.support.chaos.fault import Begun
 from tests.support.chaos.process_faults import any_owner, kill
 from tests.support.chaos.store_server import client
 
-UNSURE = (
-    6  # the newest slots: they were under way when the newest one was made, and it does not say what became of them
-)
+# The newest slots were under way when the newest one was made, which does not say what became of them.
+UNSURE = 6
 
 
 def lost_slot(cluster: Cluster, rng: Random) -> Begun | None:
