@@ -50,6 +50,7 @@ class Chain:
         self._sleep = sleep
         self._names: list[EntryName] | None = None
         self._sizes: dict[EntryName, int] = {}
+        self._sizing = asyncio.Lock()
 
     @property
     def next(self) -> EntryName:
@@ -112,6 +113,7 @@ class Chain:
                 await self._sleep(pause)
                 pause = min(2 * pause, LAST_PAUSE_S)
         self.failing = None
+        self._sizes[name] = memoryview(data).nbytes
         if self._names is not None:
             self._names.append(self.next)
         self.last = metadata
@@ -128,14 +130,16 @@ class Chain:
         return self._names
 
     async def size(self, name: EntryName) -> int:
-        """Returns an entry's size in bytes. Raises ChainDamaged if it no longer exists."""
-        if name not in self._sizes:
-            path = self.folder + str(name)
-            try:
-                self._sizes[name] = await self._store.size(path)
-            except FileNotFoundError as error:
-                raise _missing(path) from error
-        return self._sizes[name]
+        """Returns an entry's size in bytes; the store is asked once for each. Raises ChainDamaged if it no longer
+        exists."""
+        async with self._sizing:
+            if name not in self._sizes:
+                path = self.folder + str(name)
+                try:
+                    self._sizes[name] = await self._store.size(path)
+                except FileNotFoundError as error:
+                    raise _missing(path) from error
+            return self._sizes[name]
 
     def metadata(self, name: EntryName) -> EntryMetadata:
         """Returns an entry's metadata. Blocks: call it in a thread."""

@@ -141,15 +141,20 @@ class Reader:
 
     async def size_since(self, segment: OpenSegment, offset: int) -> int:
         """Estimates how many bytes the rows from `offset` on take: of files by their share of rows, of the tail as in
-        memory."""
-        size = 0.0
+        memory. Files whose sizes are not known after READ_S count as those that are."""
+        size, measured, others = 0.0, 0, 0  # bytes and rows of files, rows of further ones
+        patience = Deadline(self._clock, READ_S)
         with _readable(segment, None):
             names = await segment.chain.names()
             for at, name in enumerate(names):
                 end = names[at + 1].first_offset if at + 1 < len(names) else segment.chain.end
-                if end > max(offset, name.first_offset):
-                    share = (end - max(offset, name.first_offset)) / (end - name.first_offset)
-                    size += share * await segment.chain.size(name)
+                count = end - max(offset, name.first_offset)
+                if count > 0 and measured and patience.is_over:
+                    others += count
+                elif count > 0:
+                    size += count / (end - name.first_offset) * await segment.chain.size(name)
+                    measured += count
+        size += size / measured * others if measured else 0
         for rows in segment.tail.since(offset):
             size += rows.size_bytes * (rows.end - max(offset, rows.first)) / rows.rows.num_rows
         return int(size)

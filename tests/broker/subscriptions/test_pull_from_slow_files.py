@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from seaweedq.broker.broker import Broker
 from seaweedq.broker.log import reader
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
 from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe
 
@@ -54,17 +57,49 @@ async def test_a_pull_reads_no_longer_than_a_client_waits(tmp_path: Path, monkey
         assert len(found) == 40 * FILES
 
 
+async def _files(broker: Broker) -> tuple[Topic, OpenSegment]:
+    """A topic whose one segment has FILES files, of a message each."""
+    topic = await make_topic(broker)
+    [segment] = await broker.serving.publishing.ownership.mine(topic)
+    for n in range(FILES):
+        await publish(broker, topic, str(n))
+        await broker.serving.log.flusher.flush(segment)
+    return topic, segment
+
+
 async def test_a_read_of_a_segment_ends_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as broker:
         slow = Slow(broker.environment.clock)
-        topic = await make_topic(broker)
-        [segment] = await broker.serving.publishing.ownership.mine(topic)
-        for n in range(FILES):
-            await publish(broker, topic, str(n))
-            await broker.serving.log.flusher.flush(segment)
+        _, segment = await _files(broker)
         monkeypatch.setattr(reader, "load", slow.load)
         monkeypatch.setattr(broker.core.reader, "_clock", slow, raising=False)
         pieces = await broker.core.reader.read(segment, 0, 100, 1 << 20)
         assert [first for first, _ in pieces] == [0, 1, 2]
         pieces = await broker.core.reader.read(segment, 3, 100, 1 << 20)
         assert [first for first, _ in pieces] == [3, 4, 5]
+
+
+async def test_what_a_broker_wrote_it_need_not_ask_the_store_for(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        _, segment = await _files(broker)
+        before = broker.environment.store.requests["size"]
+        assert await broker.core.reader.size_since(segment, 0) > FILES * 1000
+        assert broker.environment.store.requests["size"] == before
+
+
+async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as broker:
+        slow = Slow(broker.environment.clock)
+        _, segment = await _files(broker)
+        size = await broker.core.reader.size_since(segment, 0)
+        asked = 0
+
+        async def size_of(name: Any) -> int:
+            nonlocal asked
+            asked, slow.read = asked + 1, slow.read + 1
+            return size // FILES
+
+        monkeypatch.setattr(segment.chain, "size", size_of)
+        monkeypatch.setattr(broker.core.reader, "_clock", slow)
+        assert abs(await broker.core.reader.size_since(segment, 0) - size) < size / 100
+        assert asked == 3
