@@ -5,6 +5,10 @@ holds only if, looking again once it is there, the run still ends there: else it
 acknowledged more, and deleted the slot, so that the name was free. From a fence that holds on, the broker acknowledges
 nothing: it acknowledges in order, and that one name it can never have.
 
+Of two recoveries one may begin further down: a slot that lands behind the fence, between their looks, states a higher
+`released`. Both are right, since nothing below it is needed, and all of it is there: its broker deletes only what an
+acknowledged slot has let go of.
+
 A fence at or above the highest `released` of a look that began when the fence existed holds, whichever broker put it.
 
 A slot is missing that was there where the run ends below what a slot states as acknowledged, or below a fence that

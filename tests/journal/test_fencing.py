@@ -424,3 +424,14 @@ async def test_what_a_removal_leaves_is_an_empty_journal_also_to_who_does_not_kn
     await remove_slots(two_hundred, B)
     assert await list_slots(two_hundred, B) == [200]
     assert len(await fenced(two_hundred)) == 0
+
+
+async def test_a_slot_that_lands_behind_the_fence_lets_the_next_recovery_begin_later(store: Store) -> None:
+    for number in range(6):
+        store.put(number, acknowledged=max(0, number - 2))
+    first = await fenced(store)
+    store.put(7, released=3, acknowledged=5)  # it was under way, and its broker had let go of more by then
+    second = await fenced(store)
+    assert (first, second) == (range(6), range(3, 6))
+    for slots in (first, second):  # the broker deletes only what an acknowledged slot lets go: 7 never is
+        assert [commit.number async for commit in read_slots(store, B, slots, unbounded)] == list(slots)
