@@ -2,8 +2,9 @@
 
     SeaweedqError
     ├── BadRequest                the client must change the request
-    │   ├── UnreadableRequest, UnreadableBody, UnsupportedContentType, UnsupportedEncoding, MissingContentType
-    │   ├── InvalidRequest, InvalidName, InvalidMessages
+    │   ├── UnreadableRequest, UnreadableBody, UnsupportedContentType, UnsupportedEncoding, MissingContentType,
+    │   │   NotAcceptable
+    │   ├── InvalidRequest, InvalidName, InvalidMessages, InvalidPositions
     │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
     │   ├── RouteNotFound, MethodNotAllowed
     │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound, PayloadNotFound
@@ -92,6 +93,18 @@ class InvalidRequest(BadRequest):
     """The request can be parsed, and a value in it is not valid; fields: often `field`, `value`, `bound`."""
 
     slug, title = "invalid-request", "The request is not valid"
+
+
+class NotAcceptable(BadRequest):
+    """The client accepts no type that the route has; fields: supported."""
+
+    slug, title = "not-acceptable", "No acceptable type"
+
+
+class InvalidPositions(BadRequest):
+    """A stream cannot begin where its client says that it was; fields: value."""
+
+    slug, title = "invalid-positions", "Invalid positions"
 
 
 class InvalidName(BadRequest):

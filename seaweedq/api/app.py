@@ -60,13 +60,17 @@ from seaweedq.api.routes.subscriptions import SubscriptionServices
 from seaweedq.api.routes.topics import TopicServices
 from seaweedq.api.routes.upload_content import StreamedBody, UploadContent
 from seaweedq.api.routes.uploads import UploadServices
+from seaweedq.api.streams.chunks import Chunks
+from seaweedq.api.streams.declared import declare_streams
+from seaweedq.api.streams.outlets import Room
+from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
 
 Work = Awaitable[Answer]
 Note = Callable[[SeaweedqError], None]
 T = TypeVar("T")
-A = TypeVar("A", Answer, Answer | None)
+A = TypeVar("A", Answer, Answer | None, None)
 
 
 class Application:
@@ -166,6 +170,8 @@ class Application:
         match scope["path"].split("/"):
             case ["", "v1", "topics", topic, "uploads", upload, "content"] if scope["method"] in upload_content.METHODS:
                 return self._call(UploadContent, UploadContent.serve, scope, body, out, topic, upload)
+            case ["", "v1", "topics", topic, "stream"] if scope["method"] == "GET":
+                return self._call(TopicStreamRoute, TopicStreamRoute.serve, scope, body, out, topic)
         return None
 
     async def _call(self, group: type[T], route: Callable[..., Awaitable[A]], *arguments: Any) -> A:
@@ -197,6 +203,7 @@ class Application:
         app.state.readiness, app.state.metrics = self._readiness, self.metrics
         provide(app, self.service)
         ahead.declare(app)
+        declare_streams(app)
         for routes in (
             topics,
             imports,
@@ -231,6 +238,8 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield FetchServices(
         catalog, serving.reading.finder, proxy, serving.reading.fetcher, payloads_, clock, reader.unread
     )
+    room = Room(reader.unread, clock)
+    yield TopicStreamRoute(catalog, serving.streams, Chunks(payloads_, clock), room, clock)
     yield PayloadServices(catalog, payloads_, reader)
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader)
     yield SegmentMapServices(catalog, positions, core.roster)

@@ -150,6 +150,12 @@ class Broker:
         if self.environment.revoked.spared_s:
             self._spawn(self.environment.revoked.end_sparing(joined.membership), "end of sparing")
 
+    def leave(self) -> None:
+        """Sends new clients elsewhere, and those who listen to streams: they need not wait for the end."""
+        self.readiness.leaving = True
+        if self.readiness.ready:
+            self.serving.streams.feeds.end()
+
     async def drain(self) -> None:
         """Hands over what this broker has to others, as far as they live and the time for a stop allows."""
         readiness = self.readiness
@@ -184,6 +190,7 @@ class Broker:
         self._left_s()
         if self.readiness.ready:
             self.serving.suspecting.greetings.leave()
+            self.serving.streams.feeds.end()
             self.serving.subscribing.dispatcher.close()
             self.serving.imports.begin_stop()
         catalog = self.core.catalog

@@ -34,6 +34,7 @@ from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.streams.topic_streams import TopicStreams
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
@@ -194,6 +195,7 @@ class Serving:
     publishing: Publishing
     reading: Reading
     subscribing: Subscribing
+    streams: TopicStreams
     payloads: Payloads
     imports: Imports
     reshaping: Reshaping

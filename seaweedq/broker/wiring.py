@@ -67,6 +67,8 @@ from seaweedq.broker.services import (
     Subscribing,
     Suspecting,
 )
+from seaweedq.broker.streams.feeds import Feeds
+from seaweedq.broker.streams.topic_streams import TopicStreams
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore
@@ -214,6 +216,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         publishing=publishing,
         reading=reading,
         subscribing=subscribing,
+        streams=_streams(core.catalog, reading),
         payloads=_payloads(environment, joined, reading),
         imports=imports,
         reshaping=reshaping,
@@ -286,6 +289,10 @@ def _subscribing(
         handoff=Handoff(dispatcher, assignment, view.membership, view.clock),
         finder=DispatcherFinder(reading.finder.context, assignment, dispatcher),
     )
+
+
+def _streams(catalog: Catalog, reading: Reading) -> TopicStreams:
+    return TopicStreams(catalog, reading.readables, reading.positions, Feeds(catalog, reading.readables))
 
 
 def _payloads(environment: Environment, joined: Joined, reading: Reading) -> Payloads:

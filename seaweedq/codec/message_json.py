@@ -35,8 +35,20 @@ def encode_messages(
 ) -> tuple[bytes, int | None]:
     """Returns the JSON array of the messages of one segment, at most `max_bytes` but at least one message, and the
     offset of the first message that did not fit, None where all did. Other arguments are those of `message_texts`."""
+    columns, left_out = fitting_texts(pieces, segment, layout, links, max_bytes - 1)  # two brackets, one comma less
+    return json_array(columns), left_out
+
+
+def fitting_texts(
+    pieces: Iterable[tuple[int, pa.RecordBatch]],
+    segment: int,
+    layout: Layout,
+    links: Mapping[str, str],
+    left: int,
+) -> tuple[list[pa.StringArray], int | None]:
+    """Returns the messages of one segment as JSON texts that take at most `left` bytes, if a comma follows each, but at
+    least one; and the offset of the first one that did not fit, None where all did."""
     columns: list[pa.StringArray] = []
-    left = max_bytes - 1  # two brackets, and one comma less than counted
     together = dense(pieces)
     for first, rows in _slices(together) if layout.format is Format.TYPED else together:
         texts = message_texts(offsets(first, rows.num_rows), rows, segment, layout, None, links)
@@ -44,9 +56,9 @@ def encode_messages(
         fit = max(int(np.searchsorted(ends, left, side="right")), 0 if columns else 1)
         columns.append(texts.slice(0, fit))
         if fit < len(texts):
-            return json_array(columns), first + fit
+            return columns, first + fit
         left -= int(ends[-1])
-    return json_array(columns), None
+    return columns, None
 
 
 def _slices(pieces: Iterable[tuple[int, pa.RecordBatch]]) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -82,11 +94,16 @@ def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def json_array(columns: Sequence[pa.StringArray]) -> bytes:
     """One JSON array of the texts of all columns."""
+    return b"[%b]" % joined(columns, ",")
+
+
+def joined(columns: Sequence[pa.StringArray], separator: str) -> bytes | pa.Buffer:
+    """The texts of all columns, with a separator between two."""
     if sum(map(len, columns)) <= _FEW:  # a kernel's call costs more than they do
-        return b"[%b]" % ",".join(text for column in columns for text in column.to_pylist()).encode()
+        return separator.join(text for column in columns for text in column.to_pylist()).encode()
     texts = pa.concat_arrays(columns)
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), ",")
-    return b"[%b]" % joined[0].as_buffer()
+    whole = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), separator)
+    return whole[0].as_buffer()
 
 
 def message_texts(

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from seaweedq.errors import UnreadableBody
@@ -12,6 +12,19 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON_HEADERS = {"content-type": "application/json"}
+
+
+CONNECTION = "seaweedq.connection"  # among the extensions of a scope
+
+
+class Connection(Protocol):
+    """The connection of a request, for those who send for as long as their client takes it."""
+
+    async def drained(self) -> None:
+        """Returns once the client has taken nearly all that was sent, or has gone."""
+
+    def abort(self) -> None:
+        """Ends the connection, whatever was not taken."""
 
 
 class ClientGone(Exception):
@@ -43,6 +56,12 @@ def query(scope: Scope) -> dict[str, str]:
         return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict"))
     except ValueError as error:
         raise UnreadableBody(f"the query string is not valid: {error}") from None
+
+
+def connection_of(scope: Scope) -> Connection | None:
+    """Returns the connection of a request; None where no server is between it and its client."""
+    found: Connection | None = (scope.get("extensions") or {}).get(CONNECTION)
+    return found
 
 
 async def send(answer: Answer, out: Send) -> None:

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 STATUS: dict[type[SeaweedqError], int] = {
     errors.UnreadableRequest: 400,
     errors.UnreadableBody: 400,
+    errors.InvalidPositions: 400,
     errors.Forbidden: 403,
     errors.ForeignOrigin: 403,
     errors.RouteNotFound: 404,
@@ -26,6 +27,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.UploadNotFound: 404,
     errors.PayloadNotFound: 404,
     errors.MethodNotAllowed: 405,
+    errors.NotAcceptable: 406,
     errors.RequestTimeout: 408,
     errors.TopicConflict: 409,
     errors.SubscriptionConflict: 409,

@@ -13,7 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from seaweedq.api.asgi.connections import Connections, Place
-from seaweedq.api.asgi.http import Answer, Receive, Scope, Send, send
+from seaweedq.api.asgi.http import CONNECTION, Answer, Receive, Scope, Send, send
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.unread_answers import Unread, UnreadAnswers
@@ -50,6 +50,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._place = Place.NONE
         self._running: Any = None  # the request that is being answered
         self._held_back = False  # reading is paused until all of _unparsed is parsed
+        self._extensions = {CONNECTION: self}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins to wait for a head."""
@@ -75,6 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Counts from the begin of a head."""
         super().on_message_begin()
+        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self._head_open, self._head_bytes = True, 0
 
     def on_headers_complete(self) -> None:
@@ -135,6 +137,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._abort_later()
         elif self._unparsed is not None:
             self.loop.call_soon(self._feed_more)
+
+    async def drained(self) -> None:
+        """Returns once the client has taken nearly all that was sent, or has gone."""
+        await self.flow.drain()
+
+    def abort(self) -> None:
+        """Ends the connection, whatever was not taken."""
+        self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
         """Closes a connection that was idle for too long."""

@@ -69,6 +69,10 @@ class RemoteSegment:
         """The layout of its rows."""
         return self._topic.layout
 
+    def is_in_memory(self, offset: int) -> bool:
+        """Always false."""
+        return False
+
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Returns rows from `offset` on. Raises Unavailable."""
         lending = await self._ask("read", SegmentRows, offset=offset, limit=limit, max_bytes=max_bytes)

@@ -30,6 +30,9 @@ class Readable(Protocol):
     def certain(self) -> bool:
         """Whether `end` is the end now, and not the one that the owner reported last."""
 
+    def is_in_memory(self, offset: int) -> bool:
+        """Whether rows from `offset` on are read without a file or another broker."""
+
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Returns up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the
         end, and where the store is slow."""
@@ -67,6 +70,10 @@ class LocalSegment:
     def certain(self) -> bool:
         """Always true."""
         return True
+
+    def is_in_memory(self, offset: int) -> bool:
+        """Whether rows from `offset` on are in the tail."""
+        return offset >= self.segment.tail.start
 
     async def read(self, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Returns rows from `offset` on."""

@@ -109,7 +109,7 @@ class HttpServer(uvicorn.Server):
     async def _leave(self, listener: socket.socket) -> None:
         """Waits, hands over, and answers who has connected."""
         settings = self._broker.environment.settings
-        self._broker.readiness.leaving = True
+        self._broker.leave()
         if settings.shutdown_delay_s:
             logger.info("stopping in %g s; /readyz is 503 from now on", settings.shutdown_delay_s)
         await self._cut_short(asyncio.sleep(settings.shutdown_delay_s))

@@ -1,0 +1,70 @@
+"""Server-sent events (WHATWG HTML, 9.2): one event a message. The event that ends a batch has the positions behind it
+as its id, which EventSource sends back as Last-Event-ID when it connects again.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seaweedq.api.asgi.http import Send
+from seaweedq.api.asgi.problems import problem
+from seaweedq.api.streams.chunks import Chunk
+from seaweedq.codec.message_json import joined
+from seaweedq.errors import SeaweedqError
+
+MEDIA = "text/event-stream"
+HEADERS: Mapping[str, str] = {
+    "content-type": f"{MEDIA}; charset=utf-8",
+    "cache-control": "no-store",
+    "x-accel-buffering": "no",  # nginx would keep events back
+}
+RETRY_MS = 1000
+COMMENT = b":\n\n"
+_BETWEEN = "\n\ndata: "
+_NEWLINES = b"\r\n"
+
+
+class EventStream:
+    """The outlet of one SSE answer, on ASGI."""
+
+    def __init__(self, out: Send) -> None:
+        self._out = out
+
+    async def begin(self, positions: str) -> None:
+        """Sends the head, how long to wait before a reconnection, and the first positions."""
+        headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in HEADERS.items()]
+        await self._out({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send(b"retry: %d\nid: %b\n\n" % (RETRY_MS, positions.encode()))
+
+    async def batch(self, chunks: Sequence[Chunk], positions: str) -> None:
+        """Sends an event for each message; the last one has the positions."""
+        await self._send(events(chunks, positions))
+
+    async def keep_alive(self) -> None:
+        """Sends a comment, so that neither the client nor a proxy takes the connection for dead."""
+        await self._send(COMMENT)
+
+    async def bye(self, error: SeaweedqError) -> None:
+        """Sends `event: bye` with a problem, and ends the answer."""
+        _, _, content = problem(error)
+        await self._out({"type": "http.response.body", "body": b"event: bye\ndata: %b\n\n" % content})
+
+    async def _send(self, content: bytes) -> None:
+        await self._out({"type": "http.response.body", "body": content, "more_body": True})
+
+
+def events(chunks: Sequence[Chunk], positions: str) -> bytes:
+    """Returns the events of all messages. There is at least one."""
+    columns = [_in_lines(column) for chunk in chunks for column in chunk.texts]
+    return b"data: %b\nid: %b\n\n" % (joined(columns, _BETWEEN), positions.encode())
+
+
+def _in_lines(column: pa.StringArray) -> pa.StringArray:
+    """Returns texts whose line breaks, which JSON may have between tokens, are those of an event's data."""
+    _, _, data = column.buffers()
+    octets = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+    if not np.isin(octets, np.frombuffer(_NEWLINES, np.uint8)).any():
+        return column
+    return pc.replace_substring_regex(column, r"\r\n?|\n", "\ndata: ")

@@ -1,0 +1,102 @@
+"""Wakes the readers of a topic that wait for messages, once there are some.
+
+A topic's own signal comes for much else, acks among it. So one task a topic listens to it for all readers, looks at the
+ends of the open segments, those of other brokers too, and wakes the readers where one has risen or a segment's record
+has changed. It ends with the last reader.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.concurrency.signal import Signal
+from seaweedq.errors import SeaweedqError
+
+LOOK_S = 5.0  # below LINGER_S of remote_reader: its long polls must not end
+FAILED_S = 0.2
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Feed:
+    """The readers of one topic; `signal` wakes them."""
+
+    topic: Topic
+    signal: Signal = field(default_factory=Signal)
+    readers: int = 0
+    task: asyncio.Task[None] | None = None
+
+    async def wait(self, seen: int, timeout_s: float) -> None:
+        """Returns once the signal's count is no longer `seen`, or after `timeout_s`."""
+        if self.signal.count == seen:
+            await self.signal.wait(timeout_s)
+
+
+class Feeds:
+    """The feeds of one broker, by topic. `ended` is set once all streams have to end, since the broker leaves."""
+
+    def __init__(self, catalog: Catalog, readables: ReadableSegments) -> None:
+        self.ended = asyncio.Event()
+        self._catalog = catalog
+        self._readables = readables
+        self._feeds: dict[Topic, Feed] = {}
+
+    def __len__(self) -> int:
+        return sum(feed.readers for feed in self._feeds.values())
+
+    def end(self) -> None:
+        """Ends all streams, also those that come later."""
+        self.ended.set()
+        for feed in self._feeds.values():
+            feed.signal.wake()
+
+    @contextmanager
+    def following(self, topic: Topic) -> Iterator[Feed]:
+        """Gives a reader its feed for as long as the block runs."""
+        feed = self._feeds.get(topic) or self._begin(topic)
+        feed.readers += 1
+        try:
+            yield feed
+        finally:
+            feed.readers -= 1
+            if not feed.readers:
+                self._end(feed)
+
+    def _begin(self, topic: Topic) -> Feed:
+        feed = self._feeds[topic] = Feed(topic)
+        feed.task = asyncio.create_task(self._follow(feed), name=f"feed of {topic.name}")
+        return feed
+
+    def _end(self, feed: Feed) -> None:
+        del self._feeds[feed.topic]
+        if feed.task:
+            feed.task.cancel()
+
+    async def _follow(self, feed: Feed) -> None:
+        topic, known = feed.topic, None
+        while True:
+            seen, pause_s = topic.signal.count, LOOK_S
+            try:
+                self._catalog.check(topic)
+                now = topic.moved.count, await self._ends(topic)
+            except SeaweedqError:
+                now, pause_s = None, FAILED_S  # its readers find the reason themselves
+            except Exception:
+                logger.exception("the ends of %s could not be read; trying again", topic.name)
+                now, pause_s = None, LOOK_S
+            if now != known or now is None:
+                known = now
+                feed.signal.wake()
+            if topic.signal.count == seen:
+                await topic.signal.wait(pause_s)
+            else:
+                await asyncio.sleep(0)
+
+    async def _ends(self, topic: Topic) -> dict[int, int]:
+        records = self._readables.records(topic)
+        found, _ = await self._readables.of(topic, [n for n, one in records.items() if one.record.state == "open"])
+        return {segment.id: segment.end for segment in found}
