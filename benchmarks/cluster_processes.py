@@ -71,6 +71,11 @@ class Broker:
         """SIGKILL."""
         self._end(signal.SIGKILL)
 
+    def silence(self) -> None:
+        """SIGSTOP: as a machine that is cut off, it answers nothing and refuses nothing."""
+        assert self.process
+        self.process.send_signal(signal.SIGSTOP)
+
     def stop(self) -> None:
         """SIGTERM, until it has ended."""
         self._end(signal.SIGTERM)

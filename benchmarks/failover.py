@@ -1,10 +1,12 @@
-"""SIGKILL of a broker that owns 200 segments with rows that are in no file yet: how long until each of its key ranges
-takes messages again, and what producers at the other brokers see of it. The lease is what there is no way around."""
+"""The end of a broker that owns 200 segments with rows that are in no file yet: how long until each of its key ranges
+takes messages again, and what producers at the other brokers see of it. It is killed, or falls silent as a machine that
+is cut off; of the second, others learn by the end of its lease alone."""
 
 import asyncio
+import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +21,12 @@ from benchmarks.http import NDJSON, Connection, Failed, request
 from benchmarks.result import Result
 from seaweedq import Client
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.interface import Coordination, Entry
 from seaweedq.segments.keyhash import hash_key
 
-KILLS, SEGMENTS, ROWS, VALUE_BYTES = 3, 600, 5, 100
-TARGET_S = 8.0
+KILLS, SILENCES, SEGMENTS, ROWS, VALUE_BYTES = 10, 3, 600, 5, 100
+PAUSE_S = 0.05  # before a publish that failed is sent once more
+FIRST_S, LAST_S, SILENT_S = 2.0, 3.0, 7.0  # the targets
 STEPS = ("lease ended", "recovered", "given", "first ack", "last ack")
 
 
@@ -40,12 +43,13 @@ class Kill:
     errors: Counter[str]
     worst: dict[str, float]
     said: list[str] = field(default_factory=list)
+    load: float = 0.0
 
     def __str__(self) -> str:
         times = (self.lease_ended, self.recovered, self.given, self.acked[0], self.acked[-1])
         steps = ", ".join(f"{step} {at:.2f}" for step, at in zip(STEPS, times, strict=True))
         said = f" ({self.said[0]})" if self.said else ""
-        return f"{self.segments} segments{' and the lead' if self.led else ''}: {steps}{said}"
+        return f"{self.segments} segments{' and the lead' if self.led else ''}, load {self.load:.0f}: {steps}{said}"
 
 
 def measure(folder: Path) -> Iterator[Result]:
@@ -54,27 +58,33 @@ def measure(folder: Path) -> Iterator[Result]:
 
 
 def failovers(folder: Path, minio: str | None = None, suffix: str = "") -> Iterator[Result]:
-    """Each broker is killed once, with a topic of its own; the worst of the kills. `minio` as in Cluster; the names end
-    with `suffix`."""
+    """Each broker in turn is killed, then silenced, each time with a topic of its own; the worst of all. `minio` as in
+    Cluster; the names end with `suffix`."""
     with Cluster(folder, minio=minio) as cluster:
-        kills = [kill(cluster, number) for number in range(KILLS)]
-    note = f"worst of {KILLS} kills, seconds since SIGKILL: " + "; ".join(map(str, kills))
+        kills = [end(cluster, number, Broker.kill) for number in range(KILLS)]
+        silences = [end(cluster, KILLS + number, Broker.silence) for number in range(SILENCES)]
+    yield from _results(kills, f"SIGKILL{suffix}", FIRST_S, LAST_S)
+    yield from _results(silences, f"silent{suffix}", SILENT_S, SILENT_S)
+
+
+def _results(ends: Sequence[Kill], name: str, first_s: float, last_s: float) -> Iterator[Result]:
+    note = f"worst of {len(ends)}, seconds since the end: " + "; ".join(map(str, ends))
     limit = {"limit": LEASE_S, "limit_is": "the lease", "better": "lower", "unit": "s"}
-    yield Result(name=f"failover, first ack{suffix}", figure=max(one.acked[0] for one in kills), note=note, **limit)
-    yield Result(
-        name=f"failover, median ack{suffix}", figure=max(median(one.acked) for one in kills), note=note, **limit
-    )
-    last = max(one.acked[-1] for one in kills)
-    yield Result(name=f"failover, last ack{suffix}", figure=last, target=TARGET_S, note=note, **limit)
+    first, last = max(one.acked[0] for one in ends), max(one.acked[-1] for one in ends)
+    yield Result(name=f"failover, {name}, lease ended", figure=max(one.lease_ended for one in ends), **limit)
+    yield Result(name=f"failover, {name}, first ack", figure=first, target=first_s, note=note, **limit)
+    middle = max(median(one.acked) for one in ends)
+    yield Result(name=f"failover, {name}, median ack", figure=middle, note=note, **limit)
+    yield Result(name=f"failover, {name}, last ack", figure=last, target=last_s, note=note, **limit)
     for kind in ("plain", "idempotent"):
-        errors = sum(one.errors[kind] for one in kills)
-        yield Result(name=f"failover, errors, {kind}{suffix}", figure=errors, unit="", target=0, better="lower")
-        worst = max(one.worst[kind] for one in kills)
-        yield Result(name=f"failover, longest publish, {kind}{suffix}", figure=worst, target=TARGET_S, **limit)
+        errors = sum(one.errors[kind] for one in ends)
+        yield Result(name=f"failover, {name}, errors, {kind}", figure=errors, unit="", target=0, better="lower")
+        worst = max(one.worst[kind] for one in ends)
+        yield Result(name=f"failover, {name}, longest publish, {kind}", figure=worst, target=last_s, **limit)
 
 
-def kill(cluster: Cluster, number: int) -> Kill:
-    """A topic with rows in all its segments, then the death of one broker; it is started again at the end."""
+def end(cluster: Cluster, number: int, how: Callable[[Broker], None]) -> Kill:
+    """A topic with rows in all its segments, then the end of one broker; it is started again afterwards."""
     topic, victim = f"failover-{number}", cluster.brokers[number % len(cluster.brokers)]
     others = [broker for broker in cluster.brokers if broker is not victim]
     with Client(cluster.urls) as client:
@@ -88,12 +98,14 @@ def kill(cluster: Cluster, number: int) -> Kill:
             time.sleep(1)
             segments = client.segments(topic)  # whose owners may have changed
             lost = [key for key, one in zip(names, segments, strict=True) if one["owner_url"] == victim.url]
-            led, acked, seen, failed = uvloop.run(_after_kill(cluster, victim, others, topic, lost))
+            led, acked, seen, failed = uvloop.run(_after_end(cluster, victim, others, topic, lost, how))
         load.errors["plain"] += failed
+        victim.kill()
         victim.start()
         client.delete_topic(topic)
     worst = {"plain": max(load.worst_s("plain"), acked[-1]), "idempotent": load.worst_s("idempotent")}
-    return Kill(led, len(lost), acked, seen.lease_ended, seen.recovered, seen.given, load.errors, worst, load.said)
+    times = (seen.lease_ended, seen.recovered, seen.given)
+    return Kill(led, len(lost), acked, *times, load.errors, worst, load.said, os.getloadavg()[0])
 
 
 def key_of_each(segments: Sequence[dict[str, int]]) -> list[str]:
@@ -131,25 +143,30 @@ class Sight:
         if key == keys.BROKERS.key(self._broker) and value is None:
             self.lease_ended = now
         elif key == keys.JOURNALS.key(self._broker) and not self.recovered:
-            if value is None or keys.JOURNALS.decode(value).recovered:
+            if value is None or keys.JOURNALS.require(Entry(key, value, 1)).record.recovered:
                 self.recovered = now
         elif key.startswith(keys.SEGMENTS.prefix()):
             self.given = now
 
 
-async def _after_kill(
-    cluster: Cluster, victim: Broker, others: Sequence[Broker], topic: str, lost: Sequence[str]
+async def _after_end(
+    cluster: Cluster,
+    victim: Broker,
+    others: Sequence[Broker],
+    topic: str,
+    lost: Sequence[str],
+    how: Callable[[Broker], None],
 ) -> tuple[bool, list[float], Sight, int]:
     """Whether it led, when each range took a message, what coordination said, how many publishes failed."""
     coordination = cluster.coordination()
     sight = Sight(coordination, victim.id)
     opened = [await Connection.to(others[n % len(others)].port) for n in range(len(lost))]
     page = await coordination.range(keys.LEADER.key())
-    led = keys.LEADER.decode(page.entries[0].value).broker == victim.id
+    led = keys.LEADER.require(page.entries[0]).record.broker == victim.id
     prefixes = (kind.prefix() for kind in (keys.BROKERS, keys.JOURNALS, keys.SEGMENTS))
     watches = [asyncio.create_task(sight.watch(prefix, page.revision)) for prefix in prefixes]
     killed = time.perf_counter()
-    victim.kill()
+    how(victim)
     ended = await asyncio.gather(*(_until_taken(one, topic, key) for one, key in zip(opened, lost, strict=True)))
     for watch in watches:
         watch.cancel()
@@ -172,3 +189,4 @@ async def _until_taken(connection: Connection, topic: str, key: str) -> tuple[fl
             return time.perf_counter(), failed
         except Failed:
             failed += 1
+            await asyncio.sleep(PAUSE_S)

@@ -70,7 +70,12 @@ class Connection(asyncio.Protocol):
 
 def request(path: str, body: bytes, content_type: str, method: str = "POST", more: Sequence[str] = ()) -> bytes:
     """A request's bytes; `more` are further lines of its head."""
-    lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-type: {content_type}", f"content-length: {len(body)}"]
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "host: localhost",
+        f"content-type: {content_type}",
+        f"content-length: {len(body)}",
+    ]
     return "\r\n".join([*lines, *more, "", ""]).encode() + body
 
 

@@ -34,7 +34,6 @@ from seaweedq.invariants import InvariantViolated
 PAGE = 40  # segments in a transaction: twice that, their new owners and four more comparisons stay below 128
 ROUND_S = 1.0
 FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
-RECOVERIES = 4  # concurrent ones: they share the memory that recoveries may hold
 logger = logging.getLogger(__name__)
 
 
@@ -74,7 +73,6 @@ class Leader:
         self._clock = view.clock
         self._wake = asyncio.Event()
         self._recovering: dict[str, asyncio.Task[bool]] = {}
-        self._places = asyncio.Semaphore(RECOVERIES)
         self._again: dict[str, _Again] = {}
 
     def wake(self) -> None:
@@ -128,13 +126,9 @@ class Leader:
                 continue
             self._election.leader_compare()
             reach("leader.recover")
-            task = asyncio.create_task(self._recover_one(broker, journal), name=f"recovery of {broker}")
+            task = asyncio.create_task(self._recoveries.recover(broker, journal), name=f"recovery of {broker}")
             self._recovering[broker] = task
             task.add_done_callback(partial(self._recovered, broker))
-
-    async def _recover_one(self, broker: str, journal: Versioned[JournalRecord] | Unreadable) -> bool:
-        async with self._places:
-            return await self._recoveries.recover(broker, journal)
 
     def _recovered(self, broker: str, task: asyncio.Task[bool]) -> None:
         del self._recovering[broker]

@@ -32,6 +32,7 @@ from seaweedq.failpoints import reach
 from seaweedq.formats import Level
 from seaweedq.journal.interface import DeadJournal, Journals, JournalUnreachable
 
+REPLAYS = 4  # at a time: they share the memory that recoveries may hold. Journals that wait for it are fenced before
 NAMED = 10  # topics in an error
 LEFT_S = 5.0  # between two tries of journals that were left
 LEFT_LEVEL, MAX_LEFT = 2, 1000  # of the record's member `left`
@@ -56,6 +57,7 @@ class JournalRecovery:
         self._journals = journals
         self._place = place
         self._level = level
+        self._turns = asyncio.Semaphore(REPLAYS)
         self._causes: dict[str, set[str]] = {}  # by broker: the records that could not be read for its journal
         self._unreached: set[str] = set()  # the brokers whose journals cannot be reached
         self._left: dict[str, str] = {}  # by broker: why its journal was left
@@ -96,7 +98,8 @@ class JournalRecovery:
             await dead.fence()
             self._note_reached(broker)
             if not journal.record.recovered:
-                await self._replay_all(broker, journal, dead)
+                async with self._turns:
+                    await self._replay_all(broker, journal, dead)
                 reach("takeover.recovered")
                 await self._mark(broker, journal)
             reach("takeover.remove")

@@ -14,7 +14,7 @@ room for each commit, and where there is none the batch is replayed first.
 """
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -94,9 +94,8 @@ class Replay:
         Rows of segments that are not its own any more are left alone: they were flushed before it gave them away, and
         a commit that failed there must not take an offset that their owner has given out since.
         """
-        await self._catalog.load()  # the watch may be behind, and a segment that is not known is not recovered
         with self._memory.recovery() as held:
-            run = _Run(held, lambda rows, left: self._append_all(broker, rows, left))
+            run = _Run(held, lambda rows, left: self._append_all(broker, rows, left), self._read_records)
             async with aclosing(read(run.claim)) as commits:
                 async for commit in commits:
                     run.add(commit)
@@ -107,6 +106,14 @@ class Replay:
                     await self._acknowledge(topic, segment, subscriptions, run.done.left)
         run.done.segments = len(run.places)
         return run.done
+
+    async def _read_records(self, places: Iterable[Place]) -> None:
+        """Reads the records of topics and segments again, once in a replay: the watch may be behind, and a segment that
+        is not known is not recovered. The broker is dead, so it gets no more segments, and loses none."""
+        by_topic: dict[str, set[int]] = {}
+        for name, segment in places:
+            by_topic.setdefault(name, set()).add(segment)
+        await gather_bounded(SEGMENTS, lambda one: self._catalog.read_again(*one), by_topic.items())
 
     async def _append_all(self, broker: str, rows: dict[Place, list[Frame]], left: Left) -> int:
         async def append(place: Place) -> int:
@@ -216,14 +223,22 @@ class Replay:
 
 
 class _Run:
-    """One replay: the batch that gathers, and what was done so far. `append` brings the rows of a batch into chains."""
+    """One replay: the batch that gathers, and what was done so far. `append` brings the rows of a batch into chains;
+    before that `look` is given the places that no batch had before."""
 
-    def __init__(self, held: Held, append: Callable[[dict[Place, list[Frame]], Left], Awaitable[int]]) -> None:
+    def __init__(
+        self,
+        held: Held,
+        append: Callable[[dict[Place, list[Frame]], Left], Awaitable[int]],
+        look: Callable[[Iterable[Place]], Awaitable[None]],
+    ) -> None:
         self.done = Replayed()
         self.places: set[Place] = set()
+        self._seen: set[Place] = set()
         self.acks: dict[Place, dict[str, EpochRuns]] = {}
         self._held = held
         self._append = append
+        self._look = look
         self._batch: list[Frame] = []
         self._size = 0
         self._last = -1
@@ -253,6 +268,8 @@ class _Run:
         self._batch = []
         _add_acks(self.acks, acks)
         self.done.acks += len(acks)
+        await self._look((rows.keys() | self.acks.keys()) - self._seen)
+        self._seen |= rows.keys() | self.acks.keys()
         self.done.rows += await self._append(rows, self.done.left)
         self.places.update(rows)
         del rows, acks

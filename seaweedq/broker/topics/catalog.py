@@ -18,6 +18,7 @@ from seaweedq.broker.topics.checked_writes import check_writes
 from seaweedq.broker.topics.routing import Routing
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.broker.topics.start_offsets import StartOffsets
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Entry, Put
@@ -32,6 +33,8 @@ from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import decode_fields
 
 PREFIXES = ("topics/", "segments/", "starts/")
+IN_A_PAGE = 40  # records that cost as much as one that is read alone
+READS = 16
 REREADS = 3  # of many segments, which come in pages, some may change in between
 SegmentKey = tuple[str, int, int]  # topic, incarnation, id
 
@@ -293,6 +296,20 @@ class Catalog:
         topic = self._topics.get(name)
         if segment is not None and segment < keys.ID_BOUND and topic is not None:
             await self._view.refresh(keys.SEGMENTS.key(name, topic.record.incarnation, segment))
+
+    async def read_again(self, name: str, segments: Collection[int]) -> None:
+        """Reads the record of a topic again, and the records and starts of some of its segments: all of them where they
+        are so many that pages take fewer requests."""
+        await self._view.refresh(keys.TOPICS.key(name))
+        if (topic := self._topics.get(name)) is None:
+            return
+        place = (name, topic.record.incarnation)
+        kinds = (keys.SEGMENTS, keys.STARTS)
+        if IN_A_PAGE * len(segments) >= len(self.records(topic)):
+            await asyncio.gather(*(self._view.reread(kind.prefix(*place)) for kind in kinds))
+        else:
+            paths = [kind.key(*place, segment) for segment in segments for kind in kinds]
+            await gather_bounded(READS, self._view.refresh, paths)
 
     def _apply(self, change: Change) -> None:
         if keys.TOPICS.matches(change.key):
