@@ -1,7 +1,7 @@
 """The steps of a subscriber: create the subscription, pull, ack, and end when idle. No I/O."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -21,14 +21,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LateAcks:
-    """Counts acks that came too late, and says when to report them: at once, then at most every REPORT_S."""
+    """Counts acks that came too late, and says when to report them: at once, then at most every REPORT_S. `example` is
+    the id of one."""
 
     count: int = 0
+    example: str = ""
     _reported_s: float = -inf
 
-    def note(self, late: int, now_s: float) -> int:
-        """Adds acks. Returns how many are to be reported now."""
-        self.count += late
+    def note(self, late: Sequence[str], now_s: float) -> int:
+        """Adds acks by their ids. Returns how many are to be reported now."""
+        self.count += len(late)
+        self.example = late[0] if late else self.example
         if not self.count or now_s - self._reported_s < REPORT_S:
             return 0
         due, self.count, self._reported_s = self.count, 0, now_s
@@ -78,14 +81,14 @@ class Pulling:
         """Acks; once a broker answers 200, the acks are durable, but for those of ended leases, which it logs."""
         reply = yield from self.patience.send(self._post("ack", {"ids": ids, "consumer": self.consumer}))
         acked = decode_acked(reply.body)
-        if late := self.late.note(len(acked.unknown), self.patience.monotonic_s()):
+        if late := self.late.note(acked.unknown, self.patience.monotonic_s()):
             logger.warning(
                 "%d acks of subscription %s of topic %s came after their leases had ended, so these messages come "
                 "again, for example %s; ack sooner, pull fewer (max_messages=%d), or give ack_deadline_s more time",
                 late,
                 self.subscription,
                 self.topic,
-                acked.unknown[0] if acked.unknown else "",
+                self.late.example,
                 self.max_messages,
             )
         return acked
