@@ -6,7 +6,9 @@ Owns the order of writes on the disk, and why:
    that was never begun from a damaged one.
 2. A commit is answered only after its sync. A failed write or sync ends the file where its last durable commit ends,
    and is never tried again on it: the kernel may have dropped the pages (https://lwn.net/Articles/752063/).
-3. The next file's header states that end, so it is durable before any later commit is.
+3. The next file's header states that end, so it is durable before any later commit is. Until then a recovery may find
+   the commit that failed: `settle` begins the next file, before a segment of that commit may go to another broker,
+   whose rows take the same offsets.
 4. A file gets its name by rename, and one without commits is replaced by the next try under the same name: a full
    disk collects no half-made files.
 5. Files go oldest first, each removal durable before the next, so that no gap can appear.
@@ -72,6 +74,7 @@ class FileJournal:
         self._file: _File | None = None
         self._next = FileHeader(b"", 0, 0, 0)  # of the file to open when there is none
         self._commit = 0
+        self._is_in_doubt = False  # whether the file that has ended may hold a commit that failed
 
     @property
     def unreleased_bytes(self) -> int:
@@ -86,6 +89,9 @@ class FileJournal:
             return await asyncio.get_running_loop().run_in_executor(self._worker, self._append, frames)
         finally:
             self._appending = False
+
+    async def settle(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._worker, self._settle)
 
     async def pace(self) -> None:
         pass
@@ -121,11 +127,10 @@ class FileJournal:
                 self._file = self._open_file()
             size = self._write_commit(self._file, frames)
         except BaseException as error:
+            self._is_in_doubt = self._is_in_doubt or self._file is not None
             self._end_file(error)
             if isinstance(error, OSError):
-                raise JournalUnavailable(
-                    f"the journal cannot be written: {error.strerror}", inside=f"{error}"
-                ) from error
+                raise _unavailable(error) from error
             raise
         number, self._commit = self._commit, self._commit + 1
         self._sizes.append((number, size))
@@ -133,6 +138,13 @@ class FileJournal:
         if self._file.end >= self._file_bytes:
             self._end_file()
         return number
+
+    def _settle(self) -> None:
+        try:
+            if self._is_in_doubt and not self._closed:
+                self._file = self._open_file()
+        except OSError as error:
+            raise _unavailable(error) from error
 
     def _write_commit(self, file: _File, frames: Sequence[Frame]) -> int:
         assert self._commit >= file.header.first_commit, "numbers are dense over the files of a journal"
@@ -166,6 +178,7 @@ class FileJournal:
         except BaseException:
             self._disk.close(fd)
             raise
+        self._is_in_doubt = False
         return _File(fd, header)
 
     def _end_file(self, error: BaseException | None = None) -> None:
@@ -195,3 +208,7 @@ class FileJournal:
     def _newest_file(self) -> int:
         """Returns the number of the newest file whose name is certainly durable."""
         return self._file.header.number if self._file else self._finished[-1][0]
+
+
+def _unavailable(error: OSError) -> JournalUnavailable:
+    return JournalUnavailable(f"the journal cannot be written: {error.strerror}", inside=f"{error}")

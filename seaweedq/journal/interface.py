@@ -45,6 +45,9 @@ class Journal(Protocol):
         journal, nothing more may be acknowledged. A cancelled append may still become durable.
         """
 
+    async def settle(self) -> None:
+        """Makes sure that a recovery finds nothing of appends that have failed. Raises JournalUnavailable."""
+
     async def pace(self) -> None:
         """Waits until the next append may begin, so that more frames share it."""
 

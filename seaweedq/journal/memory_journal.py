@@ -47,6 +47,9 @@ class MemoryJournal:
         self.unreleased_bytes += _size(frames)
         return number
 
+    async def settle(self) -> None:
+        pass
+
     async def pace(self) -> None:
         pass
 

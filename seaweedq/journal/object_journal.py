@@ -117,6 +117,9 @@ class ObjectJournal:
         self._may_begin_s = self._clock.monotonic_s() + self._linger_s
         return await asyncio.shield(slot.done)
 
+    async def settle(self) -> None:
+        pass  # an append that fails ends the journal
+
     async def pace(self) -> None:
         while not self._has_room and not self._closed and self._error is None:
             self._room.clear()

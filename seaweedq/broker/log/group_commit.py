@@ -135,6 +135,12 @@ class GroupCommit:
         while self._processed < goal:
             await self._round.wait()
 
+    async def settle(self) -> None:
+        """Waits as `quiet`, and makes sure that commits which failed come back in no recovery. Raises
+        JournalUnavailable."""
+        await self.quiet()
+        await self._journal.settle()
+
     def close(self) -> None:
         """Takes nothing more. All that was added before is still committed."""
         self._closed = True

@@ -2,8 +2,9 @@
 
 In this order, and what a crash after each step leaves:
 1. *Hold*: the segment accepts nothing new; publishes wait, and then go to the new owner. (Crash: recovery.)
-2. *Quiet and flush*: accepted messages become durable, then go into the chain; no put of this broker is in flight any
-   more. (Crash: recovery finds them in the chain.)
+2. *Settle and flush*: accepted messages become durable, and commits that failed are cut off: a recovery of this broker
+   would bring them back in part, should the segment have gone away and returned. What is durable goes into the chain;
+   no put of this broker is in flight any more. (Crash: recovery finds them in the chain.)
 3. *One transaction* compares the segment, this broker's key and the new owner's, and writes the new owner. From here
    the new owner opens the chain at its end, and this broker never writes to it again. (Crash before: the segment is
    still this broker's, and recovered as such; after: the chain has all of its messages.)
@@ -86,6 +87,8 @@ class SegmentMover:
             await self._settle(opened)  # most of it, while publishes go on
             opened.hold(NotOwner(f"segment {segment} of {topic.name!r} is being moved to {target}", owner=target))
             await self._settle(opened)
+        else:
+            await self._commit.settle()
         reach("move.flushed")
         moved = await self._hand_over(topic, segment, target)
         reach("move.given")
@@ -93,8 +96,8 @@ class SegmentMover:
 
     async def _settle(self, segment: OpenSegment) -> None:
         """Brings all messages that the segment has accepted into its chain: first the commits in flight, then the
-        tail."""
-        await self._commit.quiet()
+        tail. Raises JournalUnavailable where one that failed may still come back."""
+        await self._commit.settle()
         await self._flusher.flush(segment, self._patience_s)
 
     def _keep(self, topic: Topic, segment: int, holder: Holder) -> None:

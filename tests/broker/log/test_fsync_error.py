@@ -70,6 +70,34 @@ async def test_only_what_was_answered_is_found_after_the_disk_has_healed(tmp_pat
     await journal.close()
 
 
+@pytest.mark.parametrize("first", [True, False])
+async def test_what_is_settled_does_not_come_back_in_a_recovery(tmp_path: Path, first: bool) -> None:
+    """A segment may go to another broker then, whose rows take the same offsets, and return."""
+    disk, one, folder = FailingDisk(), segment(), tmp_path / "journal"
+    journal = FileJournal(folder, disk, SystemIds(), 1 << 20, newest)
+    async with running(journal) as commit:
+        await commit.settle()
+        assert not folder.exists(), "there is nothing to settle"
+        if first:
+            journal._file = journal._open_file()  # a file without a commit, which the next one replaces
+        else:
+            await give(commit, append(one, b"a"))
+        disk.error = errno.EIO
+        with pytest.raises(JournalUnavailable):
+            await give(commit, append(one, b"failed", b"failed"))
+        kept = {} if first else {0: b"a"}
+        assert len(recovered(folder)) == len(kept) + 2, "the kernel has the pages"
+        with pytest.raises(JournalUnavailable, match="Input/output error"):
+            await commit.settle()
+        disk.error = 0
+        await commit.settle()
+        assert recovered(folder) == kept
+        await commit.settle()
+        await give(commit, append(one, b"b"))
+        assert recovered(folder) == {**kept, len(kept): b"b"}
+    await journal.close()
+
+
 async def test_a_crash_while_the_disk_fails_keeps_what_was_answered(tmp_path: Path) -> None:
     disk, one = FailingDisk(), segment()
     journal = FileJournal(tmp_path / "journal", disk, SystemIds(), 1 << 20, newest)

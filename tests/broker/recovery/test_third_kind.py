@@ -55,6 +55,9 @@ class QuorumJournal:
         self._next += 1
         return commit.number
 
+    async def settle(self) -> None:
+        pass
+
     async def pace(self) -> None:
         pass
 

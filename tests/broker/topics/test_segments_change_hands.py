@@ -83,6 +83,28 @@ async def test_a_segment_that_was_away_while_it_was_opened_is_read_anew(tmp_path
         assert await read_all(one, topic) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+async def test_a_segment_whose_failed_commit_may_come_back_does_not_move(tmp_path: Path, is_open: bool) -> None:
+    """A recovery would bring it back behind what the next owner has taken, should the segment return."""
+    async with in_loop(tmp_path) as together:
+        one, two = together.brokers
+        await one.joined.topics.create("t", TopicConfig())
+        topic = one.core.catalog.topic("t")
+        if is_open:
+            await publish(one, topic, "1")
+
+        async def settle() -> None:
+            raise JournalUnavailable("as told")
+
+        one.serving.log.journal.settle = settle  # type: ignore[method-assign]
+        with pytest.raises(JournalUnavailable):
+            await one.serving.reshaping.mover.move(topic, 0, two.id)
+        assert owner(one, topic) == one.id
+        await publish(one, topic, "2")
+        del one.serving.log.journal.settle
+        assert await one.serving.reshaping.mover.move(topic, 0, two.id)
+
+
 async def test_a_move_that_fails_reopens_nothing_that_was_closed_meanwhile(tmp_path: Path) -> None:
     async with in_loop(tmp_path) as together:
         one, two = together.brokers
