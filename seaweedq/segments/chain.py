@@ -17,6 +17,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
 
 import pyarrow.parquet as pq
@@ -33,6 +34,15 @@ BEGINNING = EntryName(0, 0)
 
 Sleep = Callable[[float], Awaitable[None]]
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEntry:
+    """An entry in a listing: its size in bytes, and the store's own time of it, in microseconds since 1970."""
+
+    name: EntryName
+    size: int
+    modified_us: int
 
 
 class Chain:
@@ -74,7 +84,7 @@ class Chain:
 
     async def open(self) -> None:
         """Finds the end, with at most a page and a bisection of listings, and reads the last entry's metadata."""
-        listed = await self._store.list(self.folder, after=self._before_start(), limit=PAGE)
+        listed = await self._store.list(self.folder, after=self._place(self.start), limit=PAGE)
         page = [EntryName.parse(name) for name in listed]
         name = await self._find_last(page)
         self._names = None
@@ -129,17 +139,39 @@ class Chain:
                 self._names = found
         return self._names
 
-    async def size(self, name: EntryName) -> int:
-        """Returns an entry's size in bytes; the store is asked once for each. Raises ChainDamaged if it no longer
-        exists."""
-        async with self._sizing:
-            if name not in self._sizes:
-                path = self.folder + str(name)
-                try:
-                    self._sizes[name] = await self._store.size(path)
-                except FileNotFoundError as error:
-                    raise _missing(path) from error
-            return self._sizes[name]
+    async def sizes(
+        self, names: Sequence[EntryName], is_over: Callable[[], bool] = lambda: False
+    ) -> dict[EntryName, int]:
+        """Returns the sizes of entries in bytes. What is not known is listed, a page of entries a request, until it
+        `is_over`: then some may be left out. Raises ChainDamaged if one no longer exists."""
+        async with self._sizing:  # so that several who ask at once ask the store once
+            unknown = next((name for name in names if name not in self._sizes), None)
+            while unknown is not None:
+                page = await self._page(self._place(unknown))
+                self._sizes |= {each.name: each.size for each in page}
+                if unknown not in self._sizes:
+                    raise _missing(f"{self.folder}{unknown}")
+                unknown = next((name for name in names if name not in self._sizes), None)
+                if is_over():
+                    break
+            return {name: self._sizes[name] for name in names if name in self._sizes}
+
+    async def listed(self, first: EntryName = BEGINNING) -> list[ListedEntry]:
+        """Lists the entries from `first` on with their sizes and the store's times, a page a request; and whatever has
+        been appended meanwhile. Nothing is checked."""
+        found = page = await self._page(self._place(first))
+        while len(page) == PAGE:
+            page = await self._page(self.folder + str(page[-1].name))
+            found = found + page
+        return found
+
+    async def _page(self, after: str) -> list[ListedEntry]:
+        page = await self._store.listed(self.folder, after=after, limit=PAGE)
+        return [ListedEntry(EntryName.parse(each.name), each.size, each.modified_us) for each in page]
+
+    def _place(self, name: EntryName) -> str:
+        """Returns the place in the folder behind which a listing begins with this entry."""
+        return f"{self.folder}{name.sequence:08d}" if name.sequence else ""
 
     def metadata(self, name: EntryName) -> EntryMetadata:
         """Returns an entry's metadata. Blocks: call it in a thread."""
@@ -196,15 +228,11 @@ class Chain:
     async def _list(self) -> list[EntryName]:
         found: list[EntryName] = []
         while True:
-            after = self.folder + str(found[-1]) if found else self._before_start()
+            after = self.folder + str(found[-1]) if found else self._place(self.start)
             page = await self._store.list(self.folder, after=after, limit=PAGE)
             found += [EntryName.parse(name) for name in page]
             if len(page) < PAGE:
                 return found
-
-    def _before_start(self) -> str:
-        """Returns the place in the folder behind which a listing begins with the start."""
-        return f"{self.folder}{self.start.sequence:08d}" if self.start.sequence else ""
 
     async def _first_from(self, sequence: int) -> EntryName | None:
         page = await self._store.list(self.folder, after=f"{self.folder}{sequence:08d}", limit=1)

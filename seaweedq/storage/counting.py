@@ -1,10 +1,11 @@
 """Counts a store's requests by operation, since a store on the network charges for them."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, BinaryIO, cast
 
 from seaweedq.concurrency.pools import Pool
-from seaweedq.storage.interface import Data, ObjectStore, PayloadStore
+from seaweedq.storage.interface import Data, Listed, ObjectStore, PayloadStore
 
 PAYLOAD_REQUESTS = {
     "receive",
@@ -58,6 +59,11 @@ class Counted:
         """As ObjectStore."""
         self.requests["list"] += 1
         return await self._store.list(prefix, after, limit)
+
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+        """As ObjectStore; it counts as `list`."""
+        self.requests["list"] += 1
+        return await self._store.listed(prefix, after, limit)
 
     async def delete(self, name: str) -> None:
         """As ObjectStore."""

@@ -14,6 +14,16 @@ Data = bytes | bytearray | memoryview
 NO_BUCKET = "NoSuchBucket"  # S3's code for it, in the field `code` of StoreUnavailable
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object in a listing: its size in bytes, and the time at which it was made by the store's own clock, in
+    microseconds since 1970 (on S3 in whole seconds)."""
+
+    name: str
+    size: int
+    modified_us: int
+
+
 class ObjectStore(Protocol):
     """An object store with create-if-absent.
 
@@ -52,6 +62,9 @@ class ObjectStore(Protocol):
         meaning inside the prefix alone: it is empty, or begins with `prefix` and is a name that was listed, which may
         be gone since, or a place in a folder. Raises ValueError for any other.
         """
+
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+        """As `list`, with sizes and times; no request more. An object that is deleted meanwhile may be left out."""
 
     async def delete(self, name: str) -> None:
         """Removes an object; a missing one is no error."""

@@ -8,7 +8,7 @@ leaves nothing but files in `_tmp`. Each is locked while its writer lives, so th
 import errno
 import fcntl
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from seaweedq.clock import Ids
 from seaweedq.concurrency.pools import Pools
 from seaweedq.storage.direct import write_all
-from seaweedq.storage.interface import Data
+from seaweedq.storage.interface import Data, Listed
 from seaweedq.storage.names import TEMPORARY, by_parts, check_name, check_place, check_prefix
 from seaweedq.storage.spool import Spool, unavailable
 from seaweedq.storage.unsigned import Unsigned
@@ -70,6 +70,11 @@ class LocalStore(Unsigned):
         """As ObjectStore, by the names' parts. Reads the folders that contain the answer, with one stat per name."""
         check_place(prefix, after)
         return [*await self.readers.run(self._list, check_prefix(prefix), after, limit)]
+
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+        """As ObjectStore. The time of a file is its mtime."""
+        check_place(prefix, after)
+        return await self.readers.run(self._listed, check_prefix(prefix), after, limit)
 
     def uri(self, name: str) -> str:
         """As PayloadStore: file:///..., with nothing escaped, which is how Spark and fsspec read it."""
@@ -181,6 +186,14 @@ class LocalStore(Unsigned):
     def _list(self, prefix: str, after: str, limit: int) -> tuple[str, ...]:
         with _answers():
             return (*islice(self._walk(prefix[: prefix.rfind("/") + 1], prefix, after), limit),)
+
+    def _listed(self, prefix: str, after: str, limit: int) -> Sequence[Listed]:
+        found = []
+        for name in self._list(prefix, after, limit):
+            with suppress(FileNotFoundError), _answers():
+                there = os.stat(f"{self._root}/{name}")
+                found.append(Listed(name, there.st_size, there.st_mtime_ns // 1000))
+        return found
 
     def _walk(self, folder: str, prefix: str, after: str) -> Iterator[str]:
         """Yields the names in `folder` (empty, or ending in `/`) and below."""

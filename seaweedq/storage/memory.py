@@ -3,12 +3,13 @@
 import hashlib
 import heapq
 import io
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
+from seaweedq.clock import Clock, SystemClock
 from seaweedq.concurrency.pools import READS, Pool
-from seaweedq.storage.interface import Data
+from seaweedq.storage.interface import Data, Listed
 from seaweedq.storage.names import by_parts, check_name, check_place, check_prefix
 from seaweedq.storage.spool import check_digest, check_size
 from seaweedq.storage.unsigned import Unsigned
@@ -24,13 +25,16 @@ class MemoryStore(Unsigned):
     `faults(moment, name)` is called before and after each operation, with moments like "before create" and "after
     create" (create, read, size, age, list, delete, open, receive; for list the name is the prefix). The caller gets the
     error that it raises: StoreUnavailable at "after create" stands for a connection reset after the create took effect.
+    `clock` is the store's own, by which objects have their times.
     """
 
-    def __init__(self, faults: Callable[[str, str], None] = _no_faults) -> None:
+    def __init__(self, faults: Callable[[str, str], None] = _no_faults, clock: Clock | None = None) -> None:
         self.faults = faults
+        self.clock = clock or SystemClock()
         self.readers = Pool("store reads", READS)
         self._objects: dict[str, bytes] = {}
         self.ages_s: dict[str, float] = {}
+        self._times_us: dict[str, int] = {}
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore."""
@@ -38,6 +42,7 @@ class MemoryStore(Unsigned):
             if name in self._objects:
                 return False
             self._objects[name] = bytes(data)
+            self._times_us[name] = self.clock.now_us()
             return True
 
     async def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
@@ -76,6 +81,12 @@ class MemoryStore(Unsigned):
             found = (n for n in self._objects if n.startswith(prefix) and by_parts(n) > place)
             return heapq.nsmallest(limit, found, key=by_parts)
 
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+        """As ObjectStore."""
+        names = await self.list(prefix, after, limit)
+        there = ((name, self._objects.get(name)) for name in names)
+        return [Listed(name, len(data), self._times_us[name]) for name, data in there if data is not None]
+
     def uri(self, name: str) -> str:
         """As PayloadStore; no other process can open it."""
         return f"memory:///{check_name(name)}"
@@ -93,6 +104,7 @@ class MemoryStore(Unsigned):
             if name in self._objects:
                 return None
             self._objects[name] = bytes(data)
+            self._times_us[name] = self.clock.now_us()
             return digest
 
     async def digest(self, name: str) -> tuple[int, str | None]:

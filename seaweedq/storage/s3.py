@@ -7,6 +7,7 @@ variables, ~/.aws, instance roles.
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import BinaryIO, cast
 
@@ -14,7 +15,7 @@ from fsspec.asyn import sync
 
 from seaweedq.concurrency.pools import READS, Pool, Pools
 from seaweedq.errors import InvalidRequest, StoreUnavailable
-from seaweedq.storage.interface import Data
+from seaweedq.storage.interface import Data, Listed
 from seaweedq.storage.names import check_place, check_prefix
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
 from seaweedq.storage.s3_payloads import S3Payloads
@@ -77,15 +78,21 @@ class S3Store(S3Payloads):
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         """As ObjectStore; folder markers, which other tools leave, are not listed."""
+        return [each.name for each in await self.listed(prefix, after, limit)]
+
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+        """As ObjectStore."""
         check_place(prefix, after)
         first, last = self._root + check_prefix(prefix), self._root + after if after else ""
-        names: list[str] = []
+        found: list[Listed] = []
         more = True
-        while more and len(names) < limit:
-            keys, more = await self._bucket.list(first, last, min(PAGE, limit - len(names)))
-            names += [key.removeprefix(self._root) for key in keys if not key.endswith("/")]
-            last = keys[-1] if keys else last
-        return names
+        while more and len(found) < limit:
+            page, more = await self._bucket.list(first, last, min(PAGE, limit - len(found)))
+            found += [
+                replace(each, name=each.name.removeprefix(self._root)) for each in page if not each.name.endswith("/")
+            ]
+            last = page[-1].name if page else last
+        return found
 
     async def check_bucket(self) -> None:
         """As PayloadStore."""

@@ -11,7 +11,7 @@ import base64
 import logging
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from botocore.parsers import ResponseParserError
 from s3fs import S3FileSystem
 
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
-from seaweedq.storage.interface import NO_BUCKET, Data
+from seaweedq.storage.interface import NO_BUCKET, Data, Listed
 
 T = TypeVar("T")
 logger = logging.getLogger("seaweedq")
@@ -194,9 +194,10 @@ class Bucket:
             inside = f"NoSuchBucket: {where} does not exist; create it, or correct the setting store"
             raise StoreUnavailable(detail, inside=inside, code=NO_BUCKET) from None
 
-    async def list(self, prefix: str, after: str, limit: int) -> tuple[list[str], bool]:
-        """Returns a page of keys with this prefix after `after`, at most `limit`, and whether there are more. `after`
-        is empty or begins with the prefix: for any other SeaweedFS 4.44 lists other keys, or none.
+    async def list(self, prefix: str, after: str, limit: int) -> tuple[list[Listed], bool]:
+        """Returns a page of objects, named by their keys, with this prefix after `after`, at most `limit`, and whether
+        there are more. `after` is empty or begins with the prefix: for any other SeaweedFS 4.44 lists other keys, or
+        none.
 
         Leaves out what was not asked for. Raises StoreUnavailable if there are more, but not one in this page: asking
         again would never end.
@@ -206,9 +207,9 @@ class Bucket:
             f"list {prefix}",
             lambda: self._call("list_objects_v2", Prefix=prefix, MaxKeys=limit, **start),
         )
-        keys = [each["Key"] for each in page.get("Contents", ())]
-        asked = [key for key in keys if key.startswith(prefix) and key != after]
-        if len(asked) < len(keys):
+        found = [_listed(each) for each in page.get("Contents", ())]
+        asked = [each for each in found if each.name.startswith(prefix) and each.name != after]
+        if len(asked) < len(found):
             self.work_around("lists keys outside the prefix, or the one to start after: they are left out")
         if page["IsTruncated"] and not asked:
             raise StoreUnavailable(f"the store's listing of {prefix} after {after!r} does not advance")
@@ -282,6 +283,11 @@ class Bucket:
         detail = f"the store answered {status} {code}" if status else "the store did not answer, or not completely"
         inside = f"{self._where}, {what}: {error}" if f"{error}" else f"{self._where}, {what}: {type(error).__name__}"
         return StoreUnavailable(detail, inside=inside, code=code)
+
+
+def _listed(each: Mapping[str, Any]) -> Listed:
+    modified = each["LastModified"]
+    return Listed(each["Key"], int(each["Size"]), int(modified.timestamp() * 1_000_000))
 
 
 def no_copies(url: str) -> dict[str, str]:

@@ -146,14 +146,16 @@ class Reader:
         patience = Deadline(self._clock, READ_S)
         with _readable(segment, None):
             names = await segment.chain.names()
-            for at, name in enumerate(names):
-                end = names[at + 1].first_offset if at + 1 < len(names) else segment.chain.end
+            ends = [*(name.first_offset for name in names[1:]), segment.chain.end]
+            wanted = {name: end for name, end in zip(names, ends, strict=False) if end > max(offset, name.first_offset)}
+            known = await segment.chain.sizes([*wanted], lambda: patience.is_over)
+            for name, end in wanted.items():
                 count = end - max(offset, name.first_offset)
-                if count > 0 and measured and patience.is_over:
-                    others += count
-                elif count > 0:
-                    size += count / (end - name.first_offset) * await segment.chain.size(name)
+                if name in known:
+                    size += known[name] * count / (end - name.first_offset)
                     measured += count
+                else:
+                    others += count
         size += size / measured * others if measured else 0
         for rows in segment.tail.since(offset):
             size += rows.size_bytes * (rows.end - max(offset, rows.first)) / rows.rows.num_rows

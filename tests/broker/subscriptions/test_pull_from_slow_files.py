@@ -11,6 +11,7 @@ from seaweedq.broker.log import reader
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
+from seaweedq.segments import chain
 from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe
 
 FILES, SEGMENTS, READ_S = 6, 3, 0.4
@@ -92,14 +93,16 @@ async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monke
         slow = Slow(broker.environment.clock)
         _, segment = await _files(broker)
         size = await broker.core.reader.size_since(segment, 0)
-        asked = 0
+        list_page, asked = segment.chain._page, 0
 
-        async def size_of(name: Any) -> int:
+        async def page(after: str) -> Any:
             nonlocal asked
             asked, slow.read = asked + 1, slow.read + 1
-            return size // FILES
+            return await list_page(after)
 
-        monkeypatch.setattr(segment.chain, "size", size_of)
+        segment.chain._sizes.clear()
+        monkeypatch.setattr(chain, "PAGE", 2)
+        monkeypatch.setattr(segment.chain, "_page", page)
         monkeypatch.setattr(broker.core.reader, "_clock", slow)
         assert abs(await broker.core.reader.size_since(segment, 0) - size) < size / 100
-        assert asked == 3
+        assert 2 * asked < FILES
