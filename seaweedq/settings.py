@@ -290,6 +290,13 @@ class Settings(BaseSettings):
     checkpoint_s: float = Field(
         10, ge=1, le=600, description="Interval at which cursors are copied from the journal to coordination."
     )
+    metrics_subscriptions: int = Field(
+        100,
+        ge=0,
+        le=100_000,
+        description="For how many of the subscriptions that this broker dispatches /metrics shows the lag: those with "
+        "the most unacked messages.",
+    )
     shutdown_delay_s: float = Field(
         0,
         ge=0,

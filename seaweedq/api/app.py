@@ -245,7 +245,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield SegmentMapServices(catalog, positions, core.roster)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)
     yield SubscriptionServices(
-        catalog, subscribing.admin, dispatcher, subscribing.finder, proxy, reader, broker.core.level
+        catalog, subscribing.admin, dispatcher, subscribing.finder, proxy, reader, broker.core.level, subscribing.meter
     )
     yield ImportServices(catalog, serving.imports, reader)
     yield UploadServices(catalog, joined.topics, uploads_, reader)
@@ -260,6 +260,7 @@ def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
         metrics.LogMetrics(serving.log, broker.core.budget, broker.environment.store),
         metrics.PoolMetrics(broker.environment.pools),
         metrics.ClusterMetrics(joined.view, joined.election, broker.core.level),
+        metrics.LagMetrics(serving.subscribing.meter, broker.environment.settings.metrics_subscriptions),
         metrics.LoadMetrics(serving.loads, serving.leading.autoscaler, joined.election),
         metrics.ReshapeMetrics(serving.reshaping.reshaper),
         metrics.SuspicionMetrics(serving.suspecting.greeter, serving.suspecting.revoker, broker.environment.revoked),

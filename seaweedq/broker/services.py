@@ -40,6 +40,7 @@ from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handoff
+from seaweedq.broker.subscriptions.lag import LagMeter
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.suspicion.marks import Marks
@@ -153,6 +154,7 @@ class Subscribing:
     admin: SubscriptionAdmin
     handoff: Handoff
     finder: DispatcherFinder
+    meter: LagMeter
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ from seaweedq.broker.subscriptions.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handoff
+from seaweedq.broker.subscriptions.lag import LagMeter
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.suspicion.marks import Marks
@@ -285,9 +286,10 @@ def _subscribing(
     return Subscribing(
         assignment=assignment,
         dispatcher=dispatcher,
-        admin=SubscriptionAdmin(coordination, assignment, dispatcher, readables, positions, view.clock),
+        admin=SubscriptionAdmin(coordination, assignment, dispatcher, readables, positions),
         handoff=Handoff(dispatcher, assignment, view.membership, view.clock),
         finder=DispatcherFinder(reading.finder.context, assignment, dispatcher),
+        meter=LagMeter(dispatcher, readables, positions, view.clock),
     )
 
 

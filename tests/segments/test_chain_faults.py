@@ -201,7 +201,7 @@ async def test_a_missing_entry_is_damage_also_for_its_size(store: MemoryStore, p
     chain = await filled(store, pauses, 3)
     await chain.open()
     with pytest.raises(ChainDamaged, match="does not exist"):
-        await chain.size(EntryName(9, 9))
+        await chain.sizes([EntryName(0, 0), EntryName(9, 9)])
 
 
 async def test_names_grow_with_appends_and_never_show_what_is_behind_the_known_end(

@@ -1,6 +1,7 @@
 """What every ObjectStore promises, over all backends."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from itertools import product
 
@@ -115,6 +116,20 @@ async def test_list_is_in_the_stores_order_below_a_prefix_and_behind_a_name(stor
         expected = sorted((name for name in TREE if name.startswith(prefix) and order(name) > order(after)), key=order)
         for limit in (1000, 1, 3):
             assert await store.list(prefix, after, limit) == expected[:limit], (prefix, after, limit)
+
+
+async def test_a_listing_brings_sizes_and_the_stores_own_times(store: ObjectStore) -> None:
+    sizes = {"l/1": 0, "l/2": 5, "l/3/4": 70_000}
+    began_s = time.time()
+    for name, size in sizes.items():
+        await store.create(name, b"x" * size)
+    found = await store.listed("l/")
+    assert {each.name: each.size for each in found} == sizes
+    assert all(began_s - 2 <= each.modified_us / 1e6 <= time.time() + 2 for each in found)
+    assert [each.name for each in found] == await store.list("l/")
+    assert [each.name for each in await store.listed("l/", after="l/1", limit=1)] == ["l/2"]
+    await store.delete("l/2")
+    assert {each.name for each in await store.listed("l/")} == {"l/1", "l/3/4"}
 
 
 @pytest.mark.parametrize("order", [str, by_parts])

@@ -20,6 +20,7 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.reshape.metrics import BOUNDS_S, KINDS
 from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.subscriptions.lag import LagMeter
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.broker.suspicion.revoker import Revoker
@@ -198,6 +199,30 @@ class LoadMetrics:
         hot = len(self.autoscaler.hot) if self.election.is_leader else 0
         help = "At the leader: segments not split because of one key"
         yield GaugeMetricFamily("seaweedq_hot_segments", help, value=hot)
+
+
+@dataclass(frozen=True)
+class LagMetrics:
+    """Metrics of the subscriptions that this broker dispatches, of the `limit` ones that are furthest behind: a series
+    for each of a hundred thousand would be too many."""
+
+    meter: LagMeter
+    limit: int
+
+    def metrics(self) -> Iterator[Metric]:
+        """As Source. Reads nothing of the store, and asks nobody."""
+        labels = ["topic", "subscription"]
+        help = "Messages not acked yet, as far as ends are known here"
+        messages = GaugeMetricFamily("seaweedq_subscription_lag_messages", help, labels=labels)
+        in_flight = GaugeMetricFamily("seaweedq_subscription_in_flight", "Messages that are leased", labels=labels)
+        help = "Messages that retention took before they were acked, since this broker dispatches them"
+        skipped = GaugeMetricFamily("seaweedq_subscription_skipped", help, labels=labels)
+        for one in self.meter.furthest_behind(self.limit):
+            names = [one.topic, one.name]
+            messages.add_metric(names, one.messages)
+            in_flight.add_metric(names, one.in_flight)
+            skipped.add_metric(names, one.skipped)
+        yield from (messages, in_flight, skipped)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Subscriptions: create, change, show with lag, list, delete. Pull and ack are hot routes, in pull_ack."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -25,9 +25,10 @@ from seaweedq.api.routes.subscription_requests import (
 )
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.read.request_search import Search
-from seaweedq.broker.subscriptions.admin import Lag, SubscriptionAdmin
+from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
+from seaweedq.broker.subscriptions.lag import LagMeter, TotalLag
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord
@@ -47,6 +48,19 @@ class LagAnswer(Struct):
     messages: int
     bytes: int
     seconds: float
+    in_flight: int
+    skipped: int
+
+
+class TotalLagAnswer(Struct):
+    """What is not acked yet in all segments. `in_flight` messages are leased; retention took `skipped` ones before they
+    were acked, as far as this dispatcher has seen it."""
+
+    messages: int
+    bytes: int
+    seconds: float
+    in_flight: int
+    skipped: int
 
 
 class SubscriptionAnswer(Struct):
@@ -65,6 +79,7 @@ class SubscriptionAnswer(Struct):
     expires_after_s: float | None
     paused: bool
     created_at: datetime
+    lag_total: TotalLagAnswer
     lag: list[LagAnswer]
 
 
@@ -77,6 +92,7 @@ class SubscriptionList(Struct):
 
 _REQUEST = msgspec.json.Decoder(SubscriptionRequest)
 _CHANGE = msgspec.json.Decoder(SubscriptionChange)
+_LAG = {"messages": 1, "bytes": 52, "seconds": 0.5, "in_flight": 1, "skipped": 0}
 _SHOWN = {
     "name": "billing",
     "topic": "flights",
@@ -91,7 +107,8 @@ _SHOWN = {
     "expires_after_s": None,
     "paused": False,
     "created_at": "2026-01-31T12:00:00Z",
-    "lag": [{"segment": 0, "acked_to": 17, "end_offset": 18, "messages": 1, "bytes": 52, "seconds": 0.5}],
+    "lag_total": _LAG,
+    "lag": [{"segment": 0, "acked_to": 17, "end_offset": 18, **_LAG}],
 }
 
 
@@ -106,6 +123,7 @@ class SubscriptionServices:
     proxy: Proxy
     reader: RequestReader
     level: ClusterLevel
+    meter: LagMeter
 
     def check_new(self, record: SubscriptionRecord, changes: Collection[str]) -> None:
         """Raises NeedsLevel, or InvalidRequest where no broker heeds it yet, for a changed setting of level 3."""
@@ -251,7 +269,7 @@ def _response(answer: Answer) -> Response:
 async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> bytes:
     opened = await services.dispatcher.open(topic, name)
     record = opened.record
-    lag = [LagAnswer(*_fields(one)) for one in await services.admin.lag(topic, opened)]
+    lags = await services.meter.measure(topic, opened)
     created = datetime.fromtimestamp(record.created_us / 1e6, UTC)
     answer = SubscriptionAnswer(
         name,
@@ -267,10 +285,7 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
         record.expires_after_s,
         record.paused,
         created,
-        lag,
+        TotalLagAnswer(*astuple(TotalLag.of(lags, opened))),
+        [LagAnswer(*astuple(lag)) for lag in lags],
     )
     return msgspec.json.encode(answer)
-
-
-def _fields(lag: Lag) -> tuple[int, int, int, int, int, float]:
-    return lag.segment, lag.acked_to, lag.end_offset, lag.messages, lag.size_bytes, lag.seconds

@@ -113,6 +113,19 @@ class ReadableSegments:
         """Returns the start offsets of the segments that do not begin at 0."""
         return self._catalog.start_offsets(topic)
 
+    def known_ends(self, topic: Topic) -> dict[int, int]:
+        """Returns the ends of a topic's segments, as far as they are known here without asking anybody."""
+        remote = self._topics.get(topic)
+        ends: dict[int, int] = {}
+        for number, known in self._catalog.records(topic).items():
+            if known.record.end_offset is not None:
+                ends[number] = known.record.end_offset
+            elif opened := topic.opened.get(number):
+                ends[number] = opened.end
+            elif remote and (segment := remote.segments.get(number)):
+                ends[number] = segment.end
+        return ends
+
     def check_whole(self, topic: Topic) -> None:
         """Raises NeedsNewerBroker where a segment of the topic cannot be read."""
         self._catalog.check_whole(topic)

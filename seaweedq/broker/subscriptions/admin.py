@@ -1,4 +1,4 @@
-"""Creation, listing and deletion of subscriptions, and their lag; at the broker that dispatches one, or would.
+"""Creation, listing and deletion of subscriptions; at the broker that dispatches one, or would.
 
 Creation writes: 1. the record, `creating`, which names this broker; 2. the cursors, one for each segment; 3. the
 record, `active`. Deletion writes: 1. the record, `deleting`; 2. the cursors are removed; 3. the record is removed. Each
@@ -9,23 +9,16 @@ cursor that is left of a segment that the next creator does not know would be on
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pyarrow as pa
 from msgspec.structs import replace
 
 from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.subscriptions.assignment import Assignment, key_of
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.subscription import Backlog, Subscription
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.clock import Clock
-from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
@@ -36,21 +29,7 @@ from seaweedq.errors import NotOwner, SubscriptionNotFound
 from seaweedq.failpoints import reach
 
 PAGE = 60
-LAGS = 16  # segments whose lag is measured concurrently
-LAG_S, PAUSE_S = 5.0, 0.1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """The unacked messages of one segment; `size_bytes` is about what they take in memory or files."""
-
-    segment: int
-    acked_to: int
-    end_offset: int
-    messages: int
-    size_bytes: int
-    seconds: float
 
 
 class SubscriptionAdmin:
@@ -64,14 +43,12 @@ class SubscriptionAdmin:
         dispatcher: Dispatcher,
         readables: ReadableSegments,
         positions: TopicPositions,
-        clock: Clock,
     ) -> None:
         self._coordination = coordination
         self._assignment = assignment
         self._dispatcher = dispatcher
         self._readables = readables
         self._positions = positions
-        self._clock = clock
 
     async def find(self, topic: Topic, name: str) -> SubscriptionRecord | None:
         """Returns the record of an active subscription, or None."""
@@ -159,31 +136,6 @@ class SubscriptionAdmin:
                 raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
             reach("unsubscribe.record")
 
-    async def lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
-        """Returns the lag in each segment that is not done, also in those that wait for their predecessors, but not in
-        those whose record or cursor cannot be read. Raises Unavailable."""
-        # NotOwner: a segment is just changing its owner, or is being replaced
-        deadline = Deadline(self._clock, LAG_S)
-        return await deadline.retry(lambda: self._lag(topic, subscription), NotOwner, topic.signal, PAUSE_S)
-
-    async def _lag(self, topic: Topic, subscription: Subscription) -> list[Lag]:
-        positions = await self._positions.positions(topic)
-        for number, below in self._readables.start_offsets(topic).items():
-            subscription.retire(number, below)
-        subscription.advance(self._readables.records(topic))
-        done, now_us = subscription.frontier.done, self._clock.now_us()
-        done = done | subscription.frontier.hidden
-        left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
-        segments = await self._readables.every(topic, [one.segment for one in left if one.messages])
-
-        async def lag(one: Backlog) -> Lag:
-            size, age_s = 0, 0.0
-            if segment := segments.get(one.segment):
-                size, age_s = await _weigh(segment, one.acked_to, now_us)
-            return Lag(one.segment, one.acked_to, one.end, one.messages, size, age_s)
-
-        return await gather_bounded(LAGS, lag, left)
-
     async def _starts(self, topic: Topic, start: str | dict[str, str]) -> dict[int, int]:
         """Returns the offset to begin at in each segment of now. Segments that are created later begin at 0, so no
         message is missed or delivered twice where a segment is replaced meanwhile. Raises NeedsNewerBroker where that
@@ -200,10 +152,3 @@ class SubscriptionAdmin:
         assert isinstance(start, dict)
         timestamp_us = (datetime.fromisoformat(start["timestamp"]) - EPOCH) // timedelta(microseconds=1)
         return await self._readables.find(topic, ends, timestamp_us)
-
-
-async def _weigh(segment: Readable, offset: int, now_us: int) -> tuple[int, float]:
-    """Returns about how many bytes the rows from `offset` on take, and the age of the first one in seconds."""
-    pieces = await segment.read(offset, 1, 1)
-    oldest_us = pieces[0][1].column(0)[0].cast(pa.int64()).as_py()
-    return await segment.size_since(offset), max(0.0, (now_us - oldest_us) / 1e6)

@@ -92,6 +92,11 @@ class Delivery:
         runs = tuple(self.acked_runs())
         return CursorRecord(epoch, self.acked_to, runs, attempts, self.delivered_to, needs_level=needs)
 
+    @property
+    def in_flight(self) -> int:
+        """Returns how many offsets are leased."""
+        return self._held
+
     def acked_runs(self) -> list[Run]:
         """Returns what is acked beyond `acked_to`."""
         return runs_of(np.flatnonzero(self._span(self.acked_to) == ACKED) + self.acked_to)

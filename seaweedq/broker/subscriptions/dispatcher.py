@@ -13,7 +13,7 @@ a crash after 4 has no effect.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -124,6 +124,10 @@ class Dispatcher:
     def names(self) -> list[tuple[Topic, str]]:
         """Returns the subscriptions that are open here."""
         return list(self._subscriptions)
+
+    def subscriptions(self) -> Collection[Subscription]:
+        """Returns the subscriptions that are open here."""
+        return self._subscriptions.values()
 
     def has(self, topic: Topic, name: str) -> bool:
         """Whether a subscription is open here, and is not being handed over."""

@@ -92,12 +92,14 @@ class SegmentCursor:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The unacked messages of a segment: `messages` of them between `acked_to` and `end`."""
+    """The unacked messages of a segment: `messages` of them between `acked_to` and `end`, `in_flight` of them
+    leased."""
 
     segment: int
     acked_to: int
     end: int
     messages: int
+    in_flight: int = 0
 
 
 class Subscription:
@@ -185,7 +187,8 @@ class Subscription:
             return Backlog(segment, 0, end, end)
         acked_to = found.delivery.acked_to
         end = max(end, acked_to)
-        return Backlog(segment, acked_to, end, max(0, end - acked_to - found.delivery.acked_count))
+        messages = max(0, end - acked_to - found.delivery.acked_count)
+        return Backlog(segment, acked_to, end, messages, found.delivery.in_flight)
 
     def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Sequence[int]) -> AckResult:
         """Judges an ack in a segment that has no cursor here and has this record and revision: in a done segment

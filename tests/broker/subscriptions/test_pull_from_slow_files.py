@@ -97,7 +97,7 @@ async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monke
 
         async def page(after: str) -> Any:
             nonlocal asked
-            asked, slow.read = asked + 1, slow.read + 1
+            asked, slow.read = asked + 1, slow.read + 3
             return await list_page(after)
 
         segment.chain._sizes.clear()
@@ -105,4 +105,4 @@ async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monke
         monkeypatch.setattr(segment.chain, "_page", page)
         monkeypatch.setattr(broker.core.reader, "_clock", slow)
         assert abs(await broker.core.reader.size_since(segment, 0) - size) < size / 100
-        assert 2 * asked < FILES
+        assert asked == 1

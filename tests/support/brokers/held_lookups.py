@@ -1,8 +1,10 @@
 """A store whose answers about segments wait until a test lets them go."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+from seaweedq.storage.interface import Listed
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.in_process import Gate
 
@@ -18,6 +20,10 @@ class HeldStore(MemoryStore):
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
         await self._hold()
         return await super().list(prefix, after, limit)
+
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
+        await self._hold()
+        return await super().listed(prefix, after, limit)
 
     async def size(self, name: str) -> int:
         await self._hold()

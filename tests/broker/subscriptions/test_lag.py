@@ -1,0 +1,66 @@
+"""The lag costs no request a file, and says in all and by segment what is left; metrics show it of the furthest behind
+without any request."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.brokers.in_process_cluster import in_loop, until
+from tests.support.brokers.reshaped import TOPIC, at, make, replace
+from tests.support.brokers.retained import fill
+
+S = f"{TOPIC}/subscriptions/s"
+FILES = 30
+
+
+async def metric(http: httpx.AsyncClient, name: str) -> dict[str, float]:
+    text = (await http.get("/metrics")).text
+    lines = [line for line in text.splitlines() if line.startswith(name + "{")]
+    return {line.split('subscription="')[1].split('"')[0]: float(line.rsplit(" ", 1)[1]) for line in lines}
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["open", "sealed"])
+async def test_the_lag_over_many_files_asks_the_store_for_no_single_one(tmp_path: Path, sealed: bool) -> None:
+    async with in_loop(tmp_path) as together:
+        one, other = together.brokers
+        await make(one)
+        await fill(one, FILES)
+        if sealed:
+            await replace(together, [0])
+            for broker in together.brokers:
+                broker.core.catalog.topic("t").opened.clear()
+        async with at(together, one) as http:
+            assert (await http.put(S, json={"start": "earliest"})).status_code == 201
+            for broker in together.brokers:
+                broker.environment.store.requests.clear()
+            shown = (await http.get(S)).json()
+            requests = one.environment.store.requests + other.environment.store.requests
+            assert requests["size"] == 0
+            assert requests["list"] + requests["open"] <= 8, "about one, whatever the number of files"
+            total = shown["lag_total"]
+            assert (total["messages"], total["in_flight"], total["skipped"]) == (2 * FILES, 0, 0)
+            assert total["bytes"] == sum(one["bytes"] for one in shown["lag"]) > 100 * FILES
+            assert (await http.get(S)).json()["lag_total"]["bytes"] == total["bytes"]
+            pulled = (await http.post(f"{S}/pull", json={"max_messages": 5})).json()["messages"]
+            assert (await http.post(f"{S}/ack", json={"ids": [pulled[0]["id"]]})).status_code == 200
+            total = (await http.get(S)).json()["lag_total"]
+            assert (total["messages"], total["in_flight"]) == (2 * FILES - 1, 4)
+
+
+async def test_metrics_show_those_furthest_behind_and_no_more(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1, metrics_subscriptions=2) as together:
+        (one,) = together.brokers
+        await make(one)
+        async with at(together, one) as http:
+            for name in ("first", "second", "third"):
+                path = f"{TOPIC}/subscriptions/{name}"
+                assert (await http.put(path, json={"start": "latest"})).status_code == 201
+                await http.post(f"{path}/pull", json={"max_messages": 1})
+                await fill(one, 1)
+            await until(lambda: not one.core.catalog.topic("t").opened[0].tail.size_bytes)
+            one.environment.store.requests.clear()
+            assert await metric(http, "seaweedq_subscription_lag_messages") == {"first": 6, "second": 4}
+            assert not one.environment.store.requests
+            await http.post(f"{TOPIC}/subscriptions/third/pull", json={"max_messages": 1})
+            assert await metric(http, "seaweedq_subscription_in_flight") == {"first": 0, "second": 0}
