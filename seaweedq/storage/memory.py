@@ -85,7 +85,7 @@ class MemoryStore(Unsigned):
         """As ObjectStore."""
         names = await self.list(prefix, after, limit)
         there = ((name, self._objects.get(name)) for name in names)
-        return [Listed(name, len(data), self._times_us[name]) for name, data in there if data is not None]
+        return [Listed(name, len(data), self._times_us.get(name, 0)) for name, data in there if data is not None]
 
     def uri(self, name: str) -> str:
         """As PayloadStore; no other process can open it."""
