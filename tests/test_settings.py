@@ -25,6 +25,7 @@ COUNTS = {
     "max_connections",
     "max_topics",
     "max_segments",
+    "metrics_subscriptions",
 }
 
 
