@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from seaweedq import Client
+from tests.support.processes.command import seaweedq
 
 
 @pytest.fixture
@@ -20,9 +21,7 @@ def client(real_broker):
 @pytest.fixture
 def run(real_broker):
     def command(*arguments, stdin="", code=0):
-        done = subprocess.run(
-            _command(real_broker, *arguments), input=stdin, capture_output=True, text=True, timeout=60
-        )
+        done = seaweedq(*arguments, "--url", real_broker.url, stdin=stdin)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr

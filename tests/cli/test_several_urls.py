@@ -1,19 +1,18 @@
 """Commands that were given several brokers, the first of which is dead."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.support.processes.command import seaweedq
 
 
 @pytest.fixture
 def run(real_broker):
     def command(*arguments):
-        env = os.environ | {"SEAWEEDQ_URL": f"http://127.0.0.1:9,{real_broker.url}"}
-        line = [sys.executable, "-m", "seaweedq", *arguments]
-        return subprocess.run(line, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
+        done = seaweedq(*arguments, env={"SEAWEEDQ_URL": f"http://127.0.0.1:9,{real_broker.url}"})
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     return command
 

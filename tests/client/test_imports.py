@@ -17,6 +17,7 @@ from seaweedq.cli.data.import_file import import_file
 from seaweedq.client.core.importing import format_of
 from seaweedq.errors import ConnectionFailed, InvalidImport, InvalidMessages, UploadConflict, UploadNotFound
 from tests.support.processes.bounded_client import wait_for
+from tests.support.processes.command import seaweedq
 
 ROWS = [{"carrier": "UA", "n": n} for n in range(1000)]
 
@@ -143,7 +144,7 @@ def _command(broker, *arguments):
 
 
 def _run(broker, *arguments):
-    return subprocess.run(_command(broker, *arguments), capture_output=True, text=True, timeout=60)
+    return seaweedq("import", *arguments, "--url", broker.url)
 
 
 def test_the_command_imports(real_broker, real_client, tmp_path):

@@ -11,6 +11,8 @@ from contextlib import suppress
 
 import pytest
 
+from tests.support.processes.command import seaweedq
+
 MIB = 1024 * 1024
 
 
@@ -23,7 +25,7 @@ def run(real_broker):
     """Runs a command: what it printed to stdout, and to stderr."""
 
     def command(*arguments, code=0):
-        done = subprocess.run(_command(real_broker, *arguments), capture_output=True, text=True, timeout=120)
+        done = seaweedq(*arguments, "--url", real_broker.url)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         assert "token=" not in done.stderr

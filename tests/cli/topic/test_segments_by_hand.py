@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from seaweedq import Client
 from seaweedq.cli import main
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.command import seaweedq
 
 Run = Callable[..., str]
 
@@ -25,13 +26,7 @@ Run = Callable[..., str]
 @pytest.fixture
 def run(real_broker: BrokerProcess) -> Run:
     def command(*arguments: str, code: int = 0, columns: int = 100) -> str:
-        done = subprocess.run(
-            command_of(real_broker, *arguments),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env={**os.environ, "COLUMNS": str(columns)},
-        )
+        done = seaweedq(*arguments_of(real_broker, *arguments), env={"COLUMNS": str(columns)})
         assert done.returncode == code, done.stderr + done.stdout
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr
@@ -39,9 +34,12 @@ def run(real_broker: BrokerProcess) -> Run:
     return command
 
 
+def arguments_of(broker: BrokerProcess, name: str, *rest: str) -> list[str]:
+    return ["topic", name, "--url", broker.url, *rest]
+
+
 def command_of(broker: BrokerProcess, *arguments: str) -> list[str]:
-    name, *rest = arguments
-    return [sys.executable, "-m", "seaweedq", "topic", name, "--url", broker.url, *rest]
+    return [sys.executable, "-m", "seaweedq", *arguments_of(broker, *arguments)]
 
 
 def make(client: Client, topic: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,13 +13,13 @@ from seaweedq.cli.verify.verify_payloads import NAMED, PayloadAudit
 from seaweedq.segments.layout import REFERENCE
 from tests.support.http.referring import naming, publish, read, upload
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.command import seaweedq
 
 DAY, NOW = "20261121", datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 
 def verify(topic: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "seaweedq", "verify", topic.rpartition("/")[2], *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"COLUMNS": "200"})
+    done = seaweedq("verify", topic.rpartition("/")[2], *arguments, env={"COLUMNS": "200"})
     assert "Traceback" not in done.stderr, done.stderr
     return done
 

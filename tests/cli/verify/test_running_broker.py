@@ -4,7 +4,6 @@ found."""
 import json
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from seaweedq import Client
 from seaweedq.segments.entry import METADATA_KEY
 from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.command import seaweedq
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,7 @@ def client(broker: BrokerProcess) -> Iterator[Client]:
 
 
 def verify(broker: BrokerProcess, topic: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "seaweedq", "verify", topic, *(arguments or ("--url", broker.url))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"COLUMNS": "200"})
+    done = seaweedq("verify", topic, *(arguments or ("--url", broker.url)), env={"COLUMNS": "200"})
     assert "Traceback" not in done.stderr
     return done
 

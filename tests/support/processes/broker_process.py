@@ -97,7 +97,10 @@ class BrokerProcess:
 
     def _fork(self, env: dict[str, str], log: BufferedWriter) -> Forked | None:
         server = fork_server() if self._forks and self.tree is None and self.files is None else None
-        return server.start(self.command()[3:], env, log) if server and server.can_start(env) else None
+        if server is None or not server.can_start(env):
+            return None
+        with open(os.devnull, "rb") as nothing:
+            return server.start(self.command()[3:], env, (nothing.fileno(), log.fileno(), log.fileno()))
 
     def _new_process(self, env: dict[str, str], log: BufferedWriter) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

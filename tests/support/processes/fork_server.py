@@ -1,4 +1,6 @@
-"""`seaweedq serve` as a fork of a process that has imported it: a start takes a tenth of the CPU of a new interpreter.
+"""The program `seaweedq` as a fork of a process that has imported it.
+
+A broker's start then takes a tenth of the CPU of a new interpreter, and a command a third.
 
 The first start of a test session starts the server (`python -m tests.support.processes.fork_server`), which ends with
 the session. It has one thread and no event loop, serves nothing itself, and forks for each request that comes over its
@@ -23,7 +25,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from io import BufferedWriter
 
 from tests.support.paths import ROOT
 
@@ -32,7 +33,7 @@ REQUEST_BYTES = 200_000
 # What most brokers have imported when they are ready; the rest, each fork imports itself.
 LOADED = ("seaweedq.cli.main", "seaweedq.cli.server.serve", "seaweedq.storage.s3")
 # The variables that are read after the fork. Python, the loader and Arrow have read theirs before.
-FREE = ("SEAWEEDQ_", "AWS_", "PYTEST_CURRENT_TEST")
+FREE = ("SEAWEEDQ_", "AWS_", "COLUMNS", "PYTEST_CURRENT_TEST")
 
 
 class Forked:
@@ -56,7 +57,7 @@ class Forked:
         told = select.poll()
         told.register(self._status)
         if self.returncode is None and not told.poll(None if timeout is None else timeout * 1000):
-            raise subprocess.TimeoutExpired("seaweedq serve", timeout or 0)
+            raise subprocess.TimeoutExpired("seaweedq", timeout or 0)
         with self._one:
             if self.returncode is None:
                 self.returncode = int(os.read(self._status, 16))
@@ -92,12 +93,13 @@ class ForkServer:
         """Whether a fork may have this environment: it has to be that of the server, but for what a fork can change."""
         return _fixed(env) == self._env
 
-    def start(self, arguments: Sequence[str], env: Mapping[str, str], output: BufferedWriter) -> Forked:
-        """Runs `seaweedq` with these arguments, in this environment and the caller's folder."""
+    def start(self, arguments: Sequence[str], env: Mapping[str, str], files: Sequence[int]) -> Forked:
+        """Runs `seaweedq` with these arguments, in this environment and the caller's folder. `files` are its stdin,
+        stdout and stderr."""
         sys.audit("subprocess.Popen", "seaweedq", list(arguments), os.getcwd(), dict(env))
         request = json.dumps({"arguments": list(arguments), "env": dict(env), "folder": os.getcwd()}).encode()
         ours, theirs = os.pipe()
-        fds = array.array("i", [output.fileno(), theirs])
+        fds = array.array("i", [*files, theirs])
         with self._one:
             self._socket.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
             os.close(theirs)
@@ -147,15 +149,16 @@ class _Serving:
                 self._woken.recv(4096)
                 self._reap()
             if self._control in readable:
-                request, fds, _, _ = socket.recv_fds(self._control, REQUEST_BYTES, 2)
+                request, fds, _, _ = socket.recv_fds(self._control, REQUEST_BYTES, 4)
                 if not request:
                     return None
                 asked = json.loads(request)
                 if (pid := os.fork()) == 0:
                     self._become(asked["env"], asked["folder"], fds)
                     return list(asked["arguments"])
-                os.close(fds[0])
-                self._pipes[pid] = fds[1]
+                *files, self._pipes[pid] = fds
+                for file in files:
+                    os.close(file)
                 self._control.send(str(pid).encode())
 
     def _reap(self) -> None:
@@ -175,8 +178,8 @@ class _Serving:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for own in (self._control, self._woken, self._wake):
             own.close()
-        for number in (1, 2):
-            os.dup2(fds[0], number)
+        for number, file in enumerate(fds[:-1]):
+            os.dup2(file, number)
         for fd in (*fds, *self._pipes.values()):
             os.close(fd)
         os.environ.clear()
