@@ -2,10 +2,12 @@
 
 A process holds the lock of its home folder for as long as it lives, so the next holder of that lock knows that nothing
 more is written there. The folder is another one's if its id is not that of the journal's key: then it is not even
-locked, since a broker may be starting there. `close` gives the lock back, behind everything else that was begun.
+locked, since a broker may be starting there. `close` gives the lock back, behind everything else that was begun: it
+waits for that, but not for a disk that hangs, as one of a dead NFS server does, since a leader's stop waits for it.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
@@ -19,8 +21,10 @@ from seaweedq.journal.home_folder import known_id
 from seaweedq.journal.interface import Claim, JournalUnreachable
 from seaweedq.segments.commits import Commit
 
+CLOSE_S = 2.0
 READ_BYTES = 1024 * 1024  # of commits, read in one go: a hop to the worker for each costs more than reading it
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 
 class PlaceLock:
@@ -90,9 +94,10 @@ class DeadFileJournal:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            if self._lock:
-                await self._run(self._lock.release)
-            self._worker.shutdown(wait=False)
+            released = [self._worker.submit(self._lock.release)] if self._lock else []
+            self._worker.shutdown(wait=False)  # it still does what was begun
+            if released and (await asyncio.wait(map(asyncio.wrap_future, released), timeout=CLOSE_S))[1]:
+                logger.warning("the disk of %s hangs; its lock is given back as soon as it answers", self._folder)
 
     async def _run(self, work: Callable[[], T]) -> T:
         try:

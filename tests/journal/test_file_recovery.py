@@ -11,6 +11,7 @@ import pytest
 from seaweedq.clock import SystemIds
 from seaweedq.coordination.records import JournalRecord
 from seaweedq.errors import JournalUnavailable
+from seaweedq.journal import file_recovery
 from seaweedq.journal.disk import Disk
 from seaweedq.journal.file_backend import FileJournals
 from seaweedq.journal.folder_lock import FolderLock
@@ -80,6 +81,26 @@ async def test_a_lock_that_comes_after_a_cancellation_is_given_back(tmp_path: Pa
     await closing
     lock = FolderLock(tmp_path / "dead", Disk())
     lock.acquire()
+    lock.release()
+
+
+async def test_a_disk_that_hangs_keeps_nobody_from_closing(
+    tmp_path: Path, disk: SlowDisk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The stop of a leader waits for its recoveries, and flock on a dead NFS server never ends."""
+    monkeypatch.setattr(file_recovery, "CLOSE_S", 0.01)
+    record = await left_behind(tmp_path / "dead")
+    dead = other(tmp_path / "other", disk).open_dead("b", record)
+    disk.go_on.clear()
+    fencing = asyncio.create_task(dead.fence())
+    assert await asyncio.to_thread(disk.reached.wait, 30)
+    fencing.cancel()
+    async with asyncio.timeout(30):
+        await dead.close()
+    assert "hangs" in caplog.text
+    disk.go_on.set()
+    lock = FolderLock(tmp_path / "dead", Disk())
+    lock.acquire(wait_s=30)
     lock.release()
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SECRET_HEADER = "Seaweedq-Secret"
 CONNECT_S = 2.0
+_NOT_REPEATED = {"POST", "PATCH"}  # methods that aiohttp sends once
 LOOK_S = 0.5
 NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
 FORBIDDEN, NOT_FOUND = 403, 404
@@ -73,6 +74,19 @@ class Relayed:
     status: int
     headers: Headers
     body: bytes = field(repr=False)
+
+
+async def _once(request: "aiohttp.ClientRequest", send: "aiohttp.ClientHandlerType") -> "aiohttp.ClientResponse":
+    """Sends a request once. Of methods that it takes for idempotent aiohttp repeats those that got no answer on a
+    connection that was kept open; the repeat of a DELETE that worked is answered 404, and nobody could know why."""
+    import aiohttp
+
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise  # is not repeated
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise aiohttp.ClientError(f"{type(error).__name__} {error}".rstrip()) from error
 
 
 def is_refused(error: Unavailable) -> bool:
@@ -152,8 +166,14 @@ class Peers:
         secret = {**headers, SECRET_HEADER: self._secret}
         try:
             async with self._client().request(
-                method, url, data=body, headers=secret, timeout=total, allow_redirects=False
-            ) as response:  # a redirect must not lead the secret elsewhere
+                method,
+                url,
+                data=body,
+                headers=secret,
+                timeout=total,
+                allow_redirects=False,  # a redirect must not lead the secret elsewhere
+                middlewares=() if method in _NOT_REPEATED else (_once,),
+            ) as response:
                 return Relayed(response.status, dict(response.headers), await response.read())
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             said = f"{type(error).__name__} {error}".rstrip()
