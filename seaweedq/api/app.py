@@ -64,6 +64,7 @@ from seaweedq.api.streams.chunks import Chunks
 from seaweedq.api.streams.declared import declare_streams
 from seaweedq.api.streams.outlets import Room
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
+from seaweedq.api.streams.web_socket import refuse
 from seaweedq.broker.broker import Broker
 from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
 
@@ -83,7 +84,7 @@ class Application:
         self._inside = InsideLog(environment.clock)
         self.refusals = Refusals(environment.clock)
         self._reader = RequestReader.of(environment.settings, broker.core.budget, environment.clock, self.refusals)
-        self.unread = self._reader.unread
+        self.unread, self.bodies = self._reader.unread, self._reader.bodies
         self.connections = Connections()
         self._hosts = HostRules(environment.url, environment.settings.allowed_hosts.split(","))
         self._secret = PeerSecret(environment.secret)
@@ -93,6 +94,9 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Answers hot routes here, the others in FastAPI. Requests that still wait at shutdown get 503."""
+        if scope["type"] == "websocket":
+            await self._serve_socket(scope, receive, out)
+            return
         outgoing = Outgoing(out, self._reader.unread, partial(self._ends_connection, scope))
         try:
             await self._serve(scope, receive, outgoing)
@@ -123,7 +127,7 @@ class Application:
 
     async def _serve(self, scope: Scope, receive: Receive, out: Send) -> None:
         if refused := self._refused(scope):
-            await (send(refused, out) if scope["type"] == "http" else out({"type": "websocket.close", "code": 1008}))
+            await send(refused, out)
             return
         work: Work | None = None
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
@@ -173,6 +177,19 @@ class Application:
             case ["", "v1", "topics", topic, "stream"] if scope["method"] == "GET":
                 return self._call(TopicStreamRoute, TopicStreamRoute.serve, scope, body, out, topic)
         return None
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, out: Send) -> None:
+        """Serves a WebSocket, or refuses it before it is one."""
+        answer = self._refused(scope) or await answered(self._socket(scope, receive, out), self._note)
+        if answer:
+            await refuse(answer, out)
+
+    def _socket(self, scope: Scope, receive: Receive, out: Send) -> Awaitable[Answer | None]:
+        """Returns the work of a WebSocket, which raises RouteNotFound where there is none at the path."""
+        match scope["path"].split("/"):
+            case ["", "v1", "topics", topic, "stream"]:
+                return self._call(TopicStreamRoute, TopicStreamRoute.serve_socket, scope, receive, out, topic)
+        return _no_route(scope["path"])
 
     async def _call(self, group: type[T], route: Callable[..., Awaitable[A]], *arguments: Any) -> A:
         return await route(self.service(group), *arguments)
@@ -265,6 +282,10 @@ def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
         metrics.ReshapeMetrics(serving.reshaping.reshaper),
         metrics.SuspicionMetrics(serving.suspecting.greeter, serving.suspecting.revoker, broker.environment.revoked),
     )
+
+
+async def _no_route(path: str) -> Answer | None:
+    raise RouteNotFound(f"there is no WebSocket at {path[:200]}; see /docs")
 
 
 def _last_answer(out: Send) -> Send:

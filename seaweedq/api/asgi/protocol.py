@@ -7,32 +7,22 @@ many are parsed ahead as fit in PIPELINED_BYTES: else one connection that takes 
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from seaweedq.api.asgi.connections import Connections, Place
+from seaweedq.api.asgi.connection_bounds import ConnectionBounds
+from seaweedq.api.asgi.connections import Place
 from seaweedq.api.asgi.http import CONNECTION, Answer, Receive, Scope, Send, send
 from seaweedq.api.asgi.problems import problem
-from seaweedq.api.asgi.refusals import Refusals
-from seaweedq.api.asgi.unread_answers import Unread, UnreadAnswers
+from seaweedq.api.asgi.unread_answers import Unread
+from seaweedq.api.asgi.web_sockets import BoundedWebSocket
 from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 
 MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
 PIPELINED_BYTES = 4 * 1024
+SOCKETS = b"/stream"  # paths that may become WebSockets
 BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as unread
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionBounds:
-    """The bounds of all connections of a broker."""
-
-    head_timeout_s: float
-    answer_timeout_s: float
-    unread: UnreadAnswers
-    connections: Connections
-    refusals: Refusals
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -137,6 +127,39 @@ class BoundedProtocol(HttpToolsProtocol):
             self._abort_later()
         elif self._unparsed is not None:
             self.loop.call_soon(self._feed_more)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hands the connection over to a WebSocket, with its place: it is busy from now on."""
+        if self.app == self._refuse:
+            self._send_and_close(self._no_place())
+            return
+        if (
+            self.flow.write_paused
+            or self.pipeline
+            or self._deferred
+            or (self.cycle and not self.cycle.response_complete)
+        ):
+            self.send_400_response("a WebSocket is asked for before the request ahead of it is answered")
+            return
+        self._stop_timer()
+        self._unparsed = None
+        self._bounds.connections.works(self)
+        self.connections.discard(self)
+        socket = BoundedWebSocket(self.config, self.server_state, self.app_state, bounds=self._bounds, place=self)
+        self.transport.set_protocol(socket)
+        if not socket.begin(self.transport, self._head()):
+            self._send_and_close(
+                UnreadableRequest("a header of a WebSocket's request is over 8 KiB, or there are over 128")
+            )
+
+    def _head(self) -> bytes:
+        lines = [b"GET %b HTTP/1.1" % self.url, *(b"%b: %b" % one for one in self.headers)]
+        return b"\r\n".join([*lines, b"", b""])
+
+    def _should_upgrade(self) -> bool:
+        """Whether the request becomes a WebSocket; elsewhere the wish is ignored, as HTTP allows."""
+        asks = self.parser.get_method() == b"GET" and self.url.partition(b"?")[0].endswith(SOCKETS)
+        return asks and super()._should_upgrade()
 
     async def drained(self) -> None:
         """Returns once the client has taken nearly all that was sent, or has gone."""

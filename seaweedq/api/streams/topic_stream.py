@@ -13,12 +13,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of, header, query, until_gone
+from seaweedq.api.asgi.http import ClientGone, Receive, Scope, Send, connection_of, header, query, until_gone
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.problems import unexpected
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk, Chunks
 from seaweedq.api.streams.outlets import Outlet, Room
 from seaweedq.api.streams.sse import MEDIA, EventStream
+from seaweedq.api.streams.web_socket import WebSocket, accept, listen
 from seaweedq.broker.streams.feeds import Feed
 from seaweedq.broker.streams.positions import Positions
 from seaweedq.broker.streams.topic_reader import TopicReader
@@ -53,22 +54,34 @@ class TopicStreamRoute:
         has the positions behind it; `Last-Event-ID` goes on there. A comment comes each 15 s, and `event: bye`, with a
         problem, where the broker ends the stream.
         """
-        check_name(topic)
         check_accepted(scope)
-        found = await self.catalog.known(topic)
-        reader = await self.streams.open(found, start_of(scope))
-        positions = reader.positions
+        reader, positions = await self._open(scope, topic)
         outlet = EventStream(out)
         await outlet.begin(positions)
-        with self.streams.feeds.following(found) as feed:
-            stream = Stream(self, scope, reader, feed, outlet)
-            await self._until_end(stream.run(), scope, receive)
+        await self._run(scope, reader, outlet, until_gone(receive))
 
-    async def _until_end(self, work: Coroutine[Any, Any, None], scope: Scope, receive: Receive) -> None:
+    async def serve_socket(self, scope: Scope, receive: Receive, out: Send, topic: str) -> None:
+        """Sends the same over a WebSocket: frames with `messages` and the `positions` behind them."""
+        reader, positions = await self._open(scope, topic)
+        outlet = WebSocket(out)
+        await accept(scope, receive, out)
+        await outlet.begin(positions)
+        await self._run(scope, reader, outlet, listen(receive, outlet))
+
+    async def _open(self, scope: Scope, topic: str) -> tuple[TopicReader, str]:
+        """Returns a reader where the request wants it to begin, and its positions."""
+        reader = await self.streams.open(await self.catalog.known(check_name(topic)), start_of(scope))
+        return reader, reader.positions
+
+    async def _run(self, scope: Scope, reader: TopicReader, outlet: Outlet, goes: Coroutine[Any, Any, None]) -> None:
+        with self.streams.feeds.following(reader.topic) as feed:
+            await self._until_end(Stream(self, scope, reader, feed, outlet).run(), scope, goes)
+
+    async def _until_end(self, work: Coroutine[Any, Any, None], scope: Scope, goes: Coroutine[Any, Any, None]) -> None:
         """Runs a stream until it ends, its client goes, or the broker leaves. Then a stream whose client does not take
         what was sent gets nothing more: its connection is cut."""
         running = asyncio.create_task(work)
-        gone = asyncio.create_task(until_gone(receive))
+        gone = asyncio.create_task(goes)
         leaving = asyncio.create_task(self.streams.feeds.ended.wait())
         try:
             await asyncio.wait({running, gone, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -100,6 +113,8 @@ class Stream:
             while not self.route.streams.feeds.ended.is_set():
                 await self._step()
             raise NotReady("the broker is leaving; connect again")
+        except ClientGone:
+            return
         except SeaweedqError as error:
             await self.outlet.bye(error)
         except Exception as error:

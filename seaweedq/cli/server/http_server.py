@@ -18,7 +18,9 @@ from typing import Any
 import uvicorn
 
 from seaweedq.api.app import Application
-from seaweedq.api.asgi.protocol import BoundedProtocol, ConnectionBounds
+from seaweedq.api.asgi.connection_bounds import ConnectionBounds
+from seaweedq.api.asgi.protocol import BoundedProtocol
+from seaweedq.api.asgi.web_sockets import socket_options
 from seaweedq.broker.broker import Broker
 from seaweedq.cli.server.open_files import connections_of, raise_limit
 from seaweedq.cli.server.stop_signals import StopSignals
@@ -58,7 +60,13 @@ class HttpServer(uvicorn.Server):
         connections = application.connections
         connections.most, connections.reserve = connections_of(settings.max_connections, raise_limit())
         bounds = ConnectionBounds(
-            settings.head_timeout_s, settings.answer_timeout_s, application.unread, connections, application.refusals
+            settings.head_timeout_s,
+            settings.answer_timeout_s,
+            application.unread,
+            connections,
+            application.refusals,
+            application.bodies,
+            settings.request_timeout_s,
         )
         protocol = partial(BoundedProtocol, bounds=bounds)
         super().__init__(
@@ -70,7 +78,7 @@ class HttpServer(uvicorn.Server):
                 timeout_graceful_shutdown=DRAIN_S,
                 timeout_keep_alive=75,
                 http=protocol,  # type: ignore[arg-type]
-                ws="none",
+                **socket_options(settings.answer_timeout_s),
                 server_header=False,
                 proxy_headers=False,
             )

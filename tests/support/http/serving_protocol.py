@@ -10,10 +10,13 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
+from seaweedq.api.asgi.connection_bounds import ConnectionBounds
 from seaweedq.api.asgi.connections import Connections
-from seaweedq.api.asgi.protocol import BoundedProtocol, ConnectionBounds
+from seaweedq.api.asgi.incomplete_bodies import IncompleteBodies
+from seaweedq.api.asgi.protocol import BoundedProtocol
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.unread_answers import UnreadAnswers
+from seaweedq.api.asgi.web_sockets import socket_options
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import SystemClock
 
@@ -36,18 +39,26 @@ class Limits:
     connections: Connections = field(default_factory=Connections)
     timeout_s: float = 60.0
     head_timeout_s: float = 10.0
+    message_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         self.refusals = Refusals(self.clock)
         self.answers = UnreadAnswers(self.budget, self.clock, self.timeout_s, self.refusals)
+        self.bodies = IncompleteBodies(self.budget, 16 << 20, self.clock.monotonic_s)
 
 
 @asynccontextmanager
 async def serving(app: Any, limits: Limits) -> AsyncIterator[int]:
     """The server's port."""
-    config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, ws="none")
+    config = uvicorn.Config(app, lifespan="off", access_log=False, log_config=None, **socket_options(limits.timeout_s))
     bounds = ConnectionBounds(
-        limits.head_timeout_s, limits.timeout_s, limits.answers, limits.connections, limits.refusals
+        limits.head_timeout_s,
+        limits.timeout_s,
+        limits.answers,
+        limits.connections,
+        limits.refusals,
+        limits.bodies,
+        limits.message_timeout_s,
     )
     make = partial(BoundedProtocol, config=config, server_state=ServerState(), app_state={}, bounds=bounds)
     server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)

@@ -1,0 +1,222 @@
+"""Extends uvicorn's WebSocket protocol by the bounds that connections have for HTTP.
+
+Messages have at most MAX_MESSAGE_BYTES, in at most MAX_FRAGMENTS, and take memory as bodies that are still coming do.
+No more is read than what was asked for, and nothing while the client takes nothing: neither messages nor pongs pile up.
+The connection keeps the place that it had before: it is busy until its end, and never makes room for others.
+"""
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode
+
+from seaweedq.api.asgi.connection_bounds import ConnectionBounds
+from seaweedq.api.asgi.connections import Connection
+from seaweedq.api.asgi.http import CONNECTION
+from seaweedq.api.asgi.incomplete_bodies import Incomplete
+from seaweedq.api.asgi.unread_answers import Unread
+from seaweedq.errors import Overloaded
+
+MAX_MESSAGE_BYTES = 1024 * 1024
+MAX_FRAGMENTS = 1024
+PIECE_BYTES = 4 * 1024  # is parsed at a time: so many messages at most are waiting
+PING_S = 20.0
+
+
+def socket_options(answer_timeout_s: float) -> dict[str, Any]:
+    """Returns the options of uvicorn's configuration for WebSockets."""
+    return {
+        "ws": BoundedWebSocket,
+        "ws_max_size": MAX_MESSAGE_BYTES,
+        "ws_per_message_deflate": False,
+        "ws_ping_interval": PING_S,
+        "ws_ping_timeout": answer_timeout_s,
+    }
+
+
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """One connection; `place` is what it was as an HTTP connection."""
+
+    def __init__(self, *arguments: Any, bounds: ConnectionBounds, place: Connection, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._bounds = bounds
+        self._place = place
+        self._message = Incomplete(self._dismiss)
+        self._counted = 0  # bytes of a message that is still coming
+        self._fragment_bytes = 0
+        self._unparsed = memoryview(b"")
+        self._slow: asyncio.TimerHandle | None = None
+        self._last: asyncio.TimerHandle | None = None
+
+    def begin(self, transport: Any, head: bytes) -> bool:
+        """Takes over the connection from HTTP, with the head of the request. Returns False where the library refuses
+        it, which takes fewer and shorter headers than HTTP here."""
+        self.connection_made(transport)
+        self._unread = Unread(transport.get_write_buffer_size, transport.abort)
+        self._abort_later()  # until the application has accepted
+        self.data_received(head)
+        return self.handshake_initiated
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Releases all that the connection held."""
+        self._unparsed = memoryview(b"")
+        self._release()
+        if self._last:
+            self._last.cancel()
+        self._bounds.unread.end(self._unread)
+        self._bounds.connections.leave(self._place)
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Counts what the client does not take, and reads nothing more meanwhile."""
+        super().pause_writing()
+        self._bounds.unread.begin(self._unread)
+        self.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Goes on."""
+        self._bounds.unread.end(self._unread)
+        super().resume_writing()
+        self.loop.call_soon(self._feed)
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what came, as far as it is wanted now."""
+        self._unparsed = memoryview(bytes(self._unparsed) + data)
+        self._feed()
+
+    async def receive(self) -> Any:
+        """As ASGI. The next message is parsed once this one was taken."""
+        message = await super().receive()
+        if not self.disconnected:
+            self._feed()
+        return message
+
+    async def run_asgi(self) -> None:
+        """Runs the application; its scope has the connection. A client that never takes the end of it is cut off."""
+        cast(dict[str, Any], self.scope["extensions"])[CONNECTION] = self
+        await super().run_asgi()
+        self._abort_later()
+
+    def start_keepalive(self) -> None:
+        """Begins with pings, once the handshake is done."""
+        if self._last:
+            self._last.cancel()
+            self._last = None
+        super().start_keepalive()
+
+    async def drained(self) -> None:
+        """Returns once the client has taken nearly all that was sent, or has gone."""
+        await self.writable.wait()
+
+    def abort(self) -> None:
+        """Ends the connection, whatever was not taken."""
+        self.transport.abort()
+
+    def handle_cont(self, event: Any) -> None:
+        """Takes a fragment of a message."""
+        if len(self.frames) >= MAX_FRAGMENTS:
+            self._fail(CloseCode.MESSAGE_TOO_BIG, f"a message may have {MAX_FRAGMENTS} fragments")
+        else:
+            self._fragment_bytes += len(event.data)
+            super().handle_cont(event)
+
+    def handle_text(self, event: Any) -> None:
+        """Takes a text, or the first fragment of one."""
+        self._fragment_bytes = len(event.data)
+        super().handle_text(event)
+
+    def handle_bytes(self, event: Any) -> None:
+        """Takes bytes, or their first fragment."""
+        self._fragment_bytes = len(event.data)
+        super().handle_bytes(event)
+
+    def send_receive_event_to_app(self) -> None:
+        """Hands a message on that has come whole."""
+        self._fragment_bytes = 0
+        if self.curr_msg_data_type == "text" and not _is_utf8(b"".join(self.frames)):
+            self._fail(CloseCode.INVALID_DATA, "a text is not UTF-8")
+        else:
+            super().send_receive_event_to_app()
+
+    def send_keepalive_ping(self) -> None:
+        """Sends a ping, unless the socket is full: then the bound on answers that nobody takes holds."""
+        if self.writable.is_set():
+            super().send_keepalive_ping()
+        else:
+            self.schedule_ping()
+
+    def keepalive_timeout(self) -> None:
+        """Ends a connection whose client does not answer. While the socket is full no answer is read."""
+        if self.writable.is_set():
+            super().keepalive_timeout()
+            self._abort_later()
+        else:
+            self.pong_timer = self.pending_ping_payload = None
+            self.schedule_ping()
+
+    def _feed(self) -> None:
+        while len(self._unparsed) and self._wants_more():
+            piece, self._unparsed = bytes(self._unparsed[:PIECE_BYTES]), self._unparsed[PIECE_BYTES:]
+            super().data_received(piece)
+            self._count()
+        if self.transport.is_closing():
+            self._unparsed = memoryview(b"")
+        elif len(self._unparsed) or not self.writable.is_set() or self.read_paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def _wants_more(self) -> bool:
+        return self.writable.is_set() and not self.read_paused and not self.transport.is_closing()
+
+    def _count(self) -> None:
+        """Holds memory for a message that has come in part."""
+        pending = self._fragment_bytes + len(self.conn.reader.buffer)
+        if pending < self._counted or not pending:
+            self._release()
+        if pending > self._counted and not self.close_sent:
+            self._slow = self._slow or self.loop.call_later(self._bounds.message_timeout_s, self._too_slow)
+            more, self._counted = pending - self._counted, pending
+            try:
+                self._bounds.bodies.take(self._message, more)
+            except Overloaded as error:
+                self._bounds.refusals.note("bodies", error.detail)
+                self._fail(CloseCode.TRY_AGAIN_LATER, "there is no memory for the message; try again")
+
+    def _release(self) -> None:
+        if self._counted:
+            self._bounds.bodies.leave(self._message)
+            self._message, self._counted = Incomplete(self._dismiss), 0
+        if self._slow:
+            self._slow.cancel()
+            self._slow = None
+
+    def _dismiss(self) -> None:
+        detail = "a message came slowly while others needed its memory"
+        self._bounds.refusals.note("slow_body", detail)
+        self._fail(CloseCode.TRY_AGAIN_LATER, detail)
+
+    def _too_slow(self) -> None:
+        self._slow = None
+        self._fail(CloseCode.POLICY_VIOLATION, f"a message did not come within {self._bounds.message_timeout_s:g} s")
+
+    def _fail(self, code: CloseCode, reason: str) -> None:
+        """Ends the connection with a close frame."""
+        if self.close_sent or self.disconnected:
+            return
+        self.conn.fail(code, reason)
+        self.handle_parser_exception()
+        self._abort_later()
+
+    def _abort_later(self) -> None:
+        if self._last is None and not self.disconnected:
+            self._last = self.loop.call_later(self._bounds.answer_timeout_s, self.transport.abort)
+
+
+def _is_utf8(content: bytes) -> bool:
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,257 @@
+"""Streams over WebSockets, with a client of another library over a real port: what they say, and what bounds them."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
+
+from seaweedq.api.asgi import web_sockets
+from seaweedq.api.asgi.connections import Connections
+from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of
+from seaweedq.broker.topics.catalog import Topic
+from tests.support.brokers.in_process import make_topic, publish, running
+from tests.support.brokers.in_process_cluster import until
+from tests.support.brokers.serving import Served, served
+from tests.support.http.serving_protocol import Limits, serving
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Served]:
+    async with running(tmp_path) as found, served(found) as serving_:
+        yield serving_
+
+
+@pytest.fixture
+async def topic(here: Served) -> Topic:
+    return await make_topic(here.broker)
+
+
+def stream(here: Served, asked: str = "", **options: Any) -> connect:
+    """A connection to the stream of the topic `t`."""
+    return connect(f"ws{here.url.removeprefix('http')}/v1/topics/t/stream{asked}", proxy=None, **options)
+
+
+async def told(socket: ClientConnection) -> dict[str, Any]:
+    """The next frame."""
+    found: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 10))
+    return found
+
+
+async def closed(socket: ClientConnection) -> int | None:
+    """The code with which the broker has closed; what comes before is left out."""
+    try:
+        while True:
+            await asyncio.wait_for(socket.recv(), 10)
+    except ConnectionClosed as found:
+        return found.rcvd.code if found.rcvd else None
+
+
+async def test_messages_come_with_positions_from_which_it_goes_on(here: Served, topic: Topic) -> None:
+    async with stream(here) as socket:
+        begun = await told(socket)
+        assert begun == {"positions": f"{topic.record.incarnation}:0-0"}
+        await publish(here.broker, topic, "1")
+        first = await told(socket)
+        assert [message["value"] for message in first["messages"]] == [1]
+        assert first["positions"].endswith(":0-1")
+        assert socket.subprotocol is None
+    await publish(here.broker, topic, "2")
+    offered = [Subprotocol("bearer.secret"), Subprotocol("seaweedq.v1")]
+    async with stream(here, f"?start={first['positions']}", subprotocols=offered) as socket:
+        assert socket.subprotocol == "seaweedq.v1"
+        await told(socket)
+        assert [message["value"] for message in (await told(socket))["messages"]] == [2]
+
+
+async def test_what_is_not_meant_for_it_is_an_error_frame_and_it_stays_open(here: Served, topic: Topic) -> None:
+    async with stream(here) as socket:
+        await told(socket)
+        for text, slug in (
+            ("{", "unreadable-body"),
+            ("[" * 5000, "unreadable-body"),
+            ("", "unreadable-body"),
+            ('{"ack": {}}', "invalid-request"),
+            ("1" + " " * (MIB - 1), "invalid-request"),
+        ):
+            await socket.send(text)
+            assert (await told(socket))["error"]["type"] == f"/problems/{slug}"
+        await socket.send(b"\x00")
+        assert "error" in await told(socket)
+        await publish(here.broker, topic, "1")
+        assert "messages" in await told(socket)
+
+
+async def test_messages_are_bounded(here: Served, topic: Topic) -> None:
+    async with stream(here) as socket:
+        await socket.send("1" + " " * MIB)
+        assert await closed(socket) == 1009
+    async with stream(here) as socket:
+        await socket.send(" " for _ in range(web_sockets.MAX_FRAGMENTS + 2))
+        assert await closed(socket) == 1009
+    async with stream(here) as socket:
+        await socket.send(["[1", "\r\n]"])
+        await told(socket)
+        assert (await told(socket))["error"]["type"] == "/problems/invalid-request"
+        await socket.send(b"\xff", text=True)
+        assert await closed(socket) == 1007
+    await until(lambda: not here.broker.core.budget.incomplete)
+    await until(lambda: not len(here.broker.serving.streams.feeds))
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "status", "slug"),
+    [
+        ("/v1/topics/none/stream", {}, 404, "topic-not-found"),
+        ("/v1/topics/t/subscriptions/s/none/stream", {}, 404, "not-found"),
+        ("/v1/topics/t/stream?start=never", {}, 422, "invalid-request"),
+        ("/v1/topics/t/stream", {"origin": "http://elsewhere.test"}, 403, "foreign-origin"),
+        ("/v1/topics/t/stream", {"additional_headers": {"x": "y" * 10_000}}, 400, "unreadable-request"),
+        ("/healthz", {}, 200, None),
+    ],
+)
+async def test_what_is_refused_never_becomes_a_web_socket(
+    here: Served, topic: Topic, path: str, options: dict[str, Any], status: int, slug: str | None
+) -> None:
+    with pytest.raises(InvalidStatus) as found:
+        await connect(f"ws{here.url.removeprefix('http')}{path}", proxy=None, **options)
+    assert found.value.response.status_code == status
+    assert slug is None or f"/problems/{slug}".encode() in (found.value.response.body or b"")
+
+
+async def test_it_ends_when_the_broker_leaves(here: Served, topic: Topic) -> None:
+    async with stream(here) as socket:
+        await told(socket)
+        here.stop.ask()
+        assert (await told(socket))["bye"]["type"] == "/problems/not-ready"
+        assert await closed(socket) == 1012
+    await asyncio.wait_for(here.ended, 5)
+
+
+# The protocol alone.
+
+
+class Floods:
+    """An application that sends as much as is taken, and counts what comes."""
+
+    def __init__(self) -> None:
+        self.sent = self.came = 0
+        self.gone = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, out: Send) -> None:
+        await receive()
+        await out({"type": "websocket.accept"})
+        sending = asyncio.create_task(self.send(scope, out)) if scope["path"].startswith("/send") else None
+        while (await receive())["type"] != "websocket.disconnect":
+            self.came += 1
+            if scope["path"].startswith("/hold"):
+                await asyncio.sleep(3600)
+        if sending:
+            sending.cancel()
+        self.gone.set()
+
+    async def send(self, scope: Scope, out: Send) -> None:
+        connection = connection_of(scope)
+        assert connection
+        while True:
+            await connection.drained()
+            await out({"type": "websocket.send", "text": "x" * 100_000})
+            self.sent += 1
+
+
+@asynccontextmanager
+async def raw(app: Any, limits: Limits, path: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A WebSocket whose frames a test writes itself; its client takes little."""
+    async with serving(app, limits) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096)
+        writer.write(
+            f"GET {path}/stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+        )
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+
+
+def frame(opcode: int, content: bytes, size: int | None = None) -> bytes:
+    """A last frame, masked by zeros; it may announce more than it has."""
+    size = len(content) if size is None else size
+    head = bytes([0x80 | opcode])
+    if size < 126:
+        return head + bytes([0x80 | size, 0, 0, 0, 0]) + content
+    return head + bytes([0x80 | 127]) + size.to_bytes(8, "big") + bytes(4) + content
+
+
+async def test_a_client_that_takes_nothing_costs_one_buffer_and_is_ended() -> None:
+    app, limits = Floods(), Limits()
+    async with raw(app, limits, "/send"):
+        await until(lambda: limits.budget.answers)
+        sent = app.sent
+        await asyncio.sleep(0.05)
+        assert app.sent == sent
+        assert limits.budget.answers <= 200_000
+        limits.clock.more_s += limits.timeout_s
+        limits.answers.tick()
+        await asyncio.wait_for(app.gone.wait(), 10)
+    await until(lambda: not limits.budget.answers)
+    assert not len(limits.connections)
+
+
+@pytest.mark.usefixtures("long_run")
+async def test_pings_of_a_client_that_takes_nothing_are_not_answered_without_end() -> None:
+    app, limits = Floods(), Limits()
+    async with raw(app, limits, "/ping") as (_, writer):
+        for _ in range(400):
+            writer.write(frame(9, bytes(125)) * 1000)
+            await asyncio.sleep(0)
+        await until(lambda: limits.budget.answers)
+        await asyncio.sleep(0.1)
+        assert limits.budget.answers < MIB
+        limits.clock.more_s += limits.timeout_s
+        limits.answers.tick()
+        await asyncio.wait_for(app.gone.wait(), 10)
+
+
+async def test_messages_wait_outside_until_they_are_taken() -> None:
+    app, limits = Floods(), Limits()
+    async with raw(app, limits, "/hold") as (_, writer):
+        writer.write(frame(1, b"") * 200_000)
+        await until(lambda: app.came)
+        await asyncio.sleep(0.1)
+        assert app.came == 1
+
+
+async def test_a_message_that_does_not_come_whole_is_counted_and_ends_in_time() -> None:
+    app, limits = Floods(), Limits()
+    async with raw(app, limits, "/take") as (reader, writer):
+        writer.write(frame(1, bytes(500_000), MIB))
+        await until(lambda: limits.budget.incomplete >= 500_000)
+        assert limits.budget.incomplete < 600_000
+        assert app.came == 0
+        (place,) = limits.connections._regular
+        place.transport.get_protocol()._too_slow()  # type: ignore[attr-defined]
+        closing = await asyncio.wait_for(reader.readexactly(4), 10)
+        assert int.from_bytes(closing[2:4], "big") == 1008
+        await asyncio.wait_for(app.gone.wait(), 10)
+    await until(lambda: not limits.budget.incomplete)
+
+
+async def test_a_web_socket_is_busy_and_makes_no_room() -> None:
+    app, limits = Floods(), Limits(connections=Connections(1, 0))
+    async with raw(app, limits, "/take") as (_, writer):
+        (place,) = limits.connections._regular
+        assert place not in limits.connections._quiet
+        writer.write(frame(1, b"x"))
+        await until(lambda: app.came)
+        assert place not in limits.connections._quiet
+    await until(lambda: not len(limits.connections))
