@@ -80,6 +80,12 @@ class Broker:
         """SIGTERM, until it has ended."""
         self._end(signal.SIGTERM)
 
+    @property
+    def cpu_s(self) -> float:
+        """The CPU that this process of it has used."""
+        assert self.process
+        return cpu_s(self.process.pid)
+
     def store_requests(self) -> dict[str, int]:
         """What it has asked of the store so far, by operation."""
         text = httpx.get(f"{self.url}/metrics", trust_env=False).text
@@ -147,6 +153,12 @@ class Cluster:
     def coordination(self) -> EtcdCoordination:
         """The brokers' coordination, to look on."""
         return EtcdCoordination(Access([self.etcd]), "seaweedq/")
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU that a process has used, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:

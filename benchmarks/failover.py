@@ -22,6 +22,7 @@ from benchmarks.result import Result
 from seaweedq import Client
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Entry
+from seaweedq.errors import SeaweedqError
 from seaweedq.segments.keyhash import hash_key
 
 KILLS, SILENCES, SEGMENTS, ROWS, VALUE_BYTES = 10, 3, 600, 5, 100
@@ -44,12 +45,14 @@ class Kill:
     worst: dict[str, float]
     said: list[str] = field(default_factory=list)
     load: float = 0.0
+    cpu_s: float = 0.0  # of the brokers that are left, until the last range
 
     def __str__(self) -> str:
         times = (self.lease_ended, self.recovered, self.given, self.acked[0], self.acked[-1])
         steps = ", ".join(f"{step} {at:.2f}" for step, at in zip(STEPS, times, strict=True))
         said = f" ({self.said[0]})" if self.said else ""
-        return f"{self.segments} segments{' and the lead' if self.led else ''}, load {self.load:.0f}: {steps}{said}"
+        who = f"{self.segments} segments{' and the lead' if self.led else ''}"
+        return f"{who}, load {self.load:.0f}, CPU {self.cpu_s:.1f} s: {steps}{said}"
 
 
 def measure(folder: Path) -> Iterator[Result]:
@@ -98,14 +101,17 @@ def end(cluster: Cluster, number: int, how: Callable[[Broker], None]) -> Kill:
             time.sleep(1)
             segments = client.segments(topic)  # whose owners may have changed
             lost = [key for key, one in zip(names, segments, strict=True) if one["owner_url"] == victim.url]
+            before_s = sum(other.cpu_s for other in others)
             led, acked, seen, failed = uvloop.run(_after_end(cluster, victim, others, topic, lost, how))
+            used_s = sum(other.cpu_s for other in others) - before_s
         load.errors["plain"] += failed
         victim.kill()
         victim.start()
-        client.delete_topic(topic)
+        with suppress(SeaweedqError):  # a machine that is busy: the leader ends the deletion
+            client.delete_topic(topic)
     worst = {"plain": max(load.worst_s("plain"), acked[-1]), "idempotent": load.worst_s("idempotent")}
     times = (seen.lease_ended, seen.recovered, seen.given)
-    return Kill(led, len(lost), acked, *times, load.errors, worst, load.said, os.getloadavg()[0])
+    return Kill(led, len(lost), acked, *times, load.errors, worst, load.said, os.getloadavg()[0], used_s)
 
 
 def key_of_each(segments: Sequence[dict[str, int]]) -> list[str]:
