@@ -290,6 +290,13 @@ class Settings(BaseSettings):
     checkpoint_s: float = Field(
         10, ge=1, le=600, description="Interval at which cursors are copied from the journal to coordination."
     )
+    retention_grace_s: float = Field(
+        3_600,
+        ge=60,
+        le=604_800,
+        description="How long files stay after retention has taken their messages: readers of files that began before "
+        "end in it. A topic can have its own.",
+    )
     metrics_subscriptions: int = Field(
         100,
         ge=0,

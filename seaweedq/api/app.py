@@ -35,6 +35,7 @@ from seaweedq.api.internal.server import PREFIX, Call, InternalServer
 from seaweedq.api.routes import (
     ahead,
     cluster,
+    cluster_confirm,
     cluster_level,
     fetch,
     imports,
@@ -48,6 +49,7 @@ from seaweedq.api.routes import (
     uploads,
 )
 from seaweedq.api.routes.cluster import ClusterServices
+from seaweedq.api.routes.cluster_confirm import ConfirmServices
 from seaweedq.api.routes.cluster_level import LevelServices
 from seaweedq.api.routes.fetch import FetchServices
 from seaweedq.api.routes.imports import ImportServices
@@ -231,6 +233,7 @@ class Application:
             subscriptions,
             uploads,
             cluster,
+            cluster_confirm,
             cluster_level,
         ):
             app.include_router(routes.router)
@@ -258,7 +261,8 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     room = Room(reader.unread, clock)
     yield TopicStreamRoute(catalog, serving.streams, Chunks(payloads_, clock), room, clock)
     yield PayloadServices(catalog, payloads_, reader)
-    yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader)
+    files = serving.leading.retained
+    yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, files)
     yield SegmentMapServices(catalog, positions, core.roster)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)
     yield SubscriptionServices(
@@ -269,6 +273,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     store_url, peers = environment.settings.store_path, environment.peers
     yield ClusterServices(joined.cluster, store_url, joined.view, joined.election, core.level, peers, calls.status)
     yield LevelServices(joined.rise, reader)
+    yield ConfirmServices(serving.leading.rounds)
 
 
 def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
@@ -278,6 +283,7 @@ def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
         metrics.PoolMetrics(broker.environment.pools),
         metrics.ClusterMetrics(joined.view, joined.election, broker.core.level),
         metrics.LagMetrics(serving.subscribing.meter, broker.environment.settings.metrics_subscriptions),
+        metrics.RetentionMetrics(serving.leading.retention),
         metrics.LoadMetrics(serving.loads, serving.leading.autoscaler, joined.election),
         metrics.ReshapeMetrics(serving.reshaping.reshaper),
         metrics.SuspicionMetrics(serving.suspecting.greeter, serving.suspecting.revoker, broker.environment.revoked),

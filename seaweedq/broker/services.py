@@ -33,6 +33,9 @@ from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.retention.files import TopicFiles
+from seaweedq.broker.retention.retention import Retention
+from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.streams.topic_streams import TopicStreams
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
@@ -175,6 +178,9 @@ class Leading:
     rebalancer: Rebalancer
     autoscaler: Autoscaler
     leader: Leader
+    rounds: Rounds
+    retention: Retention
+    retained: TopicFiles
     requested: RequestedRecoveries
 
 

@@ -55,6 +55,10 @@ from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.reshape.sealer import Sealer
+from seaweedq.broker.retention.files import TopicFiles
+from seaweedq.broker.retention.looks import Looks
+from seaweedq.broker.retention.retention import Retention
+from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.services import (
     Core,
     Environment,
@@ -97,10 +101,11 @@ from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.journal.interface import Journals
 
-DELETIONS_S, BALANCE_S, LEVEL_S, UPLOADS_S, SWEEP_S, DAY_S = (
+DELETIONS_S, BALANCE_S, LEVEL_S, UPLOADS_S, RETENTION_S, SWEEP_S, DAY_S = (
     1.0,
     2.0,
     2.0,
+    60.0,
     60.0,
     3600.0,
     86_400.0,
@@ -224,7 +229,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         changes=_changes(environment, joined, planner, readiness),
         closing=closing,
         deletion=deletion,
-        leading=_leading(environment, core, joined, loads, planner, deletion),
+        leading=_leading(environment, core, joined, loads, planner, deletion, reading.positions),
         suspecting=_suspecting(environment, core, joined),
         drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),
         maintenance=Maintenance(
@@ -338,14 +343,25 @@ def _changes(environment: Environment, joined: Joined, planner: Planner, readine
 
 
 def _leading(
-    environment: Environment, core: Core, joined: Joined, loads: Loads, planner: Planner, deletion: TopicDeletion
+    environment: Environment,
+    core: Core,
+    joined: Joined,
+    loads: Loads,
+    planner: Planner,
+    deletion: TopicDeletion,
+    positions: TopicPositions,
 ) -> Leading:
     view, election, peers, coordination = joined.view, joined.election, environment.peers, environment.coordination
     reports = Reports(view.catalog, view.roster, peers, view.membership.broker, loads)
     rebalancer = Rebalancer(view.catalog, view.roster, reports, peers, view.clock)
     autoscaler = Autoscaler(view, reports, planner, rebalancer, election)
     balance = partial(_balance, reports, autoscaler, rebalancer)
-    tasks = _periodic_tasks(environment, joined, deletion, balance)
+    retention, files = _retention(environment, joined, positions)
+    tasks = (
+        *_periodic_tasks(environment, joined, deletion, balance),
+        PeriodicTask("retention", retention.round, RETENTION_S, view.clock),
+        PeriodicTask("telling of retention", retention.tell, DAY_S, view.clock),
+    )
     me, level = view.membership.broker, lambda: core.level.written
     recoveries = Recoveries(joined.recovery, view.roster, peers, coordination, me, level)
     return Leading(
@@ -353,6 +369,9 @@ def _leading(
         rebalancer=rebalancer,
         autoscaler=autoscaler,
         leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
+        rounds=retention.rounds,
+        retention=retention,
+        retained=files,
         requested=RequestedRecoveries(joined.recovery, coordination),
     )
 
@@ -367,6 +386,14 @@ def _suspecting(environment: Environment, core: Core, joined: Joined) -> Suspect
         marks=marks,
         revoker=revoker,
     )
+
+
+def _retention(environment: Environment, joined: Joined, positions: TopicPositions) -> tuple[Retention, TopicFiles]:
+    view, store, coordination = joined.view, environment.store, environment.coordination
+    files = TopicFiles(view.catalog, coordination, store)
+    rounds = Rounds(coordination, store, joined.election, view.clock)
+    looks = Looks(view.catalog, files, positions)
+    return Retention(view, rounds, looks, files, store, environment.settings.retention_grace_s), files
 
 
 def _periodic_tasks(

@@ -265,6 +265,12 @@ GROWTH = KeyKind(
     writer="whoever creates a topic or plans segments while the cluster has nearly as many as it may",
     lifetime="for ever",
 )
+RETENTION = KeyKind(
+    "retention",
+    Counter,
+    writer="the leader, before each round of retention; whoever confirms a restored coordination",
+    lifetime="for ever",
+)
 URL_SECRET = KeyKind(
     "url-secret",
     SecretRecord,
@@ -289,5 +295,6 @@ CATALOGUE = (
     UPLOADS,
     IMPORTS,
     GROWTH,
+    RETENTION,
     URL_SECRET,
 )

@@ -138,11 +138,28 @@ class FlushPolicy(msgspec.Struct, frozen=True):
     max_age_s: float | None = None
 
 
-class RetentionPolicy(msgspec.Struct, frozen=True):
-    """The bounds of what is kept, by append time and by size of the topic; None is no bound."""
+RETENTION_LEVEL = 3  # of the cluster, from which on retention is carried out
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The bounds of what is kept, by age and by size of the topic; None is no bound.
+
+    `keep_unread`: these two never take what a subscription has not acked. `delete_read`: what all of at least one have
+    acked goes. `grace_s`: how long files stay behind that; None is the brokers' setting. Only an `enforced` policy is
+    carried out, from level 3 on: versions before it stored policies, and did nothing.
+    """
 
     max_age_s: float | None = None
     max_bytes: int | None = None
+    keep_unread: bool = False
+    delete_read: bool = False
+    grace_s: float | None = None
+    enforced: bool = False
+
+    @property
+    def takes(self) -> bool:
+        """Tells whether it takes anything."""
+        return self.max_age_s is not None or self.max_bytes is not None or self.delete_read
 
 
 class TopicConfig(msgspec.Struct, frozen=True):

@@ -19,6 +19,7 @@ from seaweedq.coordination.keys import (
     IMPORTS,
     JOURNALS,
     LEADER,
+    RETENTION,
     REVOCATIONS,
     SEGMENTS,
     STARTS,
@@ -102,6 +103,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
         ),
     ),
     CREATIONS: ([NAMES, NUMBERS], st.builds(records.CreationRecord, broker=NAMES, count=COUNTS)),
+    RETENTION: ([], st.builds(records.Counter, next=COUNTS)),
     COUNTERS: ([NAMES], st.builds(records.Counter, next=COUNTS)),
     SUBSCRIPTIONS: (
         [NAMES, NUMBERS, NAMES],

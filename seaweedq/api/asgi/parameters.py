@@ -29,6 +29,13 @@ def whole_number(text: str, what: str, low: int, high: int) -> int:
     return int(text)
 
 
+def truth(text: str, what: str) -> bool:
+    """Returns whether a text is `true`, and not `false`. Raises InvalidRequest for any other."""
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"{what} is {text[:50]!r}; it must be true or false", field=what, value=text[:50])
+    return text == "true"
+
+
 def seconds(text: str, what: str, high: float) -> float:
     """Returns a duration from 0 to `high` seconds. Raises InvalidRequest."""
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,9})?", text) or float(text) > high:

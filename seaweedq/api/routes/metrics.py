@@ -20,6 +20,8 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.segment_log import SegmentLog
 from seaweedq.broker.reshape.metrics import BOUNDS_S, KINDS
 from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.retention.retention import Retention
+from seaweedq.broker.retention.rounds import REASONS
 from seaweedq.broker.subscriptions.lag import LagMeter
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
@@ -223,6 +225,23 @@ class LagMetrics:
             in_flight.add_metric(names, one.in_flight)
             skipped.add_metric(names, one.skipped)
         yield from (messages, in_flight, skipped)
+
+
+@dataclass(frozen=True)
+class RetentionMetrics:
+    """Metrics of retention, which works at the leader."""
+
+    retention: Retention
+
+    def metrics(self) -> Iterator[Metric]:
+        """As Source."""
+        help = "Files that retention has deleted"
+        yield CounterMetricFamily("seaweedq_retention_files_deleted", help, value=self.retention.files)
+        help = "At the leader: 1 where retention takes and deletes nothing for this reason"
+        held = GaugeMetricFamily("seaweedq_retention_held", help, labels=["reason"])
+        for reason in REASONS:
+            held.add_metric([reason], float(self.retention.rounds.held == reason))
+        yield held
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from seaweedq.api.asgi.decoding_memory import DecodingMemory, needed
 from seaweedq.api.asgi.http import Answer, Receive, Scope, header, query
 from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
-from seaweedq.api.asgi.parameters import check_name, whole_number
+from seaweedq.api.asgi.parameters import check_name, truth, whole_number
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.broker.publish.local_append import in_time
@@ -143,7 +143,7 @@ class Publish:
         check_name(name)
         producer = _producer(scope)
         options = query(scope)
-        bare, key = _flag(options, "bare"), options.get("key")
+        bare, key = truth(options.get("bare", "false"), "bare"), options.get("key")
         async with self.reader.body(scope, receive) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
             posted = _Posted(header(scope, b"content-type"), content, bare, key)
@@ -191,13 +191,6 @@ class Publish:
     def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()
         return Intake(layout, config.key_field, settings.max_message_bytes, now_us, settings.max_request_bytes)
-
-
-def _flag(options: dict[str, str], name: str) -> bool:
-    text = options.get(name, "false")
-    if text not in ("true", "false"):
-        raise InvalidRequest(f"{name} is {text[:50]!r}; it must be true or false", field=name, value=text[:50])
-    return text == "true"
 
 
 def _producer(scope: Scope) -> Producer | None:

@@ -10,20 +10,31 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.api.asgi.http import query
-from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer
-from seaweedq.api.asgi.parameters import check_name, whole_number
+from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer, schema_ref
+from seaweedq.api.asgi.parameters import check_name, truth, whole_number
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
+from seaweedq.api.routes.retention_policy import (
+    PreviewAnswer,
+    RetentionAnswer,
+    RetentionRequest,
+    changed_retention,
+    preview_answer,
+    shown_retention,
+)
 from seaweedq.api.routes.scaling_policy import ScalingRequest, changed_scaling, wanted_scaling
 from seaweedq.api.routes.segment_map import moment
 from seaweedq.balancer.policy import ScalingPolicy
+from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.load.meters import policy_of
 from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.codec.bodies import JSON
 from seaweedq.codec.key_field import check_key_field
-from seaweedq.coordination.records import FlushPolicy, RetentionPolicy, TopicConfig
+from seaweedq.coordination.records import RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields, parse_schema
@@ -33,10 +44,6 @@ MAX_PAGE = 1000
 MAX_SEGMENTS = 1024
 TRIES = 3  # of a PUT whose topic is deleted meanwhile
 MAX_SCHEMA_BYTES = 256 * 1024
-_AGE_S = 10 * 365 * 86_400
-
-Bytes = Annotated[int, Meta(ge=1, le=2**60)]
-Age = Annotated[float, Meta(ge=1, le=_AGE_S)]
 FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
@@ -46,13 +53,6 @@ class FlushRequest(Struct, forbid_unknown_fields=True):
     max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
     min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
     max_age_s: Annotated[float, Meta(ge=1, le=86_400)] | UnsetType | None = UNSET
-
-
-class RetentionRequest(Struct, forbid_unknown_fields=True):
-    """Which messages are kept; null is no bound. Stored with the topic, not enforced yet."""
-
-    max_age_s: Age | UnsetType | None = UNSET
-    max_bytes: Bytes | UnsetType | None = UNSET
 
 
 class ChangeRequest(Struct, forbid_unknown_fields=True):
@@ -87,7 +87,7 @@ class TopicAnswer(Struct):
     initial_segments: int
     scaling: ScalingPolicy
     flush: FlushPolicy
-    retention: RetentionPolicy
+    retention: RetentionAnswer
     max_payload_bytes: int | None
     created_at: datetime
     segments: int
@@ -132,7 +132,7 @@ _SHOWN = {
     "schema": None,
     "scaling": msgspec.to_builtins(ScalingPolicy(min_segments=4)),
     "flush": {"max_bytes": None, "min_bytes": None, "max_age_s": 60.0},
-    "retention": {"max_age_s": None, "max_bytes": None},
+    "retention": msgspec.to_builtins(shown_retention(RetentionPolicy())),
     "max_payload_bytes": None,
     "created_at": "2026-01-31T12:00:00Z",
     "segments": 4,
@@ -141,6 +141,12 @@ _SHOWN = {
     "bytes": 936,
     "start_offsets": {},
     "path": "file:///var/lib/seaweedq/store/topics/flights",
+}
+_DRY_RUN = {
+    "name": "dry_run",
+    "in": "query",
+    "description": "true: change nothing, and say what the retention would take now",
+    "schema": {"type": "boolean", "default": False},
 }
 _LISTED = {name: _SHOWN[name] for name in ("name", "state", "format", "created_at")}
 
@@ -154,6 +160,13 @@ class TopicServices:
     positions: TopicPositions
     deletion: TopicDeletion
     reader: RequestReader
+    level: ClusterLevel
+    files: TopicFiles
+
+    def check_retention(self, before: RetentionPolicy, after: RetentionPolicy) -> None:
+        """Raises NeedsLevel where the policy is set at a level at which it is not enforced."""
+        if after != before and after.takes:
+            self.level.require(RETENTION_LEVEL, "retention")
 
 
 Services = Annotated[TopicServices, given(TopicServices)]
@@ -184,6 +197,7 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest) ->
     created = False
     await services.catalog.look(topic)
     if services.catalog.find(topic) is None:
+        services.check_retention(RetentionPolicy(), _config(wanted).retention)
         created = await services.admin.create(topic, _config(wanted))
     found = services.catalog.topic(topic)
     if not created:
@@ -230,19 +244,32 @@ async def show_topic(services: Services, topic: str) -> Response:
     "/v1/topics/{topic}",
     **described(
         Takes(ChangeRequest, {"flush": {"max_age_s": 60}}),
-        {200: TopicAnswer},
+        {200: {JSON: {"schema": {"anyOf": [schema_ref(TopicAnswer), schema_ref(PreviewAnswer)]}}}},
         (400, 404, 408, 409, 413, 415),
+        parameters=[_DRY_RUN],
         shows=_SHOWN,
     ),
 )
 async def change_topic(services: Services, request: Request, topic: str) -> Response:
-    """Changes flush, retention, scaling or the largest payload. Only named fields change; null restores a default."""
+    """Changes flush, retention, scaling or the largest payload. Only named fields change; null restores a default. With
+    `dry_run`, changes nothing, and returns what the retention would take now."""
     check_name(topic)
+    dry_run = truth(query(request.scope).get("dry_run", "false"), "dry_run")
     wanted = await services.reader.json(request, _CHANGE)
     found = await services.catalog.known(topic)
-    while not await services.admin.change(found, _changed(found.record.config, wanted)):
+    if dry_run:
+        return json_answer(await _previewed(services, found, _changed(found.record.config, wanted).retention))
+    while True:
+        config = _changed(found.record.config, wanted)
+        services.check_retention(found.record.config.retention, config.retention)
+        if await services.admin.change(found, config):
+            return json_answer(await _answer(services, found))
         found = services.catalog.topic(topic)
-    return json_answer(await _answer(services, found))
+
+
+async def _previewed(services: TopicServices, topic: Topic, policy: RetentionPolicy) -> PreviewAnswer:
+    await services.catalog.whole(topic)
+    return preview_answer(await services.files.preview(topic, policy, services.reader.clock.now_us()))
 
 
 @router.delete("/v1/topics/{topic}", status_code=204, **described(None, {204: None}, (404, 409)))
@@ -292,7 +319,7 @@ def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
         config,
         scaling=changed_scaling(config, wanted.scaling) if wanted.scaling else config.scaling,
         flush=replace(config.flush, **msgspec.to_builtins(wanted.flush or FlushRequest())),
-        retention=replace(config.retention, **msgspec.to_builtins(wanted.retention or RetentionRequest())),
+        retention=changed_retention(config.retention, wanted.retention or RetentionRequest()),
         max_payload_bytes=config.max_payload_bytes if wanted.max_payload_bytes is UNSET else wanted.max_payload_bytes,
     )
 
@@ -300,6 +327,7 @@ def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
 def _compare(topic: Topic, wanted: TopicRequest) -> None:
     """Raises TopicConflict where a field that the request names differs."""
     current = msgspec.to_builtins(topic.record.config)
+    current["retention"] = msgspec.to_builtins(shown_retention(topic.record.config.retention))
     named = msgspec.to_builtins(wanted)
     if wanted.scaling:
         current["scaling"] = msgspec.to_builtins(policy_of(topic))
@@ -329,7 +357,7 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         initial_segments=config.initial_segments,
         scaling=policy_of(topic),
         flush=config.flush,
-        retention=config.retention,
+        retention=shown_retention(config.retention),
         max_payload_bytes=config.max_payload_bytes,
         created_at=moment(topic.record.created_us),
         segments=sum(record.state == "open" for record in services.catalog.segments(topic).values()),

@@ -5,7 +5,7 @@ deletion of files lies the grace (docs/protocol.md, "Retention"), in which a bro
 lease. A start whose record cannot be read stays as it was known before.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change, Entry
@@ -30,17 +30,21 @@ class StartOffsets:
         """Returns the record of a segment's start, with revision 0 where there is none. Raises NeedsNewerBroker."""
         if found := self._unreadable.get(keys.STARTS.key(topic, incarnation, segment)):
             raise found.error()
-        return self._starts.get(f"{topic}/{incarnation}", {}).get(segment, NO_START)
+        return self.known(topic, incarnation).get(segment, NO_START)
 
     def start(self, topic: str, incarnation: int, segment: int) -> EntryName:
         """Returns the first entry of a segment that counts, as it was known last. Raises NeedsNewerBroker where it
         never was."""
-        known = self._starts.get(f"{topic}/{incarnation}", {}).get(segment)
+        known = self.known(topic, incarnation).get(segment)
         return start_name((known or self.held(topic, incarnation, segment)).record)
+
+    def known(self, topic: str, incarnation: int) -> Mapping[int, Versioned[StartRecord]]:
+        """Returns the records of a topic's starts by segment, as they were known last."""
+        return self._starts.get(f"{topic}/{incarnation}", {})
 
     def offsets(self, topic: str, incarnation: int) -> dict[int, int]:
         """Returns the start offsets of a topic's segments that do not begin at 0."""
-        known = self._starts.get(f"{topic}/{incarnation}", {})
+        known = self.known(topic, incarnation)
         return {segment: known[segment].record.offset for segment in sorted(known)}
 
     def apply(self, change: Change) -> None:

@@ -65,6 +65,19 @@ def level(
     say(f"the cluster has level {answer['level']}")
 
 
+@app.command(epilog="Example: seaweedq cluster confirm")
+def confirm(
+    context: typer.Context,
+    url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
+) -> None:
+    """Confirm a coordination that was restored from a backup: retention takes and deletes again."""
+    from seaweedq.client.core.calls import call
+
+    assert context.parent is not None
+    answer = _run(url or context.parent.params["url"], call("POST", "/v1/cluster/confirm", repeatable=True))
+    say(f"confirmed: the newest round of retention is {answer['retention_round']}")
+
+
 def level_lines(facts: dict[str, Any]) -> list[str]:
     """Returns the cluster's level in words: what it is, what it could be, and which brokers prevent more."""
     level, possible, newest, too_old = (facts[name] for name in ("level", "level_possible", "level_newest", "too_old"))

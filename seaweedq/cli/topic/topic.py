@@ -29,8 +29,8 @@ def create(
     flush_max_age_s: Annotated[
         float | None, typer.Option(help="A tail that reaches this age becomes a Parquet file.")
     ] = None,
-    retention_max_age_s: Annotated[float | None, typer.Option(help="Minimum time for which messages are kept.")] = None,
-    retention_max_bytes: Annotated[int | None, typer.Option(help="Minimum amount of messages that is kept.")] = None,
+    retention_max_age_s: Annotated[float | None, typer.Option(help="Age in seconds at which messages go.")] = None,
+    retention_max_bytes: Annotated[int | None, typer.Option(help="Stored bytes over which the oldest go.")] = None,
     max_payload_bytes: Annotated[
         int | None, typer.Option(help="Largest payload of an upload, if it must be less than the broker's setting.")
     ] = None,

@@ -56,6 +56,7 @@ SURFACE = {
     ("GET", f"{TOPIC}/imports/{{upload}}"),
     ("GET", "/v1/cluster"),
     ("POST", "/v1/cluster/level"),
+    ("POST", "/v1/cluster/confirm"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("GET", "/metrics"),

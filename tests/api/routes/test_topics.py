@@ -85,6 +85,8 @@ def test_named_parts_of_flush_and_retention_are_compared_alone(http: httpx.Clien
         ({"flush": {"max_age_s": 0.5}}, ["flush.max_age_s", "0.5", "1.0"]),
         ({"flush": {"age": 1}}, ["age"]),
         ({"retention": {"max_bytes": 0}}, ["retention.max_bytes", "0"]),
+        ({"retention": {"grace_s": 59}}, ["retention.grace_s", "60"]),
+        ({"retention": {"enforced": True}}, ["retention", "enforced"]),
         ({"scaling": {"deep": {"er": 1}}}, ["scaling", "deep"]),
         ({"unknown": 1}, ["unknown"]),
         ({"format": "typed"}, ["schema"]),
@@ -114,7 +116,14 @@ def test_change_touches_what_it_names_and_null_brings_the_default_back(http: htt
     changed = http.patch(topic, json={"flush": {"max_age_s": None}, "scaling": {"max_segments": 2}})
     assert changed.status_code == 200
     assert changed.json()["flush"] == {"max_bytes": None, "min_bytes": 5, "max_age_s": None}
-    assert changed.json()["retention"] == {"max_age_s": 60, "max_bytes": None}
+    assert changed.json()["retention"] == {
+        "max_age_s": 60,
+        "max_bytes": None,
+        "keep_unread": False,
+        "delete_read": False,
+        "grace_s": None,
+        "enforced": True,
+    }
     assert changed.json()["scaling"]["max_segments"] == 2
     assert http.get(topic).json() == changed.json()
 

@@ -293,6 +293,16 @@ async def start_whole(world: World) -> None:
             await world.ask(http, "GET", f"{T}/segments/0/messages?offset=0", 200)
 
 
+async def retention_broken(world: World) -> None:
+    """No round of retention begins, and nobody confirms."""
+    await world.refuses("POST", "/v1/cluster/confirm")
+
+
+async def retention_whole(world: World) -> None:
+    async with world.http() as http:
+        assert await world.ask(http, "POST", "/v1/cluster/confirm", 200) == {"retention_round": 0}
+
+
 async def counter_broken(world: World) -> None:
     number = await open_segment(world)
     await world.refuses("POST", f"{T}/segments/{number}/split", {}, topic="t")
@@ -443,6 +453,7 @@ CASES: dict[keys.KeyKind[Any], Case] = {
     keys.UPLOADS: Case(lambda world: keys.UPLOADS.key("t", 0, world.upload), upload_broken, upload_whole),
     keys.IMPORTS: Case(lambda world: keys.IMPORTS.key("t", 0, world.upload), import_broken, import_whole, IMPORT),
     keys.GROWTH: Case(lambda _: "growth", growth_broken, growth_whole, Counter(1)),
+    keys.RETENTION: Case(lambda _: "retention", retention_broken, retention_whole, Counter(0)),
     keys.URL_SECRET: Case(lambda _: "url-secret", secret_broken, secret_whole, SecretRecord("00" * 32)),
 }
 
@@ -484,6 +495,7 @@ ALIKE = {
     keys.UPLOADS,
     keys.IMPORTS,
     keys.GROWTH,
+    keys.RETENTION,
     keys.URL_SECRET,
 }  # read on request alone
 

@@ -1,14 +1,24 @@
 """A topic of which retention has taken the first files."""
 
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.retention.retention import Retention
+from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Coordination, Put
-from seaweedq.coordination.records import StartRecord
+from seaweedq.coordination.records import StartRecord, TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.entry import EntryName, segment_folder
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.in_process import publish
-from tests.support.brokers.in_process_cluster import until
+from tests.support.brokers.in_process_cluster import InLoop, until
+from tests.support.brokers.machine import Machine
 
 
 async def fill(broker: Broker, files: int = 3, rows: int = 2) -> None:
@@ -40,3 +50,74 @@ async def delete_before(store: MemoryStore, sequence: int, segment: int = 0) -> 
     for name in doomed:
         await store.delete(name)
     return found
+
+
+class ShiftedClock:
+    """The machine's clock, wrong by `shift_s`."""
+
+    def __init__(self) -> None:
+        self.shift_s = 0.0
+        self._right = SystemClock()
+
+    def now_us(self) -> int:
+        return self._right.now_us() + int(self.shift_s * 1e6)
+
+    def monotonic_s(self) -> float:
+        return self._right.monotonic_s()
+
+
+class RetainedWorld:
+    """A broker that leads, with the topic `t` of one segment, on a clock and a store with its own clock."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.clock, self.store_clock = ShiftedClock(), ShiftedClock()
+        self.store = MemoryStore(clock=self.store_clock)
+        self.together = InLoop(folder, self.store, settings, Machine(clock=self.clock))
+
+    @property
+    def broker(self) -> Broker:
+        return self.together.brokers[-1]
+
+    @property
+    def retention(self) -> Retention:
+        return self.broker.serving.leading.retention
+
+    def http(self) -> httpx.AsyncClient:
+        url = self.broker.environment.url
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.together.apps[url]), base_url=url, timeout=60)
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes on, for the broker and for the store."""
+        self.clock.shift_s += seconds
+        self.store_clock.shift_s += seconds
+
+    async def policy(self, **policy: Any) -> dict[str, Any]:
+        """Sets the retention of `t`. Returns it as it is shown."""
+        async with self.http() as http:
+            answer = await http.patch("/v1/topics/t", json={"retention": policy})
+            assert answer.status_code == 200, answer.text
+            found: dict[str, Any] = answer.json()["retention"]
+            return found
+
+    async def sequences(self, segment: int = 0) -> list[int]:
+        """The files that are there, by sequence."""
+        return [EntryName.parse(name).sequence for name in await self.store.list(segment_folder("t", segment))]
+
+    @property
+    def start(self) -> int:
+        """The start offset of segment 0."""
+        catalog = self.broker.core.catalog
+        return catalog.start_offsets(catalog.topic("t")).get(0, 0)
+
+
+@asynccontextmanager
+async def retained(folder: Path, **settings: Any) -> AsyncIterator[RetainedWorld]:
+    """A world with four files: one without rows, and three of two rows each."""
+    world = RetainedWorld(folder, **settings)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(world.together.coordination.close)
+        stack.push_async_callback((await world.together.begin()).stop)
+        await until(lambda: world.broker.joined.election.is_leader)
+        await world.broker.joined.topics.create("t", TopicConfig())
+        await fill(world.broker)
+        yield world

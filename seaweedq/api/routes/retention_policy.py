@@ -1,0 +1,71 @@
+"""The retention of a topic: how requests name it, and answers show it."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from seaweedq.broker.retention.files import Preview
+from seaweedq.coordination.records import RetentionPolicy
+
+_AGE_S = 10 * 365 * 86_400
+Bytes = Annotated[int, Meta(ge=1, le=2**60)]
+Age = Annotated[float, Meta(ge=1, le=_AGE_S)]
+Grace = Annotated[float, Meta(ge=60, le=604_800)]
+
+
+class RetentionRequest(Struct, forbid_unknown_fields=True):
+    """Which messages are kept; null is no bound. `keep_unread`: age and size never take what a subscription has not
+    acked. `delete_read`: what all subscriptions (at least one) have acked goes. `grace_s`: how long files stay when
+    their messages were taken; null is the brokers' setting."""
+
+    max_age_s: Age | UnsetType | None = UNSET
+    max_bytes: Bytes | UnsetType | None = UNSET
+    keep_unread: bool | UnsetType = UNSET
+    delete_read: bool | UnsetType = UNSET
+    grace_s: Grace | UnsetType | None = UNSET
+
+
+class RetentionAnswer(Struct):
+    """The retention of a topic. It is not `enforced` where an earlier version stored it, until it is set anew; null:
+    it takes nothing."""
+
+    max_age_s: float | None
+    max_bytes: int | None
+    keep_unread: bool
+    delete_read: bool
+    grace_s: float | None
+    enforced: bool | None
+
+
+class PreviewAnswer(Struct):
+    """What a retention would take now: files, their stored bytes, their messages, and how many of these some
+    subscription has not acked."""
+
+    files: int
+    bytes: int
+    messages: int
+    unread: int
+
+
+def changed_retention(policy: RetentionPolicy, wanted: RetentionRequest) -> RetentionPolicy:
+    """Returns the policy with the fields that a request names. One that is named is enforced, unless it takes
+    nothing."""
+    named = msgspec.to_builtins(wanted)
+    if not named:
+        return policy
+    after = msgspec.structs.replace(policy, **named, enforced=False)
+    return msgspec.structs.replace(after, enforced=after.takes)
+
+
+def shown_retention(policy: RetentionPolicy) -> RetentionAnswer:
+    """Returns the policy as answers show it."""
+    enforced = policy.enforced if policy.takes else None
+    return RetentionAnswer(
+        policy.max_age_s, policy.max_bytes, policy.keep_unread, policy.delete_read, policy.grace_s, enforced
+    )
+
+
+def preview_answer(preview: Preview) -> PreviewAnswer:
+    """Returns a preview as answers show it."""
+    return PreviewAnswer(preview.files, preview.size_bytes, preview.rows, preview.unread_rows)

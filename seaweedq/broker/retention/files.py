@@ -1,0 +1,101 @@
+"""A topic's files as retention sees them: listed from each segment's start on, with what its subscriptions have acked.
+
+A chain with a gap, or without its first file, is damaged: nothing of its topic is due then.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from seaweedq.broker.retention.due import File, SegmentFiles, due
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.records import RetentionPolicy
+from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.errors import ChainDamaged
+from seaweedq.segments.chain import Chain, ListedEntry
+from seaweedq.segments.entry import EntryName
+from seaweedq.storage.interface import ObjectStore
+
+LISTED = 16  # segments at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a policy would take now: files, their stored bytes, their rows, and how many of those some subscription has
+    not acked, apart from single acks beyond its first unacked message."""
+
+    files: int = 0
+    size_bytes: int = 0
+    rows: int = 0
+    unread_rows: int = 0
+
+
+class TopicFiles:
+    """Reads the files of topics, and cursors, as they are in coordination."""
+
+    def __init__(self, catalog: Catalog, coordination: Coordination, store: ObjectStore) -> None:
+        self._catalog = catalog
+        self._coordination = coordination
+        self._store = store
+
+    async def read(self, topic: Topic) -> dict[int, SegmentFiles]:
+        """Returns the files of all segments. Raises ChainDamaged, NeedsNewerBroker where a segment or a start cannot be
+        read, StoreUnavailable."""
+        self._catalog.check_whole(topic)
+        numbers = sorted(self._catalog.records(topic))
+        acked = await self.acked(topic)
+        listed = await gather_bounded(LISTED, lambda number: self._files(topic, number), numbers)
+        return {
+            number: SegmentFiles(files, None if acked is None else acked.get(number, 0))
+            for number, files in zip(numbers, listed, strict=True)
+        }
+
+    async def acked(self, topic: Topic) -> dict[int, int] | None:
+        """Returns the offset of each segment below which every subscription has acked all; 0 where one is absent. None:
+        there is no subscription. One that cannot be read has acked nothing."""
+        place = (topic.name, topic.record.incarnation)
+        entries, _ = await read_all(self._coordination, keys.SUBSCRIPTIONS.prefix(*place))
+        found = {str(keys.SUBSCRIPTIONS.parse(entry.key)[2]): keys.SUBSCRIPTIONS.read(entry) for entry in entries}
+        names = [n for n, one in found.items() if isinstance(one, Unreadable) or one.record.state != "deleting"]
+        if not names:
+            return None
+        acked: dict[str, dict[int, int]] = {name: {} for name in names}
+        cursors, _ = await read_all(self._coordination, keys.CURSORS.prefix(*place))
+        for entry in cursors:
+            *_, name, number = keys.CURSORS.parse(entry.key)
+            cursor = keys.CURSORS.read(entry)
+            if name in acked and not isinstance(cursor, Unreadable):
+                acked[name][number] = cursor.record.acked_to
+        everywhere = set.intersection(*(set(one) for one in acked.values()))
+        return {number: min(one[number] for one in acked.values()) for number in sorted(everywhere)}
+
+    async def preview(self, topic: Topic, policy: RetentionPolicy, now_us: int) -> Preview:
+        """Returns what a policy would take at a time. Raises as `read`."""
+        segments = await self.read(topic)
+        files = size_bytes = rows = unread = 0
+        for number, count in due(policy, segments, now_us).items():
+            one = segments[number]
+            taken = one.files[:count]
+            first, end = taken[0].name.first_offset, taken[-1].end
+            files, size_bytes, rows = files + count, size_bytes + sum(f.size for f in taken), rows + end - first
+            unread += 0 if one.acked_to is None else max(0, end - max(first, one.acked_to))
+        return Preview(files, size_bytes, rows, unread)
+
+    async def _files(self, topic: Topic, number: int) -> list[File]:
+        start = self._catalog.starts.held(topic.name, topic.record.incarnation, number).record
+        chain = Chain(self._store, topic.name, number)
+        listed = await chain.listed(EntryName(start.sequence, start.offset))
+        _check(chain.folder, start.sequence, listed)
+        ends = [*(after.name.first_offset for after in listed[1:]), 0]  # that of the newest, which stays, is not asked
+        return [File(each.name, end, each.size, each.modified_us) for each, end in zip(listed, ends, strict=True)]
+
+
+def _check(folder: str, start: int, listed: Sequence[ListedEntry]) -> None:
+    names = [each.name for each in listed]
+    dense = all(b.sequence == a.sequence + 1 and b.first_offset >= a.first_offset for a, b in pairwise(names))
+    if not dense or (names and names[0].sequence != start):
+        raise ChainDamaged(f"{folder} lacks files from its start on: retention takes nothing of its topic", name=folder)

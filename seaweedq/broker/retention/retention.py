@@ -1,0 +1,162 @@
+"""Retention at the leader: raises start offsets over files that are due, and deletes files once the grace is over.
+
+Order of writes: 1. a round begins (broker/retention/rounds); 2. a segment's start is raised in coordination, in a
+transaction that compares the leader's key, the topic's record with its policy, and the start; from here on the rows
+below are for nobody; 3. the grace passes, in which brokers hear of it, and readers of files end; 4. in a later round
+the files before the start are deleted, the oldest first; 5. the start's record forgets that raise. A crash behind 2 or
+in 4 leaves files below a start, which the next round deletes. A file that is put late under such a name is deleted with
+the next ones of its segment. A start never falls, so a leader that has lost the lead, and goes on with 4, deletes what
+every leader would.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from seaweedq.broker.retention.due import due
+from seaweedq.broker.retention.files import TopicFiles
+from seaweedq.broker.retention.looks import Looks, Signs
+from seaweedq.broker.retention.rounds import MAX_SKEW_US, Rounds
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Compare, Put
+from seaweedq.coordination.records import StartRecord
+from seaweedq.errors import Fenced, NotOwner, SeaweedqError
+from seaweedq.failpoints import reach
+from seaweedq.segments.entry import EntryName, segment_folder
+from seaweedq.storage.interface import ObjectStore
+
+RAISES = 32  # that a start's record remembers; more count as the newest one, whose grace ends last
+DELETIONS = 1000  # files of a listing
+NAMED = 20  # topics in a log line
+logger = logging.getLogger(__name__)
+
+
+class Retention:
+    """The retention of all topics. `files` were deleted by this broker."""
+
+    def __init__(
+        self, view: ClusterView, rounds: Rounds, looks: Looks, files: TopicFiles, store: ObjectStore, grace_s: float
+    ) -> None:
+        self.files = 0
+        self.rounds = rounds
+        self._catalog = view.catalog
+        self._clock = view.clock
+        self._looks = looks
+        self._files = files
+        self._store = store
+        self._grace_s = grace_s
+
+    async def round(self) -> None:
+        """Does what is due. Raises Unavailable, Fenced; what fails of one topic keeps no other from its turn."""
+        topics = list(self._active())
+        self._looks.forget_except(set(topics))
+        now_us = self._clock.now_us()
+        doomed = [(topic, n) for topic in topics for n in self._deletable(topic, now_us - MAX_SKEW_US)]
+        signs = [(topic, found) for topic in topics if (found := await self._signs(topic, now_us))]
+        if not (doomed or signs):
+            return
+        began_us = await self.rounds.begin()
+        if began_us is None:
+            return
+        for topic, found in signs:
+            with _one_of_many(topic):
+                await self._take(topic, found, began_us)
+        for topic, number in doomed:
+            with _one_of_many(topic):
+                await self._delete(topic, number, began_us)
+
+    async def tell(self) -> None:
+        """Logs which policies are not enforced, since they were stored before retention was there."""
+        policies = {topic.name: topic.record.config.retention for topic in self._active()}
+        names = [name for name, policy in policies.items() if policy.takes and not policy.enforced]
+        if names:
+            shown = ", ".join(names[:NAMED])
+            logger.warning("the retention of %d topics is not enforced until it is set anew: %s", len(names), shown)
+
+    def _active(self) -> Iterator[Topic]:
+        for topic in filter(None, map(self._catalog.find, self._catalog.names())):
+            if topic.record.state == "active":
+                yield topic
+
+    async def _signs(self, topic: Topic, now_us: int) -> Signs | None:
+        with _one_of_many(topic):
+            return await self._looks.signs(topic, now_us)
+        return None
+
+    def _deletable(self, topic: Topic, now_us: int) -> list[int]:
+        """Returns the segments of which files are below a start that was raised the grace ago."""
+        known = self._catalog.starts.known(topic.name, topic.record.incarnation)
+        return [number for number, held in known.items() if self._below(topic, held.record, now_us)]
+
+    def _below(self, topic: Topic, start: StartRecord, now_us: int) -> int:
+        """Returns the sequence below which files may be deleted."""
+        grace_s = topic.record.config.retention.grace_s
+        grace_us = int((self._grace_s if grace_s is None else grace_s) * 1e6)
+        return max((sequence for sequence, raised_us in start.raised if raised_us + grace_us <= now_us), default=0)
+
+    async def _take(self, topic: Topic, signs: Signs, now_us: int) -> None:
+        """Raises the starts over what is due."""
+        revision, policy = topic.revision, topic.record.config.retention
+        segments = await self._files.read(topic)
+        counts = due(policy, segments, now_us)
+        for number, count in counts.items():
+            await self._raise_start(topic, revision, number, segments[number].files[count].name, now_us)
+        left = {number: one.files[counts.get(number, 0) :] for number, one in segments.items()}
+        self._looks.looked(topic, signs, left)
+
+    async def _raise_start(self, topic: Topic, revision: int, number: int, first: EntryName, now_us: int) -> None:
+        place = (topic.name, topic.record.incarnation, number)
+        held = self._catalog.starts.held(*place)
+        raised = (*held.record.raised, (first.sequence, now_us))
+        if len(raised) > RAISES:
+            raised = (*raised[: RAISES - 1], raised[-1])
+        record = StartRecord(first.sequence, first.first_offset, raised)
+        key = keys.STARTS.key(*place)
+        compares = [
+            self.rounds.leader_compare(),
+            Compare(keys.TOPICS.key(topic.name), revision),
+            Compare(key, held.revision),
+        ]
+        reach("retention.raise")
+        if not await self._catalog.commit(compares, [Put(key, keys.STARTS.encode(held.with_record(record)))]):
+            raise NotOwner(f"topic {topic.name!r}, or the leader, has changed meanwhile")
+        reach("retention.raised")
+        logger.info("retention takes segment %d of %s below offset %d", number, topic.name, first.first_offset)
+
+    async def _delete(self, topic: Topic, number: int, now_us: int) -> None:
+        """Deletes the files before the start whose grace is over."""
+        place = (topic.name, topic.record.incarnation, number)
+        held = self._catalog.starts.held(*place)
+        below = self._below(topic, held.record, now_us)
+        if not below:
+            return
+        await self._delete_before(segment_folder(topic.name, number), below)
+        reach("retention.deleted")
+        record = held.replace(raised=tuple(one for one in held.record.raised if one[0] > below))
+        key = keys.STARTS.key(*place)
+        put = Put(key, keys.STARTS.encode(record))
+        await self._catalog.commit([self.rounds.leader_compare(), Compare(key, held.revision)], [put])
+
+    async def _delete_before(self, folder: str, below: int) -> None:
+        while True:
+            page = await self._store.list(folder, limit=DELETIONS)
+            doomed = [name for name in page if EntryName.parse(name).sequence < below]
+            for name in doomed:
+                reach("retention.delete")
+                self.rounds.leader_compare()
+                await self._store.delete(name)
+                self.files += 1
+            if len(doomed) < DELETIONS:
+                return
+
+
+@contextmanager
+def _one_of_many(topic: Topic) -> Iterator[None]:
+    try:
+        yield
+    except Fenced:
+        raise
+    except SeaweedqError as error:
+        logger.warning("retention of topic %s is tried again: %s", topic.name, error)

@@ -1,0 +1,255 @@
+"""Rounds of retention: what is due is taken, and deleted a grace later; nothing else ever is, whatever the clocks say,
+wherever a round ends, and whatever coordination is restored."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.coordination.records import Counter, RetentionPolicy
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.failpoints import using
+from seaweedq.segments.entry import segment_folder
+from seaweedq.storage.retention_marks import newest_round
+from tests.support.brokers.retained import RetainedWorld, fill, retained
+
+DAY_S, HOUR_S = 86_400, 3_600
+GRACE_S = HOUR_S + 130  # the grace, and what clocks may differ
+T, S = "/v1/topics/t", "/v1/topics/t/subscriptions/s"
+PLACES = ("number", "numbered", "marked", "raise", "raised", "delete", "deleted")
+
+
+async def values(world: RetainedWorld, offset: int) -> list[int]:
+    async with world.http() as http:
+        answer = await http.get(f"{T}/segments/0/messages?offset={offset}")
+        assert answer.status_code == 200, answer.text
+        return [each["value"] for each in answer.json()["messages"]]
+
+
+async def test_what_is_older_is_taken_and_its_files_go_a_grace_later(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        assert (await world.policy(max_age_s=DAY_S))["enforced"] is True
+        await world.retention.round()
+        assert (world.start, await newest_round(world.store)) == (0, 0)
+        world.pass_time(DAY_S - 5)
+        await fill(world.broker, 1)
+        world.pass_time(130)
+        await world.retention.round()
+        assert (world.start, await world.sequences()) == (6, [0, 1, 2, 3, 4])
+        async with world.http() as http:
+            answer = await http.get(f"{T}/segments/0/messages?offset=5")
+            assert (answer.status_code, answer.json()["start_offset"]) == (410, 6)
+        world.pass_time(HOUR_S - 10)
+        await world.retention.round()
+        assert await world.sequences() == [0, 1, 2, 3, 4], "readers of files have a grace"
+        world.pass_time(140)
+        await world.retention.round()
+        assert await world.sequences() == [4]
+        await fill(world.broker, 1)
+        assert await values(world, 6) == [0, 1, 0, 1]
+        assert (world.retention.files, await newest_round(world.store)) == (4, 2)
+        assert await world.store.list("_retention/") == ["_retention/0000000002"]
+
+
+async def test_an_idle_topic_costs_the_store_nothing(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        await world.policy(max_age_s=DAY_S, max_bytes=2**40, keep_unread=True)
+        await world.retention.round()  # the owner gets to know the sizes
+        world.broker.environment.store.requests.clear()
+        for _ in range(3):
+            world.pass_time(1000)
+            await world.retention.round()
+        assert not world.broker.environment.store.requests
+        world.pass_time(10 * DAY_S)
+        for _ in range(3):
+            await world.retention.round()
+            world.pass_time(GRACE_S)
+        assert await world.sequences() == [3], "the newest file stays"
+        world.broker.environment.store.requests.clear()
+        for _ in range(3):
+            world.pass_time(DAY_S)
+            await world.retention.round()
+        assert not world.broker.environment.store.requests, "nothing has changed since the last look"
+
+
+async def test_a_size_takes_the_oldest_files(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        sizes = [each.size for each in await world.store.listed(segment_folder("t", 0))]
+        await world.policy(max_bytes=sum(sizes[2:]))
+        await world.retention.round()
+        assert world.start == 2
+        await world.policy(max_bytes=1)
+        await world.retention.round()
+        assert world.start == 4, "the newest file stays"
+
+
+async def test_unread_rows_stay_and_read_ones_go(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world, world.http() as http:
+        assert (await http.put(S, json={"start": "earliest"})).status_code == 201
+        await world.policy(max_age_s=60, keep_unread=True)
+        world.pass_time(DAY_S)
+        await world.retention.round()
+        assert world.start == 0
+        pulled = (await http.post(f"{S}/pull", json={"max_messages": 3})).json()["messages"]
+        assert (await http.post(f"{S}/ack", json={"ids": [each["id"] for each in pulled]})).status_code == 200
+        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        await world.retention.round()
+        assert world.start == 2, "of the second file one row is unread"
+        await world.policy(max_age_s=None, keep_unread=False, delete_read=True)
+        pulled = (await http.post(f"{S}/pull", json={"max_messages": 3})).json()["messages"]
+        assert [each["value"] for each in pulled] == [3, 4, 5]
+        assert (await http.post(f"{S}/ack", json={"ids": [each["id"] for each in pulled]})).status_code == 200
+        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        await world.retention.round()
+        assert world.start == 4
+
+
+async def test_a_dry_run_says_what_would_go_and_changes_nothing(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world, world.http() as http:
+        assert (await http.put(S, json={"start": "earliest"})).status_code == 201
+        pulled = (await http.post(f"{S}/pull", json={"max_messages": 1})).json()["messages"]
+        await http.post(f"{S}/ack", json={"ids": [each["id"] for each in pulled]})
+        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        world.pass_time(DAY_S)
+        sizes = [each.size for each in await world.store.listed(segment_folder("t", 0))]
+        answer = await http.patch(f"{T}?dry_run=true", json={"retention": {"max_age_s": HOUR_S}})
+        assert answer.json() == {"files": 3, "bytes": sum(sizes[:3]), "messages": 4, "unread": 3}
+        answer = await http.patch(f"{T}?dry_run=true", json={"retention": {"max_age_s": HOUR_S, "keep_unread": True}})
+        assert answer.json() == {"files": 1, "bytes": sizes[0], "messages": 0, "unread": 0}
+        assert (await http.get(T)).json()["retention"]["max_age_s"] is None
+        assert (await http.patch(f"{T}?dry_run=yes", json={})).status_code == 422
+
+
+@pytest.mark.parametrize("days", [3, -3])
+async def test_a_leader_whose_clock_is_wrong_takes_and_deletes_nothing(tmp_path: Path, days: int) -> None:
+    async with retained(tmp_path) as world:
+        await world.policy(max_age_s=DAY_S, max_bytes=1, grace_s=60)
+        await world.retention.round()
+        assert (world.start, len(await world.sequences())) == (4, 4)
+        await fill(world.broker, 1)
+        world.clock.shift_s = days * DAY_S
+        await world.retention.round()
+        assert (world.start, len(await world.sequences())) == (4, 5), "its grace is not over by the store's clock"
+        async with world.http() as http:
+            text = (await http.get("/metrics")).text
+        assert 'seaweedq_retention_held{reason="clock"} 1.0' in text
+        world.clock.shift_s = 0
+        world.pass_time(200)
+        await world.retention.round()
+        assert (world.start, await world.sequences()) == (6, [3, 4])
+
+
+@pytest.mark.parametrize("days", [3, -3])
+async def test_an_owners_clock_has_no_part_in_the_age_of_a_file(tmp_path: Path, days: int) -> None:
+    async with retained(tmp_path) as world:
+        await world.policy(max_age_s=DAY_S)
+        world.clock.shift_s = days * DAY_S
+        await fill(world.broker, 2)
+        world.clock.shift_s = 0
+        await world.retention.round()
+        assert world.start == 0
+        world.pass_time(DAY_S + 200)
+        await world.retention.round()
+        assert world.start == 8, "all but the newest"
+
+
+async def test_a_restored_coordination_takes_nothing_until_it_is_confirmed(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world, world.http() as http:
+        await world.policy(max_bytes=1)
+        await world.retention.round()
+        await fill(world.broker, 1)
+        await world.retention.round()
+        assert (world.start, await newest_round(world.store)) == (6, 2)
+        await world.together.coordination.commit(
+            [], [Put(keys.RETENTION.key(), keys.RETENTION.encode(Versioned.new(Counter(1))))]
+        )
+        await fill(world.broker, 1)
+        world.pass_time(DAY_S)
+        await world.retention.round()
+        assert (world.start, await world.sequences()) == (6, [0, 1, 2, 3, 4, 5])
+        assert world.retention.rounds.held == "restored"
+        assert (await http.post("/v1/cluster/confirm")).json() == {"retention_round": 2}
+        await world.retention.round()
+        assert (world.start, await world.sequences()) == (8, [4, 5])
+        assert world.retention.rounds.held == ""
+
+
+class Crash(BaseException):
+    """What a crash at a fail point is in this process."""
+
+
+class CrashAt:
+    def __init__(self, place: str, times: int) -> None:
+        self.place, self.left = f"retention.{place}", times
+
+    def __call__(self, place: str) -> None:
+        if place == self.place:
+            self.left -= 1
+            if self.left == 0:
+                raise Crash
+
+
+def crashes() -> Iterator[tuple[str, int]]:
+    for place in PLACES:
+        yield place, 1
+    yield "delete", 2
+    yield "deleted", 2
+
+
+async def test_a_crash_anywhere_in_a_round_loses_nothing_that_counts_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        await world.policy(max_bytes=1, grace_s=60)
+        for place, times in crashes():
+            await fill(world.broker, 2)
+            end = world.broker.core.catalog.topic("t").opened[0].end
+            crash = CrashAt(place, times)
+            for _ in range(3):
+                world.pass_time(200)
+                try:
+                    with using(crash):
+                        await world.retention.round()
+                except Crash:
+                    pass
+                files = await world.sequences()
+                start = world.broker.core.catalog.start(world.broker.core.catalog.topic("t"), 0)
+                assert start.sequence in files, "the first file that counts is there"
+                assert len(await values(world, world.start)) == end - world.start, "and all behind it"
+            assert crash.left <= 0 or times > 1, place
+            assert (world.start, await world.sequences()) == (end - 2, [files[-1]]), place
+
+
+async def test_a_deleted_name_that_is_put_late_counts_for_nothing_and_goes_with_the_next_ones(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        before = {name: await world.store.read(name) for name in await world.store.list(segment_folder("t", 0))}
+        await world.policy(max_bytes=1, grace_s=60)
+        for _ in range(2):
+            await world.retention.round()
+            world.pass_time(200)
+        assert await world.sequences() == [3]
+        late = sorted(before)[1]
+        await world.store.create(late, before[late])
+        world.broker.core.catalog.topic("t").opened.clear()
+        assert await values(world, 4) == [4, 5]
+        await fill(world.broker, 1)
+        for _ in range(2):
+            await world.retention.round()
+            world.pass_time(200)
+        assert await world.sequences() == [4]
+        assert await values(world, 6) == [0, 1]
+
+
+async def test_a_policy_of_an_earlier_version_is_enforced_once_it_is_set_anew(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world, world.http() as http:
+        topic = world.broker.core.catalog.topic("t")
+        stored = topic.held.replace(config=topic.record.config.__class__(retention=RetentionPolicy(max_bytes=1)))
+        key = keys.TOPICS.key("t")
+        await world.broker.core.catalog.commit([], [Put(key, keys.TOPICS.encode(stored))])
+        assert (await http.get(T)).json()["retention"]["enforced"] is False
+        await world.retention.round()
+        assert world.start == 0
+        assert (await world.policy(max_bytes=1))["enforced"] is True
+        await world.retention.round()
+        assert world.start == 4
+        assert (await world.policy(max_bytes=None))["enforced"] is None
