@@ -11,6 +11,7 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.api.streams import topic_stream
+from seaweedq.api.streams.chunks import CHUNK_BYTES
 from seaweedq.broker.broker import Broker
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import in_loop, until
@@ -24,7 +25,9 @@ from tests.support.brokers.reshaped import (
     publishing,
     replace,
 )
+from tests.support.brokers.serving import served
 from tests.support.http.listening import Listener, Parsed, listening
+from tests.support.http.serving_protocol import Shifted
 
 STREAM = "/v1/topics/t/stream"
 
@@ -211,8 +214,6 @@ async def test_every_message_once_and_in_order_over_splits_and_merges_at_any_bro
         async with listening(apps[0], STREAM) as one, listening(apps[1], f"{STREAM}?start=earliest") as other:
             async with publishing(together) as published:
                 await change_all(together)
-                published.ending = True
-                await asyncio.sleep(0.05)
             assert published.total > 50
             for listener in (one, other):
                 await listener.until(published.total)
@@ -248,17 +249,11 @@ async def test_whoever_is_cut_off_anywhere_misses_nothing_over_splits_and_merges
                 if changed.is_set() and len(seen) >= published.total:
                     return
 
-        async with publishing(together) as published, beside(follow()):
-            await change_all(together)
-            published.ending = True
-            await asyncio.sleep(0.05)
+        async with beside(follow()):
+            async with publishing(together) as published:
+                await change_all(together)
             changed.set()
-        by_key: dict[str, list[int]] = {}
-        for row in seen.values():
-            by_key.setdefault(row[2], []).append(row[3])
-        assert {key: sorted(found) for key, found in by_key.items()} == {
-            key: list(range(count)) for key, count in published.taken.items()
-        }
+        check_all_once_in_order([seen[place] for place in sorted(seen)], published.taken)
 
 
 async def test_positions_name_a_segment_that_was_read_to_its_end_until_its_successor_begins(tmp_path: Path) -> None:
@@ -280,3 +275,26 @@ async def test_positions_name_a_segment_that_was_read_to_its_end_until_its_succe
             assert over.parsed.first_id.endswith(f":{successor}-0")
         async with listening(app, f"{STREAM}?start=0-{ends[0]},1-{(ends[1] or 0) + 1}") as beyond:
             assert problem_of(beyond) == (416, "offset-out-of-range")
+
+
+# Over a real port.
+
+
+@pytest.mark.usefixtures("long_run")
+async def test_a_client_that_reads_nothing_costs_a_buffer_and_is_ended(inside: Broker) -> None:
+    topic = await make_topic(inside)
+    async with served(inside) as here:
+        clock, unread = Shifted(), here.server.config.app.unread  # type: ignore[union-attr]
+        unread._clock = clock
+        reader, writer = await asyncio.open_connection(*here.url.removeprefix("http://").split(":"), limit=4096)
+        writer.write(f"GET {STREAM} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        assert b" 200 " in await reader.readline()
+        await until(lambda: len(inside.serving.streams.feeds) == 1)
+        for n in range(200):
+            await publish(inside, topic, json.dumps([n, "x" * 100_000]))
+        await until(lambda: inside.core.budget.answers)
+        assert inside.core.budget.answers < 2 * CHUNK_BYTES
+        clock.more_s += inside.environment.settings.answer_timeout_s
+        unread.tick()
+        await until(lambda: not inside.core.budget.answers and not len(inside.serving.streams.feeds))
+        writer.close()
