@@ -4,6 +4,7 @@ import random
 import subprocess
 import sys
 from time import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -36,6 +37,12 @@ def test_a_paused_one_is_not_working_until_it_is_revived(cluster):
     assert cluster.working == [cluster.members[1]]
     member.revive()
     assert waited(member.process.ready, 20)
+
+
+def test_one_that_has_just_ended_has_no_state_and_does_not_work(cluster, monkeypatch):
+    member = cluster.members[0]
+    monkeypatch.setattr(member.process, "process", SimpleNamespace(pid=2**22 + 1, poll=lambda: None))
+    assert (member.state(), member.working) == ("", False)
 
 
 def test_a_broker_that_stops_at_a_fail_point_goes_on(cluster):

@@ -65,7 +65,11 @@ class Member:
         if not self.process.alive:
             return ""
         assert self.process.process
-        return Path(f"/proc/{self.process.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        try:
+            stat = Path(f"/proc/{self.process.process.pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            return ""
+        return stat.rsplit(")", 1)[1].split()[0]
 
     def kill(self) -> None:
         """SIGKILL."""
