@@ -7,6 +7,7 @@ A read ends with what it has after READ_S: many small files on a slow store woul
 waits, each time anew.
 """
 
+import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.errors import ChainDamaged, OffsetOutOfRange
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import ROW_GROUP_ROWS, EntryName, read_rows
@@ -87,6 +89,7 @@ class Reader:
     def __init__(self, cache: GroupCache, clock: Clock) -> None:
         self._cache = cache
         self._clock = clock
+        self._loading: dict[tuple[str, int, int], asyncio.Task[Group]] = {}
 
     async def read(self, segment: OpenSegment, offset: int, limit: int, max_bytes: int) -> Pieces:
         """Reads up to `limit` rows from `offset` on, about `max_bytes` at most but at least one row; fewer at the end,
@@ -173,14 +176,28 @@ class Reader:
             name = names[at]
             number = (offset - name.first_offset) // ROW_GROUP_ROWS
             key = (segment.chain.folder, name.sequence, number)
-            group = self._cache.get(key)
-            if group is None:
-                group = await segment.chain.read(load, segment.chain, name, number, segment.layout)
-                self._cache.put(key, group)
+            group = self._cache.get(key) or await self._loaded(segment, name, key)
             if not group.first <= offset < group.end:
                 where = f"row group {number} of {segment.chain.folder}{name}"
                 raise ChainDamaged(f"{where} holds offsets {group.first} to {group.end}, not {offset}", name=str(name))
             return group
+
+    async def _loaded(self, segment: OpenSegment, name: EntryName, key: tuple[str, int, int]) -> Group:
+        """Decodes a row group, once for all who ask meanwhile. It goes on when they have gone: who asks again, since a
+        slow store took longer than he waited, finds it in the cache."""
+        loading = self._loading.get(key)
+        if loading is None:
+            loading = self._loading[key] = asyncio.create_task(self._load(segment, name, key))
+            loading.add_done_callback(mark_retrieved)
+        return await asyncio.shield(loading)
+
+    async def _load(self, segment: OpenSegment, name: EntryName, key: tuple[str, int, int]) -> Group:
+        try:
+            group = await segment.chain.read(load, segment.chain, name, key[2], segment.layout)
+            self._cache.put(key, group)
+            return group
+        finally:
+            del self._loading[key]
 
 
 @contextmanager

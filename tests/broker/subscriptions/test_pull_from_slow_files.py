@@ -1,6 +1,8 @@
 """A pull answers with what it has after a while: many small files on a slow store take it longer than a client waits,
 and whoever gave up found no more of them read the next time."""
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +108,30 @@ async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monke
         monkeypatch.setattr(broker.core.reader, "_clock", slow)
         assert abs(await broker.core.reader.size_since(segment, 0) - size) < size / 100
         assert asked == 1
+
+
+async def test_a_file_is_read_to_its_end_once_though_all_who_asked_have_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        _, segment = await _files(broker)
+        begun, go_on, loads = threading.Event(), threading.Event(), 0
+
+        def held(*arguments: Any) -> Any:
+            nonlocal loads
+            loads += 1
+            begun.set()
+            assert go_on.wait(20)
+            return _load(*arguments)
+
+        monkeypatch.setattr(reader, "load", held)
+        asking = [asyncio.create_task(broker.core.reader.read(segment, 0, 1, 1 << 20)) for _ in range(3)]
+        assert await asyncio.to_thread(begun.wait, 20)
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        again = asyncio.create_task(broker.core.reader.read(segment, 0, 1, 1 << 20))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert [first for first, _ in await again] == [0]
+        assert loads == 1

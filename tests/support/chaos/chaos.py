@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,6 +27,7 @@ from tests.support.history.history import Event, History
 from tests.support.history.load import create, subscribe
 from tests.support.history.reading_rules import HEAL_S
 
+SWITCH_S = 0.0005
 SETTLE_S = 2 * HEAL_S
 TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ |]* .*\n)*?[ |]*([\w.]+(?:: .*)?)\n")
 
@@ -60,7 +62,11 @@ class Options:
 
 
 def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] = lambda at, nemesis: None) -> Report:
-    """Do it. `folder` gets the history (`history.jsonl`), and the brokers' logs and data."""
+    """Do it. `folder` gets the history (`history.jsonl`), and the brokers' logs and data.
+
+    Proxies share this process with some twenty clients, for whose turns they must not wait long.
+    """
+    sys.setswitchinterval(SWITCH_S)
     with (
         History(folder / "history.jsonl") as history,
         Cluster(
