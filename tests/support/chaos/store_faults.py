@@ -10,6 +10,7 @@ from tests.support.chaos.store_server import client
 
 # The newest slots were under way when the newest one was made, which does not say what became of them.
 UNSURE = 6
+ATTEMPTS = 10  # of what the fault itself does: servers lose answers, too
 
 
 def lost_slot(cluster: Cluster, rng: Random) -> Begun | None:
@@ -18,7 +19,7 @@ def lost_slot(cluster: Cluster, rng: Random) -> Begun | None:
     found = any_owner(cluster, rng)
     if not found:
         return None
-    store, bucket, folder = client(cluster.s3.service.endpoint), cluster.s3.bucket, f"{PREFIX}/_journals/"
+    store, bucket, folder = client(cluster.s3.service.endpoint, ATTEMPTS), cluster.s3.bucket, f"{PREFIX}/_journals/"
     broker = found[0].id
     begun = kill(cluster, found)
     listed = store.list_objects_v2(Bucket=bucket, Prefix=f"{folder}{broker}/").get("Contents", [])

@@ -28,7 +28,9 @@ def store_server(kind: str, folder: Path) -> Iterator[StoreServer]:
         yield StoreServer(service, service.bucket())
 
 
-def client(url: str) -> Any:
-    """A client that tries everything once."""
-    config = Config(retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}, read_timeout=5, proxies={})
+def client(url: str, attempts: int = 1) -> Any:
+    """A client that tries everything so often."""
+    config = Config(
+        retries={"total_max_attempts": attempts}, s3={"addressing_style": "path"}, read_timeout=5, proxies={}
+    )
     return boto3.Session(KEY, SECRET, region_name="us-east-1").client("s3", endpoint_url=url, config=config)
