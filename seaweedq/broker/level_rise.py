@@ -24,10 +24,11 @@ import logging
 from collections.abc import Sequence
 
 from seaweedq.broker.cluster_level import ClusterLevel, Reads, read_cluster, reads_of
+from seaweedq.broker.suspicion.rules import LEVEL
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import ClusterRecord
+from seaweedq.coordination.records import ClusterRecord, RevocationRecord
 from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.transactions import MAX_OPERATIONS, read_all
 from seaweedq.coordination.versioned import Versioned
@@ -40,6 +41,7 @@ ATTEMPTS = 5
 COMPARED = MAX_OPERATIONS - 3  # brokers of which 2 compares the records; those beyond are seen by 3 alone
 NAMED = 20  # brokers in an error's text
 RETRY_S = 1.0
+LONGEST_LEASE_S = 60.0  # of the setting lease_s
 _Living = tuple[Entry, Reads | None]
 logger = logging.getLogger(__name__)
 
@@ -209,5 +211,15 @@ async def end_leases(coordination: Coordination, level: int, ready_too: bool = T
     for entry in too_old:
         (broker,) = keys.BROKERS.parse(entry.key)
         logger.warning("broker %s does not read level %d, which the cluster has: its lease ends", broker, level)
-        await coordination.leases.revoke(entry.lease)
+        if level < LEVEL or await _mark(coordination, entry):  # else it has changed: the next look ends its lease
+            await coordination.leases.revoke(entry.lease)
     return bool(too_old)
+
+
+async def _mark(coordination: Coordination, entry: Entry) -> bool:
+    """Has nobody dispatch in place of a broker as long as it may believe in its lease, as with any that is ended early
+    (broker/suspicion/revoker). False: its record has changed."""
+    (broker,) = keys.BROKERS.parse(entry.key)
+    mark = keys.REVOCATIONS.encode(Versioned.new(RevocationRecord("", (), LONGEST_LEASE_S)))
+    put = Put(keys.REVOCATIONS.key(broker), mark)
+    return await coordination.commit([Compare(entry.key, entry.revision)], [put]) is not None

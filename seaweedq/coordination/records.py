@@ -88,8 +88,9 @@ class SuspicionRecord(msgspec.Struct, frozen=True):
 
 
 class RevocationRecord(msgspec.Struct, frozen=True):
-    """The mark of a broker whose lease was ended on suspicion, or is about to be: the broker may go on as if it had a
-    lease for `lease_s` after that. `by` is the broker that ends it, `reporters` are those that suspect it."""
+    """The mark of a broker whose lease was ended early, or is about to be: the broker may go on as if it had one for
+    `lease_s` after that. `by` is the broker that ends it, `reporters` are those that suspect it; without them it does
+    not read the cluster's level."""
 
     by: str
     reporters: tuple[str, ...]

@@ -144,7 +144,7 @@ async def test_it_rises_in_a_form_that_brokers_older_than_levels_refuse(world: W
         ("brokers/third.1", {**OLD, "lowest": 3, "highest": 4}, 2, ["third.1"]),
         ("brokers/broken.1", "no record", 2, ["broken.1"]),
         ("journals/dead.1", {"kind": "file", "place": "p"}, 2, ["dead.1"]),
-        ("journals/dead.1", {"kind": "file", "place": "p", "highest": 2}, 3, ["dead.1", "new"]),
+        ("journals/dead.1", {"kind": "file", "place": "p", "highest": 2}, HIGHEST + 1, ["dead.1", "new"]),
     ],
     ids=["an old broker", "one that reads later levels alone", "unreadable", "a journal", "a level nobody reads"],
 )
@@ -186,6 +186,20 @@ async def test_whatever_a_crash_leaves_is_gone_on_with(world: World, place: str,
     else:
         await world.riser(other).finish()
     assert (await world.record())["written"] == 2
+
+
+@pytest.mark.parametrize(("to", "marked"), [(2, []), (3, ["revocations/old.1"])])
+async def test_nobody_dispatches_early_in_place_of_one_whose_lease_a_rise_ends(
+    world: World, to: int, marked: list[str]
+) -> None:
+    with crash_at("level.announced"):
+        await world.rise.rise(to)
+    await world.join("old.1")
+    with crash_at("level.cleared"):
+        await world.rise._finish()
+    assert await world.brokers() == {"new"}
+    page = await world.coordination.range("revocations/")
+    assert [entry.key for entry in page.entries] == marked
 
 
 async def test_who_came_behind_the_announcement_and_does_not_read_it_is_out_before_anything_is_written(
@@ -342,7 +356,7 @@ async def test_what_needs_a_level_is_refused_and_names_who_is_too_old(world: Wor
         world.level.require(2, "this")
     await world.join("old.1")
     await world.look()
-    assert (world.level.possible, world.level.newest, world.level.too_old_for(2)) == (1, 2, ["old.1"])
+    assert (world.level.possible, world.level.newest, world.level.too_old_for(2)) == (1, HIGHEST, ["old.1"])
     with pytest.raises(NeedsLevel, match=r"too old for it: old\.1") as caught:
         world.level.require(2, "this")
     assert caught.value.fields == {"level": 1, "needs": 2, "too_old": ["old.1"]}

@@ -71,15 +71,17 @@ class Revoker:
 
     async def look(self) -> None:
         """Ends the leases that this broker is to end now, and removes the marks whose time is over."""
-        if self._level.written < LEVEL:
-            return
+        if self._level.written >= LEVEL:
+            await self._end_leases()
+        await self._remove_marks()
+
+    async def _end_leases(self) -> None:
         brokers = {broker: known.record for broker, known in self._roster.brokers.items()}
         if verdicts := suspects(brokers, self._roster.living, self._marks.reports):
             leads = await self._coordination.get(keys.LEADER.key())
             for verdict in verdicts:
                 if revoker_of(verdict, leader_of(leads) if leads else None) == self._membership.broker:
                     await self._revoke(verdict, Compare(keys.LEADER.key(), leads.revision if leads else 0))
-        await self._remove_marks()
 
     async def _revoke(self, verdict: Verdict, same_leader: Compare) -> None:
         broker = verdict.broker
