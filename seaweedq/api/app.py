@@ -127,9 +127,9 @@ class Application:
         strangers = metrics.StrangerMetrics(self.refusals, self.connections)
         return metrics.render(self._readiness.can_take_work, (strangers, *sources))
 
-    async def _serve(self, scope: Scope, receive: Receive, out: Send) -> None:
+    async def _serve(self, scope: Scope, receive: Receive, out: Outgoing) -> None:
         if refused := self._refused(scope):
-            await send(refused, out)
+            await out.answer(refused)
             return
         work: Work | None = None
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
@@ -144,7 +144,7 @@ class Application:
             with suppress(Exception):  # answered and logged; starlette raises it once more
                 await self.fastapi(scope, receive, out)
         elif answer := await answered(work, self._note):
-            await send(answer, out)
+            await out.answer(answer)
 
     def _refused(self, scope: Scope) -> Answer | None:
         """Returns the answer to a request that names a foreign host, comes from a foreign page, or hides its path."""

@@ -25,13 +25,13 @@ class Deadline:
     def __init__(self, clock: Clock, time_s: float, cut_off: Callable[[], bool] = _never) -> None:
         self.time_s = time_s
         self._clock = clock
-        self._end_s = clock.monotonic_s() + time_s
+        self.end_s = clock.monotonic_s() + time_s  # of that clock
         self._cut_off = cut_off
 
     @property
     def left_s(self) -> float:
         """The seconds that are left, never below 0."""
-        return 0.0 if self._cut_off() else max(0.0, self._end_s - self._clock.monotonic_s())
+        return 0.0 if self._cut_off() else max(0.0, self.end_s - self._clock.monotonic_s())
 
     @property
     def is_over(self) -> bool:
@@ -40,7 +40,7 @@ class Deadline:
 
     def shorten(self, time_s: float) -> None:
         """Brings the end forward to at most `time_s` seconds from now."""
-        self._end_s = min(self._end_s, self._clock.monotonic_s() + time_s)
+        self.end_s = min(self.end_s, self._clock.monotonic_s() + time_s)
 
     async def bound(self, work: Awaitable[T]) -> T:
         """Returns what `work` gives, which is cancelled at the deadline. Raises TimeoutError."""

@@ -8,11 +8,10 @@ Requests without these headers come from no browser, and pass.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from seaweedq.api.asgi.http import Scope
+from seaweedq.api.asgi.http import Scope, headers_of
 from seaweedq.errors import ForeignOrigin, WrongHost
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -21,15 +20,6 @@ PORTS = {"http": 80, "https": 443}
 REMEMBERED = 1000
 _PLACE = re.compile(r"[A-Za-z0-9._:\[\]-]+")
 SHOWN = 100  # characters of a header that an error shows
-
-
-@dataclass(frozen=True, slots=True)
-class _Headers:
-    """The headers at which the rules look."""
-
-    host: bytes | None
-    origin: bytes | None
-    site: bytes | None
 
 
 class HostRules:
@@ -46,12 +36,13 @@ class HostRules:
 
     def check(self, scope: Scope) -> None:
         """Raises WrongHost where Host is a name that is not this broker's, and ForeignOrigin where a page of another
-        site sends what it must not."""
-        found = _read(scope)
-        if found.host is not None and found.host not in self._passed:
-            self._check_host(found.host)
-        if (found.origin is not None or found.site == b"cross-site") and _is_guarded(scope):
-            self._check_origin(found, scope)
+        site sends what it must not. Of a repeated header all count: two hosts together are no name."""
+        headers = headers_of(scope)
+        host = headers.get(b"host")
+        if host is not None and host not in self._passed:
+            self._check_host(host)
+        if (b"origin" in headers or b"cross-site" in headers.get(b"sec-fetch-site", b"")) and _is_guarded(scope):
+            self._check_origin(headers.get(b"origin"), host or b"", scope)
 
     def _check_host(self, raw: bytes) -> None:
         host = raw.decode("latin-1")
@@ -67,15 +58,15 @@ class HostRules:
         if len(self._passed) < REMEMBERED:
             self._passed.add(raw)
 
-    def _check_origin(self, found: _Headers, scope: Scope) -> None:
-        if found.origin is None:
+    def _check_origin(self, sent: bytes | None, host: bytes, scope: Scope) -> None:
+        if sent is None:
             if not _is_link(scope):
                 raise ForeignOrigin("a page of another site must not send this request")
             return
-        origin = found.origin.decode("latin-1")
+        origin = sent.decode("latin-1")
         scheme, _, rest = origin.partition("://")
         port = PORTS.get(scheme.lower(), 0)
-        theirs, ours = _place(rest, port), _place((found.host or b"").decode("latin-1"), port)
+        theirs, ours = _place(rest, port), _place(host.decode("latin-1"), port)
         if theirs is None or (theirs != ours and not self._is_named(theirs[0])):
             raise ForeignOrigin(
                 f"a page of {origin[:SHOWN]!r} must not send this request; the administrator can add its name to the "
@@ -86,19 +77,6 @@ class HostRules:
 
     def _is_named(self, name: str) -> bool:
         return name in self._names or name.endswith(self._suffixes)
-
-
-def _read(scope: Scope) -> _Headers:
-    """Returns the headers; of a repeated Host all, which together are no name."""
-    host = origin = site = None
-    for name, value in scope["headers"]:
-        if name == b"host":
-            host = value if host is None else host + b", " + value
-        elif name == b"origin":
-            origin = value if origin is None else origin + b", " + value
-        elif name == b"sec-fetch-site":
-            site = value
-    return _Headers(host, origin, site)
 
 
 def _place(text: str, default_port: int = 0) -> tuple[str, int] | None:

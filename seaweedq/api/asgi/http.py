@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -11,6 +12,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_HEADERS = "seaweedq.headers"  # the key in a scope of what was read of its headers
 JSON_HEADERS = {"content-type": "application/json"}
 
 
@@ -40,10 +42,21 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=lambda: JSON_HEADERS)
 
 
+def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
+    """Returns a request's headers by their (lower-case) names, joined where one is repeated (RFC 9110, 5.3). They are
+    read once a request: trailers, which come later, are no headers."""
+    found: dict[bytes, bytes] | None = scope.get(_HEADERS)
+    if found is None:
+        found = scope[_HEADERS] = {}
+        for name, value in scope["headers"]:
+            found[name] = found[name] + b", " + value if name in found else value
+    return found
+
+
 def header(scope: Scope, name: bytes) -> str | None:
-    """Returns the header of that (lower-case) name, as latin-1, and joined where it is repeated (RFC 9110, 5.3)."""
-    found = [value for key, value in scope["headers"] if key == name]
-    return b", ".join(found).decode("latin-1") if found else None
+    """Returns the header of that (lower-case) name, as latin-1."""
+    value = headers_of(scope).get(name)
+    return None if value is None else value.decode("latin-1")
 
 
 def query(scope: Scope) -> dict[str, str]:
@@ -66,10 +79,20 @@ def connection_of(scope: Scope) -> Connection | None:
 
 async def send(answer: Answer, out: Send) -> None:
     """Sends an answer."""
-    headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers.items()]
-    headers.append((b"content-length", str(len(answer.body)).encode()))
-    await out({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await out(start_of(answer))
     await out({"type": "http.response.body", "body": answer.body})
+
+
+def start_of(answer: Answer) -> MutableMapping[str, Any]:
+    """Returns the first message of an answer."""
+    headers = [_encoded(name, value) for name, value in answer.headers.items()]
+    headers.append((b"content-length", b"%d" % len(answer.body)))
+    return {"type": "http.response.start", "status": answer.status, "headers": headers}
+
+
+@lru_cache(1000)
+def _encoded(name: str, value: str) -> tuple[bytes, bytes]:
+    return name.encode("latin-1"), value.encode("latin-1")
 
 
 async def until_gone(receive: Receive) -> None:
@@ -80,5 +103,5 @@ async def until_gone(receive: Receive) -> None:
 
 def content_length(scope: Scope) -> int | None:
     """Returns the stated length, if there is one (the server has checked that it is a number)."""
-    text = header(scope, b"content-length")
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    value = headers_of(scope).get(b"content-length")
+    return int(value) if value is not None and value.isdigit() else None

@@ -3,10 +3,9 @@
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
-from seaweedq.api.asgi.http import Answer, Send, send
+from seaweedq.api.asgi.http import Answer, Send, send, start_of
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.asgi.unread_answers import LARGE_BYTES, UnreadAnswers
-from seaweedq.errors import Overloaded
 
 CLOSING = (b"connection", b"close")
 
@@ -33,29 +32,42 @@ class Outgoing:
         self._dropped = False
         self.begun = False
 
+    async def answer(self, answer: Answer) -> None:
+        """Sends a whole answer."""
+        self.begun = True
+        answer = self._refusal(len(answer.body)) or answer
+        await self._out(self._marked(start_of(answer)))
+        await self._out({"type": "http.response.body", "body": answer.body})
+
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         """As ASGI's `send`."""
         if message["type"] == "http.response.start":
             self._start = message
             return
         if self._start is not None:
-            streamed = message.get("more_body", False)  # and admitted by who streams it
-            await self._begin(0 if streamed else len(message.get("body", b"")))
+            await self._begin(message)
         if not self._dropped:
             await self._out(message)
 
-    async def _begin(self, size: int) -> None:
+    async def _begin(self, message: MutableMapping[str, Any]) -> None:
         start, self._start = self._start, None
         assert start is not None
         self.begun = True
-        try:
-            if size >= LARGE_BYTES:
-                self._unread.admit(size)
-        except Overloaded as error:
+        streamed = message.get("more_body", False)  # and admitted by who streams it
+        if refusal := None if streamed else self._refusal(len(message.get("body", b""))):
             self._dropped = True
-            status, headers, content = problem(error)
-            await send(Answer(status, content, headers), self._out)
+            await send(refusal, self._out)
         else:
-            if self._is_last():
-                end_connection(start)
-            await self._out(start)
+            await self._out(self._marked(start))
+
+    def _refusal(self, size: int) -> Answer | None:
+        """Returns the answer in place of one for which there is no room."""
+        if size < LARGE_BYTES or self._unread.has_room(size):
+            return None
+        status, headers, content = problem(self._unread.refusal())
+        return Answer(status, content, headers)
+
+    def _marked(self, start: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        if self._is_last():
+            end_connection(start)
+        return start

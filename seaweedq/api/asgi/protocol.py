@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from seaweedq.api.asgi.connection_bounds import ConnectionBounds
 from seaweedq.api.asgi.connections import Place
-from seaweedq.api.asgi.http import CONNECTION, Answer, Receive, Scope, Send, send
+from seaweedq.api.asgi.http import CONNECTION, Answer, Receive, Scope, Send, content_length, send
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.asgi.unread_answers import Unread
 from seaweedq.api.asgi.web_sockets import BoundedWebSocket
@@ -77,7 +77,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._place is Place.RESERVE:
             may_ask = self._bounds.connections.may_ask(self, self.url.partition(b"?")[0])
             self.app = self.config.loaded_app if may_ask else self._refuse
-        self._body_left = next((int(v) for k, v in self.headers if k == b"content-length" and v.isdigit()), 0)
+        self._body_left = content_length(self.scope) or 0  # type: ignore[arg-type]
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

@@ -20,6 +20,7 @@ from seaweedq.api.asgi.unread_answers import UnreadAnswers
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.clock import Clock
 from seaweedq.codec.content_encoding import decode_body
+from seaweedq.concurrency.begun import Begun
 from seaweedq.errors import BadRequest, MissingContentType, Overloaded, RequestTimeout, RequestTooLarge
 from seaweedq.settings import Settings
 
@@ -94,15 +95,14 @@ class Body:
     UnreadableBody, Overloaded, ClientGone.
     """
 
-    __slots__ = ("_deadline", "_held", "_incomplete", "_limit", "_reader", "_receive", "_scope", "_typed")
+    __slots__ = ("_deadline", "_held", "_incomplete", "_limit", "_of_peer", "_reader", "_receive", "_scope")
 
     def __init__(
         self, reader: RequestReader, scope: Scope, receive: Receive, limit_bytes: int, of_peer: bool = False
     ) -> None:
         self._reader, self._scope, self._receive = reader, scope, receive
-        self._limit = limit_bytes
-        self._typed = of_peer or header(scope, b"content-type") is not None
-        self._incomplete = None if of_peer else Incomplete(self._dismiss)
+        self._limit, self._of_peer = limit_bytes, of_peer
+        self._incomplete: Incomplete | None = None
         self._held = 0
 
     async def __aenter__(self) -> bytes:
@@ -120,15 +120,26 @@ class Body:
         if stated > self._limit:
             raise _too_large(self._limit)
         self._check_typed(stated)
+        coming = Begun(self._raw())
+        raw = coming.result if coming.is_over else await self._in_time(coming)
+        encoding = header(self._scope, b"content-encoding")
+        return raw if encoding is None else await self._decoded(raw, encoding)
+
+    async def _in_time(self, coming: Begun[bytes]) -> bytes:
+        """Waits for a body that is not there yet."""
         try:
             async with asyncio.timeout(self._reader.timeout_s) as self._deadline:
-                chunk, more = await self._next(0)
-                raw = await self._rest(chunk) if more else self._whole(chunk)
+                return await coming
         except TimeoutError:
             otherwise = f"the body did not arrive within request_timeout_s={self._reader.timeout_s:g}"
             raise self._reader.too_slow(self._incomplete, otherwise) from None
-        encoding = header(self._scope, b"content-encoding")
-        return raw if encoding is None else await self._decoded(raw, encoding)
+
+    async def _raw(self) -> bytes:
+        chunk, more = await self._next(0)
+        if more:
+            return await self._rest(chunk)
+        self._hold(len(chunk))
+        return chunk
 
     async def _next(self, size: int) -> tuple[bytes, bool]:
         """Returns the next bytes after `size` ones, and whether more come."""
@@ -141,14 +152,11 @@ class Body:
         self._check_typed(len(chunk))
         return chunk, message.get("more_body", False)
 
-    def _whole(self, chunk: bytes) -> bytes:
-        """Returns a body that came at once."""
-        self._hold(len(chunk))
-        return chunk
-
     async def _rest(self, chunk: bytes) -> bytes:
         """Returns a body of which the first bytes have come."""
         chunks, size, more = [chunk], len(chunk), True
+        if not self._of_peer:
+            self._incomplete = Incomplete(self._dismiss)
         try:
             self._arrived(len(chunk))
             while more:
@@ -184,7 +192,7 @@ class Body:
         return decoded
 
     def _check_typed(self, size: int) -> None:
-        if size and not self._typed:
+        if size and not self._of_peer and header(self._scope, b"content-type") is None:
             raise MissingContentType("a body that is not empty needs a content type")
 
     def _hold(self, size: int) -> None:

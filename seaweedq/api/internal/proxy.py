@@ -5,7 +5,7 @@ Where a request goes, and when it is tried again, is decided by a search (broker
 
 from urllib.parse import urlencode
 
-from seaweedq.api.asgi.http import Answer, Scope, query
+from seaweedq.api.asgi.http import Answer, Scope, headers_of, query
 from seaweedq.api.internal.peer_secret import PeerSecret
 from seaweedq.broker.read.request_search import Asked, Target
 from seaweedq.broker.rpc.client import FORBIDDEN, Peers, wrong_secret
@@ -35,7 +35,7 @@ class Proxy:
         """
         if target.url is None:
             raise NotOwner("the broker that could answer has gone")
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"] if k in _KEPT}
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers_of(scope).items() if k in _KEPT}
         if content:
             headers.setdefault("content-type", "application/json")
         url = target.url + _path(scope, target.wait_s)

@@ -32,7 +32,7 @@ class Budget:
     @property
     def held(self) -> int:
         """All bytes but the cache's, which gives way."""
-        return self.tails + self.in_flight + self.recovering
+        return self.tails + self.requests + self.incomplete + self.decoding + self.answers + self.recovering
 
     @property
     def in_flight(self) -> int:
@@ -55,7 +55,7 @@ class Budget:
 
     def check(self, size: int) -> None:
         """Raises Overloaded unless `size` more bytes fit."""
-        if not self.fits(size):
+        if self.held + size > self.limit_bytes:
             raise Overloaded(
                 f"{self.held} bytes are held in memory and {size} more would pass memory_budget_bytes="
                 f"{self.limit_bytes}; tails are being flushed, try again",

@@ -15,7 +15,7 @@ from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.open_segment import InFlight, OpenSegment, Waiter
 from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.concurrency.futures import fail
+from seaweedq.concurrency.timeouts import Timeouts
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, Sequences
 from seaweedq.segments.rows import Single
@@ -51,6 +51,7 @@ class LocalAppender:
 
     def __init__(self, commit: GroupCommit) -> None:
         self._commit = commit
+        self._timeouts = Timeouts(unknown)
 
     def begin(self, rows: Sequence[tuple[OpenSegment, int, EncodedRows]], sequences: Sequences | None) -> list[Begun]:
         """Judges all rows, each for a part of a segment, and gives the new ones to one commit. Does not await.
@@ -101,7 +102,8 @@ class LocalAppender:
         else:
             offset = self._commit.append_single(segment, part, message, sequences)
         if sequences is None:
-            return segment.id, await _alone(offset, deadline), False
+            self._timeouts.add(offset, deadline)  # nobody else waits for it: cheaper than a timeout and a shield
+            return segment.id, await offset, False
         (outcome,) = await self.end([Begun(segment.id, offset, is_known)], deadline)
         return outcome.segment, outcome.first_offset, is_known
 
@@ -125,15 +127,6 @@ async def in_time(work: Awaitable[T], deadline: Deadline) -> T:
         return await deadline.bound(work)
     except TimeoutError:
         raise untaken(deadline) from None
-
-
-async def _alone(offset: asyncio.Future[int], deadline: Deadline) -> int:
-    """Waits for a future for which nobody else waits: cheaper than a timeout and a shield."""
-    timer = asyncio.get_running_loop().call_later(deadline.left_s, lambda: fail(offset, unknown(deadline)))
-    try:
-        return await offset
-    finally:
-        timer.cancel()
 
 
 async def _offset(begun: Begun) -> int:

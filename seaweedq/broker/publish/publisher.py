@@ -5,6 +5,7 @@ commit (broker/publish/local_append). Slices for others' segments go to their ow
 """
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -90,14 +91,14 @@ class Publisher:
         if routing is None:
             routing = await in_time(self._ownership.routing(topic), deadline)
         hashed = self._hash(message, producer) if len(routing.ids) > 1 else 0
-        position = int(np.searchsorted(routing.lows, hashed, side="right")) - 1
+        position = bisect_right(routing.starts, hashed) - 1
         number = routing.ids[position]
         segment = routing.opened[position]
         if segment is None:
             segment = await in_time(self._ownership.open(topic, number), deadline)
         sequences = producer.sequences(1) if producer else None
         if segment is not None and not segment.takes_elsewhere:
-            return await self._local.single(segment, int(routing.lows[position]), message, sequences, deadline)
+            return await self._local.single(segment, routing.starts[position], message, sequences, deadline)
         hashed = hashed if len(routing.ids) > 1 else self._hash(message, producer)
         if sequences is None:
             return *await self._remote.single(topic, number, message, hashed, deadline), False

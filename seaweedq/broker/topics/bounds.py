@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -14,3 +15,8 @@ class Bounds:
 
     lows: np.ndarray
     ids: Sequence[int]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Returns the low ends as a list, in which one hash is found faster than in an array."""
+        return list(map(int, self.lows))
