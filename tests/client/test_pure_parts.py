@@ -34,6 +34,22 @@ def test_importing_the_package_imports_no_client():
     subprocess.run([sys.executable, "-c", check], check=True)
 
 
+def test_a_program_that_sends_ten_messages_does_not_import_arrow(real_broker):
+    """It takes longer to import than the program to run."""
+    program = f"""
+import sys
+from seaweedq import Client
+with Client({real_broker.url!r}) as client:
+    client.create_topic("ten")
+    with client.producer("ten") as producer:
+        for n in range(10):
+            producer.send({{"n": n}}, key=f"k{{n}}")
+    assert client.topic("ten")["messages"] == 10
+assert not {{"pyarrow", "numpy"}} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_both_clients_have_the_same_methods():
     def public(kind):
         return {name for name in vars(kind) if not name.startswith("_")}

@@ -12,7 +12,7 @@ import msgspec
 from fastapi import Request
 
 from seaweedq.api.asgi.decoding_memory import DecodingMemory, needed_by_json
-from seaweedq.api.asgi.http import ClientGone, Receive, Scope, content_length, header
+from seaweedq.api.asgi.http import ClientGone, Receive, Scope, content_length, header, headers_of
 from seaweedq.api.asgi.incomplete_bodies import SLOW_BYTES_PER_S, Incomplete, IncompleteBodies
 from seaweedq.api.asgi.json_requests import check_free_form, decode_request
 from seaweedq.api.asgi.refusals import Refusals
@@ -192,7 +192,7 @@ class Body:
         return decoded
 
     def _check_typed(self, size: int) -> None:
-        if size and not self._of_peer and header(self._scope, b"content-type") is None:
+        if size and not self._of_peer and b"content-type" not in headers_of(self._scope):
             raise MissingContentType("a body that is not empty needs a content type")
 
     def _hold(self, size: int) -> None:
