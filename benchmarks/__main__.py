@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks import turns
 from benchmarks.result import Result, table
 
 NAMES = (
@@ -16,7 +17,7 @@ NAMES = (
     "object_journal", "placement", "scaling_decisions", "cluster_batches", "failover", "failover_minio",
     "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart", "forwarding",
     "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
-    "by_reference",
+    "by_reference", "stages", "arrow_small",
 )  # fmt: skip
 TOGETHER = {"splitting": [name for name in NAMES if name.startswith("split_")]}
 
@@ -30,7 +31,13 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, default=Path(), help="where to work; on a real disk, not in memory (default: here)"
     )
+    parser.add_argument(
+        "--base",
+        type=Path,
+        help="another checkout, measured in turns with this one by stages and arrow_small (a tree of `git worktree`)",
+    )
     given = parser.parse_args()
+    turns.BASE += [given.base] if given.base else []
     if unknown := set(given.names) - set(NAMES) - set(TOGETHER):
         parser.error(f"there is no {', '.join(sorted(unknown))}; there are {known}")
     results: list[Result] = []

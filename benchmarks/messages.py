@@ -12,12 +12,12 @@ BATCH = 10_000
 VALUE_BYTES = 100
 
 
-def arrow_batches(count: int) -> Iterator[pa.RecordBatch]:
-    """Batches of BATCH rows: a key of its own and VALUE_BYTES random bytes each."""
-    ends = pa.py_buffer(np.arange(0, (BATCH + 1) * VALUE_BYTES, VALUE_BYTES, dtype=np.int32))
+def arrow_batches(count: int, rows: int = BATCH) -> Iterator[pa.RecordBatch]:
+    """Batches of so many rows: a key of its own and VALUE_BYTES random bytes each."""
+    ends = pa.py_buffer(np.arange(0, (rows + 1) * VALUE_BYTES, VALUE_BYTES, dtype=np.int32))
     for n in range(count):
-        keys = pa.array([f"key-{n * BATCH + row:08d}" for row in range(BATCH)])
-        values = pa.Array.from_buffers(pa.binary(), BATCH, [None, ends, pa.py_buffer(os.urandom(BATCH * VALUE_BYTES))])
+        keys = pa.array([f"key-{n * rows + row:08d}" for row in range(rows)])
+        values = pa.Array.from_buffers(pa.binary(), rows, [None, ends, pa.py_buffer(os.urandom(rows * VALUE_BYTES))])
         yield pa.RecordBatch.from_arrays([keys, values], names=["_key", "value"])
 
 

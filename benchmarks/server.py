@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from benchmarks.turns import Tree
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -38,11 +40,10 @@ class Server:
 
 
 @contextmanager
-def broker(folder: Path, *options: str) -> Iterator[Server]:
-    """`seaweedq serve` on a folder, ready; killed afterwards."""
-    with _started(
-        ["-m", "seaweedq", "serve", "--data-dir", str(folder), "--port", "0", "--log-level", "error", *options]
-    ) as server:
+def broker(folder: Path, *options: str, tree: Tree | None = None) -> Iterator[Server]:
+    """`seaweedq serve` on a folder, ready, of the code of a tree; killed afterwards."""
+    command = ["-m", "seaweedq", "serve", "--data-dir", str(folder), "--port", "0", "--log-level", "error", *options]
+    with _started(["-P", *command] if tree else command, tree.environment() if tree else None) as server:
         yield server
 
 
@@ -54,8 +55,8 @@ def empty_app() -> Iterator[Server]:
 
 
 @contextmanager
-def _started(arguments: Sequence[str]) -> Iterator[Server]:
-    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True)
+def _started(arguments: Sequence[str], environment: dict[str, str] | None = None) -> Iterator[Server]:
+    process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout
     try:
         line = process.stdout.readline()

@@ -1,0 +1,158 @@
+"""The program that `benchmarks.stages` runs over each tree: prints a JSON object of nanoseconds a message.
+
+It asks for the functions by their names where they are used, and leaves a stage out that has another form in a tree.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+SIZES = (1_000, 10_000)
+SEGMENTS, READ_BYTES, LEAST_S = 4, 256 * 1024, 0.25
+NOW_US = 1_790_000_000_000_000
+KEY_SPACE = 2**31 - 1
+
+
+def the(path: str) -> Any:
+    """A name of a module: `module:name`."""
+    module, name = path.split(":")
+    return getattr(import_module(f"seaweedq.{module}"), name)
+
+
+def cpu_ns(work: Callable[[], object], messages: int) -> float:
+    """The best of the repeats within LEAST_S, at least of three."""
+    work()
+    times: list[int] = []
+    begun = time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begun < LEAST_S:
+        before = time.process_time_ns()
+        work()
+        times.append(time.process_time_ns() - before)
+    return min(times) / messages
+
+
+class Stages:
+    """The stages of requests of so many rows, each with what the one before it gives."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        self.count, self.folder = count, folder
+        self.layout = the("segments.layout:Layout").of(the("segments.layout:Format").BYTES)
+        self.intake = the("codec.intake:Intake")(self.layout, None, 1 << 20, NOW_US, 1 << 30)
+        keys = pa.array([f"key-{row:08d}" for row in range(count)])
+        batch = pa.record_batch([keys, pa.array([os.urandom(100) for _ in range(count)])], ["_key", "value"])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        self.body = sink.getvalue().to_pybytes()
+        self.lows = np.arange(SEGMENTS, dtype=np.int32) * (KEY_SPACE // SEGMENTS)
+        self.rows = self._decode()
+        self.hashes = self._hash()
+        self.cut = self._take()
+        self.encoded = self._serialize()
+
+    def times(self) -> dict[str, float]:
+        """Nanoseconds a message by stage."""
+        stages: dict[str, Callable[[], Callable[[], object]]] = {
+            "receive": self._receiving,
+            "decode": lambda: self._decode,
+            "hash": lambda: self._hash,
+            "take": lambda: self._take,
+            "serialize": lambda: self._serialize,
+            "CRC": lambda: self._crc,
+            "write": self._writing,
+            "encode": lambda: self._encode,
+        }
+        found = {}
+        for name, prepare in stages.items():
+            try:
+                found[f"{name} of {self.count:,}"] = cpu_ns(prepare(), self.count)
+            except (ImportError, AttributeError, TypeError):
+                continue
+        return found
+
+    def _receiving(self) -> Callable[[], None]:
+        """The body as it comes out of reads, through the request reader."""
+        clock, budget = the("clock:SystemClock")(), the("broker.log.memory_budget:Budget")(1 << 30)
+        of = the("api.asgi.request_reader:RequestReader").of
+        reader = of(the("settings:Settings")(), budget, clock, the("api.asgi.refusals:Refusals")(clock))
+        headers = [(b"content-type", b"application/x"), (b"content-length", b"%d" % len(self.body))]
+        pieces = [self.body[at : at + READ_BYTES] for at in range(0, len(self.body), READ_BYTES)]
+
+        async def received() -> None:
+            messages = iter(enumerate(pieces, 1))
+
+            async def receive() -> dict[str, Any]:
+                number, piece = next(messages)
+                return {"type": "http.request", "body": bytes(bytearray(piece)), "more_body": number < len(pieces)}
+
+            async with reader.body({"type": "http", "headers": headers}, receive) as content:
+                assert len(content) == len(self.body)
+
+        loop = asyncio.new_event_loop()
+        return lambda: loop.run_until_complete(received())
+
+    def _decode(self) -> pa.RecordBatch:
+        return the("codec.arrow_bodies:decode_arrow")(self.body, self.intake)
+
+    def _hash(self) -> Any:
+        return the("segments.keyhash:hash_rows")(self.rows.column("_key"), self.count, None, None, 0)
+
+    def _take(self) -> Any:
+        return the("segments.keyhash:cut")(self.rows, the("segments.keyhash:route")(self.hashes, self.lows), SEGMENTS)
+
+    def _serialize(self) -> list[Any]:
+        encoded = the("broker.log.append:EncodedRows").encode
+        return [encoded(rows) for _, rows, _ in self.cut]
+
+    def _frames(self) -> list[Any]:
+        frame, kind = the("segments.frames:Frame"), the("segments.frames:FrameKind").ROWS
+        mask, values = the("segments.layout:mask_of"), the("segments.schema:schema_id")(self.layout.values)
+        return [
+            frame(kind, "t", n, 0, one.rows.num_rows, mask(one.rows), values, (), NOW_US, one.payload)
+            for n, one in enumerate(self.encoded)
+        ]
+
+    def _crc(self) -> None:
+        the("segments.commits:encode_commit")(bytes(16), 0, self._frames())
+
+    def _writing(self) -> Callable[[], None]:
+        """write and fdatasync of a commit."""
+        buffers = [memoryview(one.payload) for one in self.encoded]
+        with tempfile.NamedTemporaryFile(dir=self.folder, delete=False) as file:
+            fd = os.dup(file.fileno())
+
+        def write() -> None:
+            os.pwritev(fd, buffers, 0)
+            os.fdatasync(fd)
+
+        return write
+
+    def _encode(self) -> None:
+        """The Parquet file of each segment's rows."""
+        encode, metadata = the("segments.entry:encode_entry"), the("segments.entry:EntryMetadata")
+        for number, one in enumerate(self.encoded):
+            rows = one.rows.num_rows
+            about = metadata("c", "t", number, 0, KEY_SPACE, 1, 0, rows, "b", "0" * 32, 0, NOW_US, NOW_US, b"")
+            encode([(0, one.rows)], self.layout, about)
+
+
+def main() -> None:
+    """Print all stages of all sizes."""
+    found: dict[str, float] = {}
+    for count in SIZES:
+        found |= Stages(count, Path(sys.argv[1])).times()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
