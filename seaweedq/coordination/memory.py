@@ -87,7 +87,8 @@ class _Engine:
         return lease in self._leases
 
     def revoke(self, lease: int) -> None:
-        self._end({lease})
+        if lease in self._leases:  # 0 is that of keys without one
+            self._end({lease})
 
     def close(self) -> None:
         self._entries.clear()

@@ -76,6 +76,9 @@ async def test_revocation_deletes_the_keys_at_once(backend: Any) -> None:
     assert not await one.leases.renew(lease)
     await one.leases.revoke(lease)
     await one.leases.revoke(12345)
+    await one.commit([], [Put("kept", b"")])
+    await one.leases.revoke(0)
+    assert await one.get("kept"), "a key without a lease has no lease that ends"
 
 
 @pytest.mark.parametrize("instead", [Put("a", b"kept"), Delete("a")])

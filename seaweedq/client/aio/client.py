@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -12,7 +13,7 @@ from weakref import WeakSet
 import httpx
 
 from seaweedq.client.aio.producer import AsyncProducer
-from seaweedq.client.aio.subscriber import AsyncAcker, messages
+from seaweedq.client.aio.subscriber import AsyncAcker, AsyncMessages
 from seaweedq.client.aio.transport import AsyncTransport
 from seaweedq.client.core import calls
 from seaweedq.client.core.batching import MIB, Limits
@@ -27,6 +28,7 @@ from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.uploading import ANY_BYTES, Uploading
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files.upload_source import Progress, Source
+from seaweedq.client.http.requests import check_options
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ class AsyncClient:
     ) -> None:
         self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
         self._urls = parse_urls(url)
+        check_options(timeout_s, headers)
         self._transport = AsyncTransport(Brokers(self._urls, self._clock.monotonic_s), timeout_s, headers, transport)
         self._run = self._transport.run
         self._timeout_s = timeout_s
@@ -218,7 +221,8 @@ class AsyncClient:
         )
         acker = AsyncAcker(lambda ids: self._run(pulling.ack(ids)))
         self._ackers.add(acker)
-        return messages(pulling, start, ack_deadline_s, self._run, acker, self._message(topic))
+        begin = partial(pulling.ensure, start, ack_deadline_s)
+        return AsyncMessages(pulling, begin, self._run, acker, self._message(topic))
 
     async def subscription(self, topic: str, name: str) -> dict[str, Any]:
         """Returns a subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""

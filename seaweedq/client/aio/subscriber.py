@@ -1,12 +1,14 @@
 """The async subscriber: an iterator that pulls, and a task that sends the acks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from seaweedq.client.core.effects import Steps
 from seaweedq.client.core.message import AsyncMessage, Make
 from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulling
+from seaweedq.client.core.wire import WireMessage
 
 
 class AsyncAcker:
@@ -57,20 +59,64 @@ class AsyncAcker:
         self._task = None
 
 
-async def messages(
-    pulling: Pulling,
-    start: str | Mapping[str, Any],
-    ack_deadline_s: float,
-    run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]],
-    acker: AsyncAcker,
-    message: Make[AsyncMessage],
-) -> AsyncIterator[AsyncMessage]:
-    """Yields the messages of a subscription; ending it sends the acks and waits for them."""
-    try:
-        await run(pulling.ensure(start, ack_deadline_s))
-        while (wires := await run(pulling.pull())) is not None:
-            for wire in wires:
-                yield message(wire, acker.ack)
-            acker.hurry()
-    finally:
-        await acker.flush()
+class AsyncMessages:
+    """The messages of a subscription. A wait that is cancelled ends nothing: the pull goes on, and the next call gets
+    what it brings. Ending it sends the acks and waits for them; it pulls no more once nobody refers to it."""
+
+    def __init__(
+        self,
+        pulling: Pulling,
+        begin: Callable[[], Steps[Any]],
+        run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]],
+        acker: AsyncAcker,
+        message: Make[AsyncMessage],
+    ) -> None:
+        self._pulling, self._begin, self._run, self._acker, self._message = pulling, begin, run, acker, message
+        self._wires: deque[WireMessage] = deque()
+        self._pull: asyncio.Task[list[WireMessage] | None] | None = None
+        self._begun = self._ended = False
+
+    def __aiter__(self) -> "AsyncMessages":
+        return self
+
+    async def __anext__(self) -> AsyncMessage:
+        while not self._wires:
+            if self._ended:
+                raise StopAsyncIteration
+            try:
+                await self._fill()
+            except Exception:
+                await self.aclose()
+                raise
+        return self._message(self._wires.popleft(), self._acker.ack)
+
+    async def aclose(self) -> None:
+        """Ends it; raises the error of an ack that failed."""
+        self._ended = True
+        self._wires.clear()
+        if self._pull is not None:
+            self._pull.cancel()
+            await asyncio.wait([self._pull])
+        await self._acker.flush()
+
+    async def _fill(self) -> None:
+        """Waits for a pull, which is not cancelled with the caller."""
+        if self._pull is None:
+            if not self._begun:
+                await self._run(self._begin())
+                self._begun = True
+            self._acker.hurry()
+            self._pull = asyncio.create_task(self._run(self._pulling.pull()), name="pull")
+        pull = self._pull
+        await asyncio.wait([pull])
+        if self._pull is pull:  # else another task has taken what it brought, or has ended all
+            self._pull = None
+            wires = pull.result()
+            if wires is None:
+                await self.aclose()
+            else:
+                self._wires += wires
+
+    def __del__(self) -> None:
+        if self._pull is not None and not self._pull.done() and not self._pull.get_loop().is_closed():
+            self._pull.cancel()

@@ -21,7 +21,7 @@ from seaweedq.client.core.effects import (
     Work,
 )
 from seaweedq.client.files.upload_source import Slice
-from seaweedq.client.http.requests import LIMITS, build, failed, is_ours, is_secure, reply_of
+from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of
 from seaweedq.errors import ConnectionFailed
 
 T = TypeVar("T")
@@ -137,6 +137,7 @@ class AsyncTransport:
 
     def _http_for(self, effect: Attempt | Signed) -> httpx.AsyncClient:
         """Returns the HTTP client for a request: only the user's brokers get the user's headers, stores do not."""
+        check_open(self._http)
         if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
             return self._http
         self._store_http = self._store_http or httpx.AsyncClient(limits=LIMITS, transport=self._mock)

@@ -1,5 +1,8 @@
 """Converts the core's requests to httpx, and httpx's answers to the core's; shared by both transports."""
 
+import re
+from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import httpx
@@ -14,6 +17,8 @@ from seaweedq.errors import ClientError, ConnectionFailed
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=3)
 # A broker that takes longer is as good as gone, and there are others.
 _CONNECT_S = 5.0
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
 
@@ -22,6 +27,23 @@ class SecretUrl(httpx.URL):
 
     def __str__(self) -> str:
         return bare(super().__str__())
+
+
+def check_options(timeout_s: float, headers: Mapping[str, str] | None) -> None:
+    """Raises ValueError for a timeout in which nothing can be answered, and for headers that HTTP cannot carry."""
+    if not 0 < timeout_s < inf:
+        raise ValueError(f"timeout_s={timeout_s} is not a number of seconds above 0")
+    for name, value in (headers or {}).items():
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of an HTTP header")
+        if _CONTROL.search(value):
+            raise ValueError(f"the value of header {name!r} has a line break or another control character")
+
+
+def check_open(http: httpx.Client | httpx.AsyncClient) -> None:
+    """Raises ClientError where the client was closed."""
+    if http.is_closed:
+        raise ClientError("this client is closed")
 
 
 def is_secure(brokers: Brokers) -> bool:

@@ -24,6 +24,7 @@ from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.uploading import ANY_BYTES, Uploading
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files.upload_source import Progress, Source
+from seaweedq.client.http.requests import check_options
 from seaweedq.client.sync.producer import Producer
 from seaweedq.client.sync.subscriber import Acker, messages
 from seaweedq.client.sync.transport import SyncTransport
@@ -56,6 +57,7 @@ class Client:
     ) -> None:
         self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
         self._urls = parse_urls(url)
+        check_options(timeout_s, headers)
         self._transport = SyncTransport(Brokers(self._urls, self._clock.monotonic_s), timeout_s, headers, transport)
         self._run = self._transport.run
         self._timeout_s = timeout_s

@@ -23,7 +23,7 @@ from seaweedq.client.core.effects import (
     Work,
 )
 from seaweedq.client.files.upload_source import Slice
-from seaweedq.client.http.requests import LIMITS, build, failed, is_ours, is_secure, reply_of
+from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of
 from seaweedq.client.sync.stop import Stop, Stopped
 from seaweedq.errors import ConnectionFailed
 
@@ -158,6 +158,7 @@ class SyncTransport:
         """
         if self._process != os.getpid():
             self._connect()
+        check_open(self._http)
         if isinstance(effect, Attempt) or is_ours(self._brokers, effect.url):
             return self._http
         with self._lock:

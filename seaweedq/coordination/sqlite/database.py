@@ -118,7 +118,8 @@ class Database:
 
     def revoke(self, lease: int) -> None:
         with self._writing() as db:
-            self._end(db, [lease])
+            if _lives(db, lease):  # 0 is that of keys without one
+                self._end(db, [lease])
 
     def close(self) -> None:
         if self._opened is not None:
