@@ -62,7 +62,7 @@ def test_a_stop_without_a_store_ends_in_time_and_the_rest_is_recovered(broker_pr
     shutil.rmtree(temporary)
     temporary.touch()  # a file in the place of the folder: nothing can be written
     with asked(broker, MESSAGES, b"[", missing=1):  # whoever is slow takes from the same 5 s
-        assert broker.terminate() < 5.5
+        assert broker.terminate() < 7.5  # 5 s each would be 10
     temporary.unlink()
     broker.start()
     assert "recovered the journal" in broker.log

@@ -151,14 +151,14 @@ async def test_quiet_waits_for_what_was_added_before_and_not_for_what_comes_afte
     fate, one = Fate(FULL, None), segment()
     fate.gate.clear()
     async with running(MemoryJournal(fate)) as commit:
-        await asyncio.wait_for(commit.quiet(), 1)
+        await asyncio.wait_for(commit.quiet(), 10)
         give(commit, append(one, b"a"))
         await fate.entered.wait()
         quiet = asyncio.create_task(commit.quiet())
         await asyncio.sleep(0)
         assert not quiet.done()
         fate.gate.set()
-        await asyncio.wait_for(quiet, 1)
+        await asyncio.wait_for(quiet, 10)
     assert one.end == 0
 
 
@@ -271,11 +271,11 @@ async def test_a_durable_commit_that_does_not_fit_its_segment_ends_it_all_and_ev
     two.tail = Tail(7)
     fate.gate.set()
     with pytest.raises(InvariantViolated, match="are added to a tail that ends at 7"):
-        await asyncio.wait_for(request, 1)
+        await asyncio.wait_for(request, 10)
     with pytest.raises(InvariantViolated):
-        await asyncio.wait_for(acks, 1)
+        await asyncio.wait_for(acks, 10)
     with pytest.raises(InvariantViolated):
-        await asyncio.wait_for(loop, 1)
+        await asyncio.wait_for(loop, 10)
     with pytest.raises((NotReady, InvariantViolated)):
-        await asyncio.wait_for(later, 1)
-    await asyncio.wait_for(commit.quiet(), 1)
+        await asyncio.wait_for(later, 10)
+    await asyncio.wait_for(commit.quiet(), 10)

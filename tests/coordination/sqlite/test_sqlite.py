@@ -46,7 +46,7 @@ async def main():
 """
 HOLD_A_LEASE = """
 async def main():
-    lease = (await coordination.leases.grant(0.5)).lease
+    lease = (await coordination.leases.grant(1.5)).lease
     await coordination.commit([], [Put("held", b"", lease)])
     print("held", flush=True)
     while await coordination.leases.renew(lease):
@@ -91,7 +91,7 @@ async def test_a_killed_process_loses_its_lease_but_not_before(path: Path, coord
     assert entry is not None
     watch = coordination.watch("held", entry.revision)
     ended = asyncio.ensure_future(anext(watch))
-    await asyncio.wait([ended], timeout=1)
+    await asyncio.wait([ended], timeout=3)
     assert not ended.done()  # two lease times: it was renewed
     holder.send_signal(signal.SIGKILL)
     async with asyncio.timeout(10):
