@@ -1,7 +1,15 @@
-"""The state of each offset of a segment from the first unacked one on, in flat arrays: 7 bytes an offset, none while
+"""The state of each offset of a segment from the first unacked one on, in flat arrays: 23 bytes an offset, none while
 nothing is delivered.
 
 Pure. Offsets from `end` on were never given to anybody in this epoch, and are FREE.
+
+| state | the offset is |
+| --- | --- |
+| FREE | available |
+| HELD | leased: `lease` has it until `due_s` |
+| DELAYED | leased to nobody: it is available again at `due_s` |
+| ACKING | acked, and its frame is on its way to the journal |
+| ACKED | acked durably |
 """
 
 from typing import Any
@@ -10,15 +18,26 @@ import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets
 
-FREE, HELD, ACKING, ACKED = range(4)
-NOBODY = 0  # no consumer has this number
+FREE, HELD, DELAYED, ACKING, ACKED = range(5)
+NOBODY = 0  # no lease and no consumer has this number
+NO_KEY = -1  # the slot of a message without a key
+MOST_ATTEMPTS = 65_535
 FIRST_SIZE = 1024
+WINDOW = 100_000  # offsets from the first unacked one on that are delivered
+TYPES = {
+    "state": np.uint8,
+    "lease": np.uint32,  # the one that had the offset last
+    "consumer": np.uint32,  # the one that had the offset last
+    "attempts": np.uint16,  # deliveries that count, the present one included
+    "due_s": np.float64,  # monotonic; of HELD and DELAYED ones
+    "slot": np.int32,  # the hash of the key, where the mode asks for it
+}
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Window:
-    """Arrays over [low, end): `state`; `holder`, the consumer that had the offset last; `attempts`, its deliveries.
+    """Arrays over [low, end), one for each name in TYPES.
 
     A slice of an array is a view, for `low <= first <= last <= end`.
     """
@@ -29,75 +48,51 @@ class Window:
     def _empty(self, low: int) -> None:
         self.low = self.end = low
         self._origin = low  # the offset at index 0
-        self._state = np.zeros(0, np.uint8)
-        self._holder = np.zeros(0, np.uint32)
-        self._attempts = np.zeros(0, np.uint16)
+        self._arrays: dict[str, Array] = {name: np.zeros(0, kind) for name, kind in TYPES.items()}
 
-    def state(self, first: int, last: int) -> Array:
-        """Returns the states of [first, last)."""
-        return self._state[first - self._origin : last - self._origin]
+    def span(self, name: str, first: int, last: int | None = None) -> Array:
+        """Returns the values of [first, last), by default up to the end."""
+        last = self.end if last is None else last
+        return self._arrays[name][first - self._origin : max(first, last) - self._origin]
 
-    def states_of(self, offsets: Offsets) -> Array:
-        """Returns the states of these offsets."""
-        return self._state[offsets - self._origin]
+    def of(self, name: str, offsets: Offsets) -> Array:
+        """Returns the values of these offsets."""
+        return self._arrays[name][offsets - self._origin]
 
-    def holders_of(self, offsets: Offsets) -> Array:
-        """Returns the numbers of the consumers that had these offsets last."""
-        return self._holder[offsets - self._origin]
+    def put(self, name: str, offsets: Offsets, value: Any) -> None:
+        """Sets the values of these offsets."""
+        self._arrays[name][offsets - self._origin] = value
 
-    def attempts_of(self, offsets: Offsets) -> Array:
-        """Returns how often each of these offsets was delivered."""
-        return self._attempts[offsets - self._origin]
+    def count(self, offsets: Offsets, step: int) -> None:
+        """Adds to the attempts of these offsets."""
+        changed = self.of("attempts", offsets).astype(np.int32) + step
+        self.put("attempts", offsets, changed.clip(0, MOST_ATTEMPTS))
 
-    def holders(self) -> set[int]:
-        """Returns the numbers of all consumers that had some offset last."""
-        return set(np.unique(self._holder).tolist())
+    def find(self, first: int, *states: int, last: int | None = None) -> Offsets:
+        """Returns the offsets of [first, last) in one of these states."""
+        found = self.span("state", first, last)
+        mask = found == states[0]
+        for state in states[1:]:
+            mask |= found == state
+        return np.flatnonzero(mask) + first
 
-    def set_state(self, offsets: Offsets, state: int) -> None:
-        """Sets the state of these offsets."""
-        self._state[offsets - self._origin] = state
-
-    def give(self, offsets: Offsets, holder: int) -> None:
-        """Counts a delivery of these offsets to a consumer."""
-        at = offsets - self._origin
-        self._state[at] = HELD
-        self._holder[at] = holder
-        self._count(at, 1)
-
-    def take_back(self, offsets: Offsets) -> None:
-        """Undoes a delivery that never happened."""
-        at = offsets - self._origin
-        self._state[at] = FREE
-        self._holder[at] = NOBODY
-        self._count(at, -1)
-
-    def know_attempts(self, first: int, last: int, attempts: dict[int, int]) -> None:
-        """States that [first, last) was delivered once, and these offsets so often."""
-        self._attempts[first - self._origin : last - self._origin] = 1
-        for offset, count in attempts.items():
-            if first <= offset < last:
-                self._attempts[offset - self._origin] = min(count, 65_535)
-
-    def attempts_above_one(self) -> list[tuple[int, int]]:
-        """Returns the unacked offsets that were delivered more than once, with how often."""
-        span = slice(self.low - self._origin, self.end - self._origin)
-        at = np.flatnonzero((self._attempts[span] > 1) & (self._state[span] != ACKED))
-        return list(zip((at + self.low).tolist(), self._attempts[span][at].tolist(), strict=True))
+    def numbers(self, name: str) -> set[int]:
+        """Returns all values of an array that some unacked offset has."""
+        unacked = self.span("state", self.low) != ACKED
+        return set(np.unique(self.span(name, self.low)[unacked]).tolist())
 
     def reach(self, end: int) -> None:
         """Extends the arrays up to `end`, unless they reach further."""
         if end <= self.end:
             return
-        if end - self._origin > len(self._state):
+        if end - self._origin > len(self._arrays["state"]):
             size = FIRST_SIZE
             while size < 2 * (end - self.low):
                 size *= 2
             shift, used = self.low - self._origin, self.end - self.low
-            for name in ("_state", "_holder", "_attempts"):
-                old = getattr(self, name)
-                new = np.zeros(size, old.dtype)
+            for name, old in self._arrays.items():
+                new = self._arrays[name] = np.zeros(size, old.dtype)
                 new[:used] = old[shift : shift + used]
-                setattr(self, name, new)
             self._origin = self.low
         self.end = end
 
@@ -106,6 +101,3 @@ class Window:
         self.low = below
         if self.low >= self.end:
             self._empty(below)
-
-    def _count(self, at: Array, step: int) -> None:
-        self._attempts[at] = np.minimum(self._attempts[at].astype(np.int32) + step, 65_535)
