@@ -12,7 +12,7 @@
     │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
     │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict
-    │   ├── OffsetOutOfRange, BelowRetention
+    │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, NoDeadLetters
     │   ├── WrongHost
     │   └── Forbidden
     │       └── ForeignOrigin
@@ -305,6 +305,18 @@ class ForeignOrigin(Forbidden):
     """A web page of another site sent the request; fields: origin, setting."""
 
     slug, title = "foreign-origin", "Pages of other sites may not do this"
+
+
+class LeaseEnded(BadRequest):
+    """The lease has ended, or was another dispatcher's; fields: lease."""
+
+    slug, title = "lease-ended", "The lease has ended"
+
+
+class NoDeadLetters(BadRequest):
+    """A message was rejected, and the subscription has no topic for it; fields: topic, subscription."""
+
+    slug, title = "no-dead-letter-topic", "There is no topic for dead letters"
 
 
 class WrongHost(BadRequest):

@@ -48,6 +48,7 @@ from seaweedq.api.routes import (
     upload_content,
     uploads,
 )
+from seaweedq.api.routes.answers import Answers
 from seaweedq.api.routes.cluster import ClusterServices
 from seaweedq.api.routes.cluster_confirm import ConfirmServices
 from seaweedq.api.routes.cluster_level import LevelServices
@@ -55,7 +56,7 @@ from seaweedq.api.routes.fetch import FetchServices
 from seaweedq.api.routes.imports import ImportServices
 from seaweedq.api.routes.payloads import PayloadServices
 from seaweedq.api.routes.publish import Publish
-from seaweedq.api.routes.pull_ack import PullAndAck
+from seaweedq.api.routes.pulls import Pulls, SubscriptionCalls
 from seaweedq.api.routes.segment_changes import ChangeServices
 from seaweedq.api.routes.segment_map import SegmentMapServices
 from seaweedq.api.routes.subscriptions import SubscriptionServices
@@ -166,9 +167,9 @@ class Application:
             case ["", "v1", "topics", topic, "messages"]:
                 return self._call(Publish, Publish.publish, scope, receive, topic)
             case ["", "v1", "topics", topic, "subscriptions", name, "pull"]:
-                return self._call(PullAndAck, PullAndAck.pull, scope, receive, topic, name)
-            case ["", "v1", "topics", topic, "subscriptions", name, "ack"]:
-                return self._call(PullAndAck, PullAndAck.ack, scope, receive, topic, name)
+                return self._call(Pulls, Pulls.pull, scope, receive, topic, name)
+            case ["", "v1", "topics", topic, "subscriptions", name, ("ack" | "nack" | "extend") as verb]:
+                return self._call(Answers, getattr(Answers, verb), scope, receive, topic, name)
         return None
 
     def _streamed(self, scope: Scope, body: StreamedBody, out: Send) -> Awaitable[Answer | None] | None:
@@ -253,7 +254,9 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, serving.reshaping.mover)
     yield SegmentCalls(catalog, serving.reading.server)
     yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
-    yield PullAndAck(catalog, dispatcher, subscribing.finder, proxy, payloads_, reader)
+    subscription_calls = SubscriptionCalls(catalog, dispatcher, subscribing.finder, proxy, reader, core.level)
+    yield Pulls(subscription_calls, payloads_, environment.ids)
+    yield Answers(subscription_calls)
     yield UploadContent(catalog, uploads_, environment.store, reader)
     yield FetchServices(
         catalog, serving.reading.finder, proxy, serving.reading.fetcher, payloads_, clock, reader.unread
@@ -266,7 +269,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield SegmentMapServices(catalog, positions, core.roster)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)
     yield SubscriptionServices(
-        catalog, subscribing.admin, dispatcher, subscribing.finder, proxy, reader, broker.core.level, subscribing.meter
+        catalog, subscribing.admin, dispatcher, subscribing.finder, proxy, reader, core.level, subscribing.meter
     )
     yield ImportServices(catalog, serving.imports, reader)
     yield UploadServices(catalog, joined.topics, uploads_, reader)

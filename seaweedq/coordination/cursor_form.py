@@ -1,8 +1,9 @@
 """The stored forms of a cursor, each within MAX_BYTES, since etcd refuses requests of more than 1.5 MB.
 
 Level 1 has the acked runs and the attempts as JSON. Its runs are as long as they are: whoever writes a cursor asks
-`fits` before. Level 2 packs both: a bit for each offset from `acked_to` on, and the offsets that were delivered more
-than once with their counts. Attempts are a hint, so the lowest of them go where the record would be too large.
+`fits` before. Level 2 packs both: a bit for each offset from `acked_to` on, and the offsets that were not delivered
+just once with their counts. Attempts are a hint, so the lowest of them go where the record would be too large. Level 3
+gives leases names and runs; those of the most runs go where it would be too large.
 """
 
 import zlib
@@ -14,7 +15,7 @@ import numpy as np
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.records import CursorRecord, HeldLease
 
 MAX_BYTES = 64 * 1024
 _FIXED_BYTES = 1024  # for all but runs, attempts and leases
@@ -41,12 +42,13 @@ def packed(record: CursorRecord) -> CursorRecord:
     """Returns the stored form of a cursor: that of level 2 where it says `needs_level`, else that of level 1."""
     if record.needs_level is UNSET:
         return replace(record, attempts=_highest(record.attempts, max(0, _room(record)) // _ATTEMPT_BYTES))
-    if not record.acked and not record.attempts:
-        return record
-    most = len(record.attempts)
-    while len(text := _text(record, most)) > _PACKED_BYTES and most:
-        most = most * 3 // 4
-    return replace(record, acked=(), attempts={}, packed=text)
+    text = ""
+    if record.acked or record.attempts:
+        most = len(record.attempts)
+        while len(text := _text(record, most)) > _PACKED_BYTES and most:
+            most = most * 3 // 4
+        record = replace(record, acked=(), attempts={}, packed=text)
+    return record if record.held is UNSET else replace(record, held=_smallest(record.held, len(text)))
 
 
 def unpacked(record: CursorRecord) -> CursorRecord:
@@ -79,6 +81,18 @@ def _bits(record: CursorRecord) -> bytes:
     for low, high in record.acked:
         bits[low - record.acked_to : high - record.acked_to] = 1
     return np.packbits(bits).tobytes()
+
+
+def _smallest(held: tuple[HeldLease, ...], used: int) -> tuple[HeldLease, ...]:
+    """Returns the leases that fit beside `used` bytes, those of the fewest runs first: the messages of the others are
+    delivered again at once."""
+    room, kept = MAX_BYTES - _FIXED_BYTES - used, []
+    for one in sorted(held, key=lambda one: len(one.runs)):
+        room -= len(msgspec.json.encode(one)) + 1
+        if room < 0:
+            break
+        kept.append(one)
+    return tuple(kept)
 
 
 def _highest(attempts: dict[str, int], most: int) -> dict[str, int]:

@@ -299,6 +299,16 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, **known, needs_level=SUBSCRIPTION_LEVEL if new else UNSET)
 
 
+class HeldLease(msgspec.Struct, frozen=True, array_like=True):
+    """What a resigning dispatcher had leased to `consumer` under a name: runs of offsets, for the seconds that were
+    left. One without name and consumer is a delay, which is a lease of nobody's."""
+
+    name: str
+    consumer: str
+    left_s: float
+    runs: tuple[tuple[int, int], ...]
+
+
 class CursorRecord(msgspec.Struct, frozen=True):
     """A subscription's progress in a segment: acked below `acked_to`, and in the half-open intervals `acked` beyond it.
 
@@ -307,7 +317,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
     (low, high, seconds left); they are valid for the very next epoch alone.
 
     From level 2 on it says `needs_level`, and its stored form holds `acked` and `attempts` in `packed`
-    (coordination/cursor_form).
+    (coordination/cursor_form). From level 3 on `held` has the leases in place of `leases` and `consumer`.
     """
 
     epoch: int
@@ -319,6 +329,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
     consumer: str | None = None
     needs_level: int | UnsetType = UNSET
     packed: str | UnsetType = UNSET
+    held: tuple[HeldLease, ...] | UnsetType = UNSET
 
 
 class UploadRecord(msgspec.Struct, frozen=True):

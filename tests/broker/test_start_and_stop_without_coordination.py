@@ -17,7 +17,7 @@ from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.errors import CoordinationUnavailable, Damaged
 from seaweedq.storage.memory import MemoryStore
-from tests.support.brokers.in_process import Gate, Held, held, make_topic, publish, starting, subscribe
+from tests.support.brokers.in_process import Gate, Held, ack, held, make_topic, publish, pull, starting, subscribe
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.serving import stop_signals
 
@@ -37,8 +37,8 @@ async def test_a_stop_leaves_in_order_where_coordination_refuses(tmp_path: Path,
         topic = await make_topic(broker)
         await publish(broker, topic, "1", "2")
         await subscribe(broker, topic)
-        await broker.serving.subscribing.dispatcher.pull(topic, "s", None, 2, 0)
-        await broker.serving.subscribing.dispatcher.ack(topic, "s", {0: [0]}, None)
+        await pull(broker.serving.subscribing.dispatcher, topic, "s", None, 2, 0)
+        await ack(broker.serving.subscribing.dispatcher, topic, "s", {0: [0]}, None)
         refuse_writes_of(broker, kind)
         await broker.stop()
         assert not [task for task in broker._tasks if not task.done()]

@@ -8,14 +8,25 @@ from fastapi import FastAPI, Request, Response
 
 from seaweedq.api.asgi.openapi import Takes, described
 from seaweedq.api.routes import fetch, publish, uploads
+from seaweedq.api.routes.answers import (
+    AckAnswer,
+    AckRequest,
+    Answers,
+    ExtendAnswer,
+    ExtendRequest,
+    NackAnswer,
+    NackRequest,
+)
 from seaweedq.api.routes.publish import Publish, PublishAnswer
-from seaweedq.api.routes.pull_ack import AckAnswer, AckRequest, PullAndAck, PullAnswer, PullRequest
+from seaweedq.api.routes.pulls import PullAnswer, PullRequest, Pulls
 from seaweedq.api.routes.upload_content import GET_REFUSES, PUT_REFUSES, Received, UploadContent
 from seaweedq.errors import RouteNotFound
 
 MESSAGES = "/v1/topics/{topic}/messages"
 PULL = "/v1/topics/{topic}/subscriptions/{subscription}/pull"
 ACK = "/v1/topics/{topic}/subscriptions/{subscription}/ack"
+NACK = "/v1/topics/{topic}/subscriptions/{subscription}/nack"
+EXTEND = "/v1/topics/{topic}/subscriptions/{subscription}/extend"
 CONTENT = uploads.ONE + "/content"
 _REFUSES = (400, 404, 408, 409, 413, 415)
 
@@ -30,7 +41,7 @@ async def pull(request: Request, topic: str, subscription: str) -> Response:
     raise RouteNotFound("answered ahead of FastAPI")
 
 
-async def ack(request: Request, topic: str, subscription: str) -> Response:
+async def answer(request: Request, topic: str, subscription: str) -> Response:
     """Never called."""
     raise RouteNotFound("answered ahead of FastAPI")
 
@@ -52,20 +63,34 @@ def declare(app: FastAPI) -> None:
     pulls = described(
         Takes(PullRequest, {"max_messages": 100, "wait_s": 0.1}),
         {200: PullAnswer},
-        _REFUSES,
-        shows={"messages": [{**fetch.EXAMPLE, "attempt": 1}]},
+        (*_REFUSES, 410),
+        shows={"lease": "5f2b8a6c", "messages": [{**fetch.EXAMPLE, "attempt": 1}]},
     )
     acks = described(
         Takes(AckRequest, {"ids": ["0-17", "0-18"]}, required=True),
         {200: AckAnswer},
-        _REFUSES,
+        (*_REFUSES, 410),
         shows={"acked": 1, "late": 0, "unknown": ["0-18"]},
+    )
+    nacks = described(
+        Takes(NackRequest, {"ids": ["0-17", "0-18"], "delay_s": 10}, required=True),
+        {200: NackAnswer},
+        (*_REFUSES, 410),
+        shows={"nacked": 1, "late": 0, "unknown": ["0-18"]},
+    )
+    extends = described(
+        Takes(ExtendRequest, {"ids": ["0-17", "0-18"], "ack_deadline_s": 60}, required=True),
+        {200: ExtendAnswer},
+        (*_REFUSES, 410),
+        shows={"extended": 1, "late": 0, "unknown": ["0-18"]},
     )
     _declare_content(app)
     for path, endpoint, tag, answered_by, options in (
         (MESSAGES, messages, "publish", Publish.publish, publishes),
-        (PULL, pull, "subscriptions", PullAndAck.pull, pulls),
-        (ACK, ack, "subscriptions", PullAndAck.ack, acks),
+        (PULL, pull, "subscriptions", Pulls.pull, pulls),
+        (ACK, answer, "subscriptions", Answers.ack, acks),
+        (NACK, answer, "subscriptions", Answers.nack, nacks),
+        (EXTEND, answer, "subscriptions", Answers.extend, extends),
     ):
         app.add_api_route(path, endpoint, methods=["POST"], tags=[tag], description=_about(answered_by), **options)
 

@@ -14,20 +14,12 @@ LONGEST_S = 43_200  # of a lease or a delay: half a day
 AckDeadline = Annotated[float, Meta(ge=1, le=LONGEST_S)]
 MaxAttempts = Annotated[int, Meta(ge=0, le=100)]
 DeadLetterTopic = Annotated[str, Meta(pattern=f"^{NAME}$")]
-Backoff = Annotated[list[Annotated[float, Meta(ge=0, le=LONGEST_S)]], Meta(max_length=100)]
+Delay = Annotated[float, Meta(ge=0, le=LONGEST_S)]
+Backoff = Annotated[list[Delay], Meta(max_length=100)]
 MaxInFlight = Annotated[int, Meta(ge=1, le=1_000_000)]
 ExpiresAfter = Annotated[float, Meta(ge=60, le=315_360_000)]
 # Settings that are stored, and that no broker heeds yet: a request that sets one is refused.
-NOT_YET = (
-    "mode",
-    "max_attempts",
-    "dead_letter_topic",
-    "backoff_s",
-    "max_in_flight",
-    "filter",
-    "expires_after_s",
-    "paused",
-)
+NOT_YET = ("max_attempts", "dead_letter_topic", "filter", "expires_after_s")
 
 
 class StartAt(Struct, forbid_unknown_fields=True):

@@ -1,4 +1,5 @@
-"""Subscriptions: create, change, show with lag, list, delete. Pull and ack are hot routes, in pull_ack."""
+"""Subscriptions: create, change, show with lag, list, delete. Pulls and answers are hot routes: pulls,
+answers."""
 
 from collections.abc import Collection
 from dataclasses import astuple, dataclass

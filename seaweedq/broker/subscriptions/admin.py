@@ -110,6 +110,7 @@ class SubscriptionAdmin:
             if wanted.record != there.record:
                 unchanged = [Compare(key_of(topic, name), there.revision)]
                 subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
+                subscription.set_rules()
         topic.signal.wake()
 
     async def delete(self, topic: Topic, name: str) -> None:

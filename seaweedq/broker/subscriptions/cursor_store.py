@@ -13,9 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from seaweedq.broker.subscriptions.assignment import key_of
-from seaweedq.broker.subscriptions.delivery import PACKED_LEVEL, WINDOW
 from seaweedq.broker.subscriptions.invariants import broken_by
-from seaweedq.broker.subscriptions.subscription import SegmentCursor, Subscription
+from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.progress import PACKED_LEVEL
+from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
+from seaweedq.broker.subscriptions.subscription import Subscription, rules_of
+from seaweedq.broker.subscriptions.window import WINDOW
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.cursor_form import fits
@@ -36,6 +39,20 @@ logger = logging.getLogger(__name__)
 
 def _unknown(topic: Topic, segment: int) -> None:
     return None
+
+
+class TakeOver(NamedTuple):
+    """The record as a dispatcher took the subscription over, at a monotonic time, and the leases that it fills."""
+
+    record: SubscriptionRecord
+    leases: Leases
+    now_s: float
+
+    def cursor(self, segment: int, held: Versioned[CursorRecord]) -> SegmentCursor:
+        """Returns a cursor with the leases that the dispatcher before handed over."""
+        found = SegmentCursor(held, rules_of(self.record), self.leases)
+        found.take_over(segment, self.record.epoch, self.now_s)
+        return found
 
 
 class _Change(NamedTuple):
@@ -66,13 +83,11 @@ class CursorStore:
         """Returns with how many acked runs a cursor gets no new messages: the form of level 1 holds no more."""
         return WINDOW if self._level() >= PACKED_LEVEL else MAX_RUNS
 
-    async def read(
-        self, topic: Topic, name: str, epoch: int, now_s: float
-    ) -> tuple[dict[int, SegmentCursor], set[int]]:
-        """Returns all cursors of a subscription that was taken over in `epoch`, by segment, and the segments whose
-        cursors cannot be read."""
+    async def read(self, topic: Topic, name: str, taken: TakeOver) -> tuple[dict[int, SegmentCursor], set[int]]:
+        """Returns all cursors of a subscription that was taken over, by segment, and the segments whose cursors cannot
+        be read."""
         found = {n: keys.CURSORS.read(entry) for n, entry in (await self._entries(topic, name)).items()}
-        known = {n: SegmentCursor.taken(held, epoch, now_s) for n, held in found.items() if isinstance(held, Versioned)}
+        known = {n: taken.cursor(n, held) for n, held in found.items() if isinstance(held, Versioned)}
         return known, found.keys() - known.keys()
 
     async def reread(self, subscription: Subscription, now_s: float) -> None:
@@ -86,8 +101,8 @@ class CursorStore:
             if cursor := subscription.cursors.get(segment):
                 cursor.replaces(held)
             elif held:
-                taken = SegmentCursor.taken(held, subscription.record.epoch, now_s)
-                subscription.cursors[segment] = taken
+                taken = TakeOver(subscription.record, subscription.leases, now_s)
+                subscription.cursors[segment] = taken.cursor(segment, held)
 
     async def save(self, subscription: Subscription, handover_s: float | None = None) -> bool:
         """Writes the cursors that have changed, and releases the commits that held their acks. Returns False where
@@ -175,6 +190,7 @@ class CursorStore:
         if found is None or _tenure(found.record) != _tenure(subscription.record):
             return False
         subscription.held = found
+        subscription.set_rules()
         return True
 
     async def _entries(self, topic: Topic, name: str) -> dict[int, Entry]:

@@ -149,10 +149,14 @@ class Delivery(Progress):
         return mine
 
     def last_had_by(self, lease: int) -> Offsets:
-        """Returns what a lease may ack: what it has, and what it had last and is with nobody."""
-        here = self._window.find(self.acked_to, HELD, FREE, DELAYED)
+        """Returns what a lease may ack: what it has, what it had last and is with nobody, and what is being acked."""
+        here = self._window.find(self.acked_to, HELD, FREE, DELAYED, ACKING)
         mine: Offsets = here[self._window.of("lease", here) == lease]
         return mine
+
+    def holders(self) -> set[int]:
+        """Returns the numbers of the leases that have something."""
+        return set(np.unique(self._window.of("lease", self._window.find(self.acked_to, HELD))).tolist())
 
     def waiting(self) -> Offsets:
         """Returns the offsets that are leased or delayed."""
@@ -198,6 +202,10 @@ class Delivery(Progress):
         taken = late | (state == ACKING) | (state == HELD) & mine
         unknown = np.concatenate([here[~taken & (state != ACKED)], wanted[wanted >= self._window.end]]).tolist()
         return AckResult(here[taken], len(wanted) - len(unknown), int(late.sum()), unknown)
+
+    def newly_acked_leases(self, taken: Offsets) -> Array:
+        """Returns the lease of each offset whose ack is not yet on its way."""
+        return self._window.of("lease", taken[self._window.of("state", taken) != ACKING])
 
     def begin_ack(self, taken: Offsets) -> None:
         """Marks offsets whose ack is on its way to the journal."""

@@ -42,8 +42,9 @@ def _broken_in(record: CursorRecord, end: int | None) -> Iterator[str]:
         yield f"offsets up to {bounds[-1]} are acked, but only those below {record.delivered_to} were delivered"
     if bool(record.leases) != (record.consumer is not None):
         yield f"leases {record.leases[:10]} are those of consumer {record.consumer!r}"
-    if any(low > high or high > record.delivered_to for low, high, _ in record.leases):
-        yield f"leases {record.leases[:10]} are not all of what was delivered, below {record.delivered_to}"
+    runs = [(low, high) for low, high, _ in record.leases] + [run for one in record.held or () for run in one.runs]
+    if any(low > high or high > record.delivered_to for low, high in runs):
+        yield f"leases {runs[:10]} are not all of what was delivered, below {record.delivered_to}"
 
 
 def _broken_between(before: CursorRecord, after: CursorRecord) -> Iterator[str]:

@@ -12,13 +12,16 @@ from types import MappingProxyType
 
 import msgspec
 
-from seaweedq.broker.log.intervals import Run
+from seaweedq.broker.log.intervals import Offsets, Run
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.subscriptions.delivery import AckResult, Delivery, Lease
+from seaweedq.broker.subscriptions.choosing import Rules
 from seaweedq.broker.subscriptions.frontier import Frontier
+from seaweedq.broker.subscriptions.leases import Lease, Leases
+from seaweedq.broker.subscriptions.progress import AckResult
+from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
+from seaweedq.broker.subscriptions.window import HELD
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
-from seaweedq.coordination.cursor_form import MAX_LEASES
 from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker, NotOwner
@@ -31,63 +34,6 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
     incarnation: int
     epoch: int
     runs: tuple[Run, ...]
-
-
-class SegmentCursor:
-    """One segment of a subscription: its delivery, and the commit with its oldest ack since the last checkpoint."""
-
-    def __init__(self, held: Versioned[CursorRecord], leases: Iterable[Lease] = ()) -> None:
-        self.delivery = Delivery.of(held.record, leases)
-        self.pin: int | None = None
-        self.held = held  # the last checkpoint, as far as it is known to be written
-        self._newest = -1
-
-    @staticmethod
-    def taken(held: Versioned[CursorRecord], epoch: int, now_s: float) -> "SegmentCursor":
-        """Returns the cursor as a dispatcher takes it over in `epoch`, with the leases that the one before handed
-        over."""
-        handed_over = held.record.leases if held.record.epoch == epoch - 1 else ()
-        return SegmentCursor(held, [Lease(low, high, now_s + left_s) for low, high, left_s in handed_over])
-
-    def handed_over(self, epoch: int, level: int, now_s: float) -> CursorRecord:
-        """Returns a checkpoint of the cursor, with its leases. Neighbours become one where they are too many: the last
-        deadline counts."""
-        leases, consumer = self.delivery.leased()
-        together = max(1, -(-len(leases) // MAX_LEASES))
-        groups = [leases[start : start + together] for start in range(0, len(leases), together)]
-        left = tuple((group[0].low, group[-1].high, group[-1].deadline_s - now_s) for group in groups)
-        record = self.delivery.record(epoch, level)
-        return msgspec.structs.replace(record, leases=left, consumer=consumer if left else None)
-
-    def changed(self, epoch: int, level: int, handover_s: float | None = None) -> CursorRecord | None:
-        """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one."""
-        if handover_s is None:
-            record = self.delivery.record(epoch, level)
-        else:
-            record = self.handed_over(epoch, level, handover_s)
-        return record if record != self.held.record or self.pin is not None else None
-
-    def pin_at(self, commit: int) -> None:
-        """Notes that this commit holds an ack."""
-        if self.pin is None:
-            self.pin = commit
-        self._newest = commit
-
-    def saved(self, held: Versioned[CursorRecord], newest: int) -> None:
-        """Notes that a checkpoint is durable with the acks of all commits up to `newest`."""
-        self.held = held
-        if self.pin is not None:
-            self.pin = newest + 1 if self._newest > newest else None
-
-    def replaces(self, there: Versioned[CursorRecord] | None) -> None:
-        """Notes the record in whose place the next checkpoint goes, None for none. The last checkpoint stays as it is
-        known here: what coordination has may be older, or be that of a lost answer."""
-        self.held = (there or Versioned.new(self.held.record)).with_record(self.held.record)
-
-    @property
-    def newest(self) -> int:
-        """The newest commit that holds an ack, -1 for none."""
-        return self._newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +70,7 @@ class Subscription:
         self.name = name
         self.held = held
         self.cursors = cursors
+        self.leases = Leases()
         self.unreadable = set(unreadable)
         self.frontier = Frontier(records, self.acked_to, hidden=self.unreadable)
         for number in self.frontier.done & cursors.keys():
@@ -133,6 +80,7 @@ class Subscription:
         self.closed: NotOwner | None = None
         self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
+        self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
         self._turn = 0
 
@@ -165,7 +113,8 @@ class Subscription:
         """Returns the cursor of a segment; a new one begins at the segment's start."""
         found = self.cursors.get(segment)
         if found is None:
-            found = self.cursors[segment] = SegmentCursor(Versioned.new(CursorRecord(self.record.epoch, 0)))
+            new = Versioned.new(CursorRecord(self.record.epoch, 0))
+            found = self.cursors[segment] = SegmentCursor(new, rules_of(self.record), self.leases)
         return found
 
     def acked_to(self, segment: int) -> int:
@@ -222,6 +171,37 @@ class Subscription:
             if self.cursors[number].changed(self.record.epoch, level) is None:
                 del self.cursors[number]
 
+    @property
+    def in_flight(self) -> int:
+        """Returns how many messages are leased."""
+        return sum(cursor.delivery.count(HELD) for cursor in self.cursors.values())
+
+    def expire(self, segments: Iterable[int], now_s: float) -> None:
+        """Ends the leases of these segments whose time is over."""
+        for number in segments:
+            if cursor := self.cursors.get(number):
+                cursor.delivery.expire(now_s)
+
+    def held_by(self, lease: Lease) -> dict[int, Offsets]:
+        """Returns what a lease still holds, by segment."""
+        cursors = {number: cursor for number in lease.segments if (cursor := self.cursors.get(number))}
+        held = {number: cursor.delivery.held_by(lease.number) for number, cursor in cursors.items()}
+        return {number: offsets for number, offsets in held.items() if len(offsets)}
+
+    def sweep(self, now_s: float) -> None:
+        """Forgets the leases that ended long ago."""
+        held, consumers = set[int](), set[int]()
+        for cursor in self.cursors.values():
+            cursor.delivery.expire(now_s)
+            held |= cursor.delivery.holders()
+            consumers |= cursor.delivery.in_use("consumer")
+        self.leases.sweep(held, consumers, now_s, self.record.ack_deadline_s)
+
+    def set_rules(self) -> None:
+        """Has all segments follow the settings that the record has by now."""
+        for cursor in self.cursors.values():
+            cursor.delivery.rules = rules_of(self.record)
+
     def deadlines(self) -> list[float]:
         """Returns the times at which leases end (monotonic seconds); at least the next one of each segment."""
         cursors = [self.cursors[number] for number in self.frontier.open if number in self.cursors]
@@ -233,3 +213,8 @@ class Subscription:
         self._turn = (self._turn + 1) % max(1, len(segments))
         turns = [*segments[self._turn :], *segments[: self._turn]]
         return (segment for segment in turns if segment.id in self.frontier.open)
+
+
+def rules_of(record: SubscriptionRecord) -> Rules:
+    """Returns what the configuration of a subscription says about the delivery of each segment."""
+    return Rules(record.mode, record.backoff_s, record.max_attempts)

@@ -1,4 +1,4 @@
-"""The state of each offset of a segment from the first unacked one on, in flat arrays: 23 bytes an offset, none while
+"""The state of each offset of a segment from the first unacked one on, in flat arrays: 31 bytes an offset, none while
 nothing is delivered.
 
 Pure. Offsets from `end` on were never given to anybody in this epoch, and are FREE.
@@ -26,8 +26,8 @@ FIRST_SIZE = 1024
 WINDOW = 100_000  # offsets from the first unacked one on that are delivered
 TYPES = {
     "state": np.uint8,
-    "lease": np.uint32,  # the one that had the offset last
-    "consumer": np.uint32,  # the one that had the offset last
+    "lease": np.int64,  # the one that had the offset last
+    "consumer": np.int64,  # the one that had the offset last
     "attempts": np.uint16,  # deliveries that count, the present one included
     "due_s": np.float64,  # monotonic; of HELD and DELAYED ones
     "slot": np.int32,  # the hash of the key, where the mode asks for it

@@ -44,6 +44,8 @@ SURFACE = {
     ("DELETE", SUBSCRIPTION),
     ("POST", f"{SUBSCRIPTION}/pull"),
     ("POST", f"{SUBSCRIPTION}/ack"),
+    ("POST", f"{SUBSCRIPTION}/nack"),
+    ("POST", f"{SUBSCRIPTION}/extend"),
     ("GET", f"{TOPIC}/segments/{{segment}}/messages/{{offset}}/payload"),
     ("POST", f"{TOPIC}/uploads"),
     ("GET", UPLOAD),

@@ -9,7 +9,7 @@ import pytest
 
 from seaweedq.errors import JournalUnavailable, NotReady
 from seaweedq.segments.frames import Frame
-from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe
+from tests.support.brokers.in_process import ack, make_topic, offsets, publish, pull, running, subscribe
 
 
 async def test_an_ack_that_became_durable_without_a_lease_counts_and_is_not_answered(tmp_path: Path) -> None:
@@ -18,10 +18,10 @@ async def test_an_ack_that_became_durable_without_a_lease_counts_and_is_not_answ
         topic = await make_topic(broker)
         await publish(broker, topic, "a", "b")
         await subscribe(broker, topic)
-        assert offsets(await dispatcher.pull(topic, "s", None, 1, 0)) == [0]
+        assert offsets(await pull(dispatcher, topic, "s", None, 1, 0)) == [0]
         commit._may_acknowledge = lambda: False
         with pytest.raises(NotReady, match="lease"):
-            await dispatcher.ack(topic, "s", {0: [0]}, None)
+            await ack(dispatcher, topic, "s", {0: [0]}, None)
         commit._may_acknowledge = lambda: True
         delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
         assert delivery.acked_to == 1
@@ -38,7 +38,7 @@ async def test_an_ack_that_did_not_become_durable_is_delivered_again_and_pins_no
         topic = await make_topic(broker)
         await publish(broker, topic, "a")
         await subscribe(broker, topic)
-        assert offsets(await dispatcher.pull(topic, "s", None, 1, 0)) == [0]
+        assert offsets(await pull(dispatcher, topic, "s", None, 1, 0)) == [0]
 
         async def full(frames: Sequence[Frame]) -> int:
             raise JournalUnavailable("the disk is full")
@@ -46,9 +46,9 @@ async def test_an_ack_that_did_not_become_durable_is_delivered_again_and_pins_no
         with monkeypatch.context() as patched:
             patched.setattr(journal, "append", full)
             with pytest.raises(JournalUnavailable):
-                await dispatcher.ack(topic, "s", {0: [0]}, None)
+                await ack(dispatcher, topic, "s", {0: [0]}, None)
         assert dispatcher.pin is None
-        assert offsets(await dispatcher.pull(topic, "s", None, 1, 0)) == [0]
+        assert offsets(await pull(dispatcher, topic, "s", None, 1, 0)) == [0]
 
 
 async def test_no_step_of_the_loop_sees_a_commit_that_holds_an_ack_and_is_not_pinned(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ async def test_no_step_of_the_loop_sees_a_commit_that_holds_an_ack_and_is_not_pi
         topic = await make_topic(broker)
         await publish(broker, topic, *map(str, range(20)))
         await subscribe(broker, topic)
-        await dispatcher.pull(topic, "s", None, 20, 0)
+        await pull(dispatcher, topic, "s", None, 20, 0)
         before = commit.committed
         looks: list[tuple[int, Any]] = []
 
@@ -68,7 +68,7 @@ async def test_no_step_of_the_loop_sees_a_commit_that_holds_an_ack_and_is_not_pi
 
         looking = asyncio.create_task(look_at_each_step())
         for offset in range(20):
-            await dispatcher.ack(topic, "s", {0: [offset]}, None)
+            await ack(dispatcher, topic, "s", {0: [offset]}, None)
         looking.cancel()
         assert commit.committed == before + 20
         assert all(pin == before + 1 for committed, pin in looks if committed > before)

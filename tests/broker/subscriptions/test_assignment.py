@@ -4,9 +4,13 @@ import asyncio
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.broker.subscriptions.assignment import Assignment
-from seaweedq.broker.subscriptions.cursor_store import CursorStore
+from seaweedq.broker.subscriptions.choosing import Want
+from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
+from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.progress import Asker
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import SystemClock, SystemIds
@@ -73,8 +77,11 @@ class World:
 
     async def subscription(self, held: Versioned[SubscriptionRecord]) -> Subscription:
         """The subscription as its dispatcher opens it."""
-        cursors, _ = await CursorStore(self.coordination, lambda: 2).read(self.topic, "s", held.record.epoch, 0.0)
-        return Subscription(self.topic, "s", held, cursors)
+        taken = TakeOver(held.record, Leases(), 0.0)
+        cursors, _ = await CursorStore(self.coordination, lambda: 2).read(self.topic, "s", taken)
+        found = Subscription(self.topic, "s", held, cursors)
+        found.leases = taken.leases
+        return found
 
     async def acked_to(self) -> int:
         """What coordination says of segment 0."""
@@ -167,22 +174,54 @@ async def test_a_checkpoint_that_came_through_unseen_is_followed_by_the_next(wor
     assert await world.acked_to() == 8
 
 
-async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: World) -> None:
+@pytest.mark.parametrize("level", [2, 3])
+async def test_leases_are_handed_on_to_the_next_epoch_and_no_further(world: World, level: int) -> None:
     a, b = await world.join("a"), await world.join("b")
     held = await a.claim(world.topic, "s", Versioned.new(RECORD))
     old = await world.subscription(held)
-    old.cursor(0).delivery.lease(np.arange(4), "c", 30.0)
-    assert await CursorStore(world.coordination, lambda: 2).save(old, handover_s=10.0)
+    lease = old.leases.make("mine", "c")
+    lease.segments.add(0)
+    old.leases.add(lease)
+    old.cursor(0).delivery.lease(np.arange(4), lease.number, lease.consumer, 30.0)
+    assert await CursorStore(world.coordination, lambda: level).save(old, handover_s=10.0)
     await a.release(world.topic, "s", held)
     first = await world.subscription(await b.take(world.topic, "s"))
-    delivery = first.cursor(0).delivery
-    assert not len(delivery.available("another", 10, 10))
-    assert delivery.available("c", 10, 10).tolist() == [*range(4, 10)]
-    assert delivery.judge([0, 1], "c").taken.tolist() == [0, 1]
+    delivery, consumer = first.cursor(0).delivery, first.leases.known_consumer("c")
+    another = first.leases.consumer("another")
+    assert not len(delivery.available(Want(another, 10), 10))
+    assert delivery.available(Want(consumer, 10), 10).tolist() == [*range(4, 10)]
+    assert delivery.judge([0, 1], Asker(consumer)).taken.tolist() == [0, 1]
+    known = first.leases.find("mine")
+    assert (known is not None) == (level >= 3), "names are handed on from level 3 on"
+    if known:
+        assert first.held_by(known)[0].tolist() == [*range(4)]
     delivery.expire(20.0)
-    assert delivery.available("another", 10, 10).tolist() == [*range(10)]
+    assert delivery.available(Want(another, 10), 10).tolist() == [*range(10)]
     second = await world.subscription(await b.take(world.topic, "s"))
-    assert second.cursor(0).delivery.available("another", 10, 10).tolist() == [*range(10)]
+    assert second.cursor(0).delivery.available(Want(another, 10), 10).tolist() == [*range(10)]
+
+
+async def test_scattered_leases_and_delays_of_all_modes_are_handed_on(world: World) -> None:
+    a, b = await world.join("a"), await world.join("b")
+    record = replace(RECORD, mode="shared").in_its_form()
+    held = await a.claim(world.topic, "s", Versioned.new(record))
+    old = await world.subscription(held)
+    delivery = old.cursor(0).delivery
+    for name, offsets in (("x", [0, 2, 4]), ("y", [1, 3])):
+        lease = old.leases.make(name, "c")
+        lease.segments.add(0)
+        old.leases.add(lease)
+        delivery.lease(np.array(offsets), lease.number, lease.consumer, 30.0)
+    delivery.nack(np.array([2]), 10.0, 5.0)
+    assert await CursorStore(world.coordination, lambda: 3).save(old, handover_s=10.0)
+    await a.release(world.topic, "s", held)
+    new = await world.subscription(await b.take(world.topic, "s"))
+    delivery, found = new.cursor(0).delivery, [lease for name in "xy" if (lease := new.leases.find(name))]
+    assert {one.name: new.held_by(one)[0].tolist() for one in found} == {"x": [0, 4], "y": [1, 3]}
+    assert delivery.waiting().tolist() == [0, 1, 2, 3, 4]
+    delivery.expire(6.0)
+    assert delivery.available(Want(1, 10), 6).tolist() == [2, 5]
+    assert delivery.attempts_of(np.arange(5)).tolist() == [1] * 5
 
 
 @pytest.mark.parametrize("state", ["creating", "deleting"])

@@ -17,7 +17,7 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import SeaweedqError
-from tests.support.brokers.in_process import make_topic, running, single, subscribe
+from tests.support.brokers.in_process import ack, make_topic, pull, running, single, subscribe
 from tests.support.brokers.stored import record_of
 
 GOOD = CursorRecord(epoch=5, acked_to=3, acked=((4, 6), (8, 9)), delivered_to=10)
@@ -101,10 +101,10 @@ async def test_a_cursor_that_may_not_be_written_keeps_its_acks_and_stops_no_othe
         await subscribe(broker, topic)
         for n in range(20):
             await broker.serving.publishing.publisher.single(topic, single("1", key=f"k{n}"), None)
-        found = await broker.serving.subscribing.dispatcher.pull(topic, "s", "c", 20, 0)
+        found = await pull(broker.serving.subscribing.dispatcher, topic, "s", "c", 20, 0)
         acks = {one.segment.id: [0] for one in found}
         assert len(acks) == 2, "both segments have messages"
-        await broker.serving.subscribing.dispatcher.ack(topic, "s", acks, "c")
+        await ack(broker.serving.subscribing.dispatcher, topic, "s", acks, "c")
         subscription = await broker.serving.subscribing.dispatcher.open(topic, "s")
         bad, good = sorted(acks)
         delivered = subscription.cursors[bad].delivery.delivered_to

@@ -213,8 +213,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         if whole and asker.lease is not None:
             asker = Asker(None, asker.lease)
             offsets = self.delivery.last_had_by(asker.lease).tolist()
-            mine = model.those("held", "free", "delayed")
+            mine = model.those("held", "free", "delayed", "acking")
             assert offsets == [o for o in mine if model.ones[o].lease == asker.lease and o < model.end]
+            offsets = [o for o in offsets if model.ones[o].state != "acking"]
         if anything == 0:  # just taken over
             asker = Asker(None, None, anything=True)
         judged = self.delivery.judge(offsets, asker, model.end)

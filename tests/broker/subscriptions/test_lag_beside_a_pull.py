@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.log.reader import Reader
+from seaweedq.broker.subscriptions.cursor_store import TakeOver
+from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.journal.file_journal import FileJournal
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import in_loop
@@ -53,5 +55,7 @@ async def test_a_segment_that_is_done_during_a_pull_does_not_come_again(
         reading.open.set()
         assert old not in {message["segment"] for message in await pulling}, "it has come again"
         await broker.serving.subscribing.dispatcher.checkpoint()
-        cursors, _ = await broker.serving.subscribing.dispatcher._cursors.read(subscription.topic, "s", 0, 0)
+        cursors, _ = await broker.serving.subscribing.dispatcher._cursors.read(
+            subscription.topic, "s", TakeOver(subscription.record, Leases(), 0)
+        )
         assert cursors[old].delivery.acked_to > 0

@@ -10,7 +10,7 @@ from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.errors import CoordinationUnavailable, SubscriptionNotFound, TopicBeingDeleted
-from tests.support.brokers.in_process import Gate, held, make_topic, offsets, publish, running, subscribe
+from tests.support.brokers.in_process import Gate, ack, held, make_topic, offsets, publish, pull, running, subscribe
 
 Wanted = Callable[[Sequence[Put | Delete]], bool]
 
@@ -36,7 +36,7 @@ def deletes(kind: str) -> Wanted:
 
 
 async def delivered(broker: Broker, topic: Topic) -> list[int]:
-    return offsets(await broker.serving.subscribing.dispatcher.pull(topic, "s", None, 100, 0))
+    return offsets(await pull(broker.serving.subscribing.dispatcher, topic, "s", None, 100, 0))
 
 
 async def settled(work: asyncio.Task[object]) -> None:
@@ -106,7 +106,7 @@ async def test_after_a_deletion_in_doubt_the_next_of_that_name_is_opened_anew(tm
             await broker.serving.subscribing.admin.delete(topic, "s")
         assert await subscribe(broker, topic)
         assert await delivered(broker, topic) == [0, 1, 2]
-        await broker.serving.subscribing.dispatcher.ack(topic, "s", {0: [0, 1]}, None)
+        await ack(broker.serving.subscribing.dispatcher, topic, "s", {0: [0, 1]}, None)
         await broker.serving.subscribing.dispatcher.checkpoint()
         assert (await broker.serving.subscribing.dispatcher.open(topic, "s")).cursor(0).delivery.acked_to == 2
 

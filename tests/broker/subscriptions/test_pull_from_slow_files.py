@@ -14,7 +14,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
 from seaweedq.segments import chain
-from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe
+from tests.support.brokers.in_process import make_topic, offsets, publish, pull, running, subscribe
 
 FILES, SEGMENTS, READ_S = 6, 3, 0.4
 
@@ -53,7 +53,7 @@ async def test_a_pull_reads_no_longer_than_a_client_waits(tmp_path: Path, monkey
         for each in (broker.core.reader, dispatcher):
             monkeypatch.setattr(each, "_clock", slow, raising=False)
         found: list[int] = []
-        while got := offsets(await dispatcher.pull(topic, "s", None, 10_000, 0)):
+        while got := offsets(await pull(dispatcher, topic, "s", None, 10_000, 0)):
             assert slow.read <= 4  # then LOOK_S is over
             found += got
             slow.read = 0

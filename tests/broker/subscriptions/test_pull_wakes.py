@@ -4,7 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from seaweedq.broker.subscriptions.dispatcher import Dispatcher, Look
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.leasing import Leased, Look, Pull
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
 
@@ -27,16 +28,16 @@ class Looking(Dispatcher):
     async def _refresh(self, topic: Any, numbers: Any) -> set[int]:
         return set()
 
-    async def _round(self, topic: Any, name: str, consumer: str, max_messages: int) -> Any:
+    async def _round(self, topic: Any, name: str, wanted: Pull) -> Any:
         self.looks += 1
         if self.looks > 1:
-            return Look(["a message"], set(), set())  # type: ignore[list-item]
+            return Look(Leased("l", ["a message"]))  # type: ignore[list-item]
         topic.signal.wake()
         await asyncio.sleep(0)
-        return Look([], set(), set())
+        return Look(Leased())
 
 
 async def test_what_comes_during_the_look_is_looked_for() -> None:
     topic: Any = ATopic()
     async with asyncio.timeout(5):
-        assert await Looking().pull(topic, "s", None, 1, wait_s=60) == ["a message"]
+        assert (await Looking().pull(topic, "s", Pull(1, 60))).messages == ["a message"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.brokers import in_process
 from tests.support.brokers.in_process_cluster import in_loop
 from tests.support.brokers.reshaped import (
     TOPIC,
@@ -174,7 +175,7 @@ async def test_what_is_done_is_not_looked_at_again(tmp_path: Path) -> None:
         for sealed in [n for n in topic.opened if records(other)[n].state == "sealed"]:
             del topic.opened[sealed]
         subscription = await other.serving.subscribing.dispatcher.open(topic, "s")
-        assert await other.serving.subscribing.dispatcher.pull(topic, "s", None, 10, 0) == []
+        assert await in_process.pull(other.serving.subscribing.dispatcher, topic, "s", None, 10, 0) == []
         await other.serving.subscribing.dispatcher.checkpoint()
         assert set(topic.opened) <= {number}
         assert set(subscription.cursors) <= {number}

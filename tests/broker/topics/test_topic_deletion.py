@@ -17,7 +17,7 @@ from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import StoreUnavailable, TopicBeingDeleted
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.held_lookups import HeldStore
-from tests.support.brokers.in_process import Gate, make_topic, publish, running, subscribe
+from tests.support.brokers.in_process import Gate, make_topic, publish, pull, running, subscribe
 
 
 @asynccontextmanager
@@ -111,7 +111,7 @@ async def test_a_pull_that_reads_while_its_topic_goes_ends(tmp_path: Path, monke
         await publish(broker, topic, "3", "4")
         await subscribe(broker, topic)
         monkeypatch.setattr(read, "load", load)
-        pulling = asyncio.create_task(broker.serving.subscribing.dispatcher.pull(topic, "s", None, 100, 0))
+        pulling = asyncio.create_task(pull(broker.serving.subscribing.dispatcher, topic, "s", None, 100, 0))
         await asyncio.to_thread(reached.wait, 10)
         await broker.serving.deletion.delete(topic)
         go_on.set()

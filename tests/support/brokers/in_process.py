@@ -1,12 +1,15 @@
 """A whole broker within the test's own loop, over a store and a coordination in memory that can be held up or fail."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.subscriptions.answering import Answered, Selection
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.leasing import Delivered, Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.interface import Change, Compare, Delete, Put
@@ -124,6 +127,20 @@ async def subscribe(broker: Broker, topic: Topic, start: str = "earliest", ack_d
     now_us = broker.environment.clock.now_us()
     record = SubscriptionRecord("ordered", start, ack_deadline_s, 0, None, now_us, epoch=now_us)
     return await broker.serving.subscribing.admin.create(topic, "s", record)
+
+
+async def pull(
+    dispatcher: Dispatcher, topic: Topic, name: str, consumer: str | None, count: int, wait_s: float
+) -> Sequence[Delivered]:
+    """The messages of a pull, under a lease that the dispatcher names."""
+    return [*(await dispatcher.pull(topic, name, Pull(count, wait_s, consumer))).messages]
+
+
+async def ack(
+    dispatcher: Dispatcher, topic: Topic, name: str, ids: Mapping[int, Sequence[int]], consumer: str | None
+) -> Answered:
+    """An ack by ids."""
+    return await dispatcher.ack(topic, name, Selection(ids, None, consumer))
 
 
 def offsets(found: Sequence[Any]) -> list[int]:

@@ -1,7 +1,10 @@
-"""Pull and ack, on bare ASGI."""
+"""Pulls, on bare ASGI.
+
+The broker that takes a request chooses the lease's name, unless the client did, before it hands the request on: so one
+that it repeats, after an answer of the dispatcher was lost, gets the same messages.
+"""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,131 +24,119 @@ from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.routes.fetch import Message
+from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.subscriptions.dispatcher import Delivered, Dispatcher
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
+from seaweedq.broker.subscriptions.leasing import Delivered, Leased, Pull
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.clock import Ids
 from seaweedq.codec.message_json import json_array, message_texts
+from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
 from seaweedq.errors import ChainDamaged, NotOwner
 
 MAX_WAIT_S = 30.0
 MAX_PULL = 10_000
-MAX_IDS = 100_000
 T = TypeVar("T")
+LeaseName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
-_ID = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
 
 
-class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """How many messages are wanted, how long to wait for the first one (seconds), and for whom."""
+class PullRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """How many messages are wanted, how long to wait for the first one (seconds), for whom, and under which lease."""
 
     max_messages: Annotated[int, Meta(ge=1, le=MAX_PULL)] = 100
     wait_s: Annotated[float, Meta(ge=0, le=MAX_WAIT_S)] = 0
     consumer: Consumer | None = None
-
-
-class AckRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The ids to ack; with `consumer`, only those that this consumer holds."""
-
-    ids: Annotated[list[str], Meta(max_length=MAX_IDS)]
-    consumer: Consumer | None = None
+    lease: LeaseName | None = None
 
 
 class PullAnswer(msgspec.Struct):
-    """Messages that are leased to the consumer now; none when the wait has ended. `attempt` counts their deliveries."""
+    """Messages that are leased to the consumer now, under the name `lease`; none, and null, when the wait has ended.
+    `attempt` counts their deliveries."""
 
+    lease: str | None
     messages: list[Message]
 
 
-class AckAnswer(msgspec.Struct):
-    """`acked` counts the ids that are acked now, durably; `late` those of them whose lease had ended, while nobody else
-    got the message; `unknown` ones are neither leased nor acked."""
-
-    acked: int
-    late: int
-    unknown: list[str]
-
-
 _PULL = msgspec.json.Decoder(PullRequest)
-_ACK = msgspec.json.Decoder(AckRequest)
 
 
 @dataclass(frozen=True)
-class PullAndAck:
-    """The two routes, with the services that they use."""
+class SubscriptionCalls:
+    """The services of the hot routes of subscriptions."""
 
     catalog: Catalog
     dispatcher: Dispatcher
     finder: DispatcherFinder
     proxy: Proxy
-    payloads: Payloads
     reader: RequestReader
-
-    async def pull(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
-        """Leases messages to a consumer, and waits for the first one."""
-        async with self._asked(scope, receive, _PULL, topic_name, name) as (topic, wanted):
-            pass  # the body's memory is not needed during the wait
-        if self.dispatcher.has(topic, name):
-            with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
-                found = await self.dispatcher.look(topic, name, wanted.consumer, wanted.max_messages)
-                if found:
-                    return await self._delivered(topic, found)
-        return await _while_there(receive, self._pull(scope, topic, name, wanted))
-
-    async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
-        search = self.finder.search(topic, name, self.proxy.asked(scope, wanted.wait_s))
-        while True:
-            async with search as target:
-                if not target.here:
-                    content = msgspec.json.encode(replace(wanted, wait_s=target.wait_s))
-                    return await self.proxy.relay(scope, target, content)
-                found = await self.dispatcher.pull(topic, name, wanted.consumer, wanted.max_messages, target.wait_s)
-                return await self._delivered(topic, found)
-
-    async def _delivered(self, topic: Topic, found: Sequence[Delivered]) -> Answer:
-        links = await self.payloads.links_of(topic, [one.rows for one in found])
-        self.finder.check_lease()
-        texts = [
-            message_texts(numbers, rows, segment.id, segment.layout, attempts, links)
-            for segment, numbers, attempts, rows in _together(found)
-        ]
-        return Answer(200, b'{"messages":%b}' % json_array(texts))
-
-    async def ack(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
-        """Acks messages; they are acked durably when this answers."""
-        async with self._asked(scope, receive, _ACK, topic_name, name) as (topic, wanted):
-            search = self.finder.search(topic, name, self.proxy.asked(scope))
-            while True:
-                async with search as target:
-                    if target.here:
-                        return await self._ack(topic, name, wanted)
-                    return await self.proxy.relay(scope, target, msgspec.json.encode(wanted))
-
-    async def _ack(self, topic: Topic, name: str, wanted: AckRequest) -> Answer:
-        offsets: dict[int, list[int]] = {}
-        unknown = []
-        for text in wanted.ids:
-            if parts := _ID.fullmatch(text):
-                offsets.setdefault(int(parts[1]), []).append(int(parts[2]))
-            else:
-                unknown.append(text)
-        judged = await self.dispatcher.ack(topic, name, offsets, wanted.consumer)
-        self.finder.check_lease()
-        unknown += [f"{segment}-{offset}" for segment, result in judged.items() for offset in result.unknown]
-        acked, late = sum(one.known for one in judged.values()), sum(one.late for one in judged.values())
-        return Answer(200, msgspec.json.encode(AckAnswer(acked, late, unknown)))
+    level: ClusterLevel
 
     @asynccontextmanager
-    async def _asked(
+    async def asked(
         self, scope: Scope, receive: Receive, decoder: msgspec.json.Decoder[T], topic: str, name: str
     ) -> AsyncIterator[tuple[Topic, T]]:
+        """Reads a request about a subscription; its memory is held in the block."""
         check_name(topic)
         check_name(name, "subscription")
         async with self.reader.body(scope, receive) as content:
             with self.reader.budget.holding(needed_by_json(content)):
                 request = decode_request(content, scope, decoder)
                 yield await self.catalog.known(topic), request
+
+
+@dataclass(frozen=True)
+class Pulls:
+    """The route, with the services that it uses."""
+
+    calls: SubscriptionCalls
+    payloads: Payloads
+    ids: Ids
+
+    async def pull(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
+        """Leases messages to a consumer, and waits for the first one. The same `lease` again gives what of it is not
+        answered yet."""
+        calls = self.calls
+        async with calls.asked(scope, receive, _PULL, topic_name, name) as (topic, wanted):
+            pass  # the body's memory is not needed during the wait
+        if wanted.lease is not None:
+            calls.level.require(SUBSCRIPTION_LEVEL, "a pull with a lease of its own")
+        elif calls.level.written >= SUBSCRIPTION_LEVEL:
+            wanted.lease = self.ids.nonce()
+        if calls.dispatcher.has(topic, name):
+            with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
+                found = await calls.dispatcher.look(topic, name, _pull(wanted, 0))
+                if found.messages:
+                    return await self._delivered(topic, found)
+        return await _while_there(receive, self._pull(scope, topic, name, wanted))
+
+    async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
+        calls = self.calls
+        search = calls.finder.search(topic, name, calls.proxy.asked(scope, wanted.wait_s))
+        while True:
+            async with search as target:
+                if not target.here:
+                    content = msgspec.json.encode(replace(wanted, wait_s=target.wait_s))
+                    return await calls.proxy.relay(scope, target, content)
+                found = await calls.dispatcher.pull(topic, name, _pull(wanted, target.wait_s))
+                return await self._delivered(topic, found)
+
+    async def _delivered(self, topic: Topic, leased: Leased) -> Answer:
+        found = leased.messages
+        links = await self.payloads.links_of(topic, [one.rows for one in found])
+        self.calls.finder.check_lease()
+        texts = [
+            message_texts(numbers, rows, segment.id, segment.layout, attempts, links)
+            for segment, numbers, attempts, rows in _together(found)
+        ]
+        name = leased.name if self.calls.level.written >= SUBSCRIPTION_LEVEL else None
+        return Answer(200, b'{"lease":%b,"messages":%b}' % (msgspec.json.encode(name), json_array(texts)))
+
+
+def _pull(wanted: PullRequest, wait_s: float) -> Pull:
+    return Pull(wanted.max_messages, wait_s, wanted.consumer, wanted.lease)
 
 
 def _together(found: Sequence[Delivered]) -> Iterator[tuple[Readable, pa.Array, pa.Array, pa.RecordBatch]]:

@@ -1,0 +1,288 @@
+"""Leasing of messages to consumers: one look at the segments that a subscription may read.
+
+The messages of a pull are one lease, whose name the client chose, or the broker that took the request. The same name
+again gives what the lease still holds, with the same attempts and a new deadline; a name whose lease has ended gives
+nothing any more. So a pull that is repeated after a lost answer gets the same messages.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from seaweedq.broker.log.intervals import Offsets
+from seaweedq.broker.log.reader import Pieces, expired
+from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.subscriptions.choosing import NORMAL, SLOTS, Want
+from seaweedq.broker.subscriptions.cursor_store import CursorStore
+from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.leases import ANYBODY, Lease
+from seaweedq.broker.subscriptions.subscription import Subscription
+from seaweedq.broker.subscriptions.window import NO_KEY, WINDOW, Array
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.errors import BelowRetention, LeaseEnded, Unavailable
+from seaweedq.segments.keyhash import hash_keys
+
+PULL_BYTES = 8 * 1024 * 1024
+LOOK_S = 1.0  # before a pull answers with what it has
+SPAN_GAP = 4096  # acked rows between two due ones that are rather skipped than read
+KEYS_AHEAD = 4_096  # rows that are read at a time to know their keys
+Part = tuple[Offsets, pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """The messages that a client wants: how many at most, for whom, under which lease, and how long it waits for the
+    first one."""
+
+    max_messages: int = 100
+    wait_s: float = 0.0
+    consumer: str | None = None
+    lease: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Messages of one segment that a pull returns: rows of one schema, their offsets, and how often each was delivered,
+    this time included."""
+
+    segment: Readable
+    offsets: Offsets
+    attempts: Array
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """Messages, and the name of the lease that they are under; None where there are no messages."""
+
+    name: str | None = None
+    messages: Sequence[Delivered] = ()
+
+
+def _nothing_hidden() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The outcome of one look at the segments: what was leased, which segments could not be read, and which have a
+    `stale` end: the one that their owner reported last. `check_hidden` raises NeedsNewerBroker where there are more,
+    whose records or cursors cannot be read."""
+
+    found: Leased
+    missing: set[int] = field(default_factory=set)
+    stale: set[int] = field(default_factory=set)
+    check_hidden: Callable[[], None] = _nothing_hidden
+
+
+@dataclass(slots=True)
+class _Round:
+    """The state of one look: its lease, what is found so far, and what may still be."""
+
+    subscription: Subscription
+    lease: Lease
+    count: int
+    max_runs: int
+    max_bytes: int = PULL_BYTES
+    kind: int | None = None
+    found: list[Delivered] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        return self.count <= 0 or self.max_bytes <= 0 or self.kind not in (None, NORMAL)
+
+    def due(self, delivery: Delivery, end: int) -> Offsets:
+        """Returns the offsets below `end` that are due."""
+        return delivery.available(Want(self.lease.consumer, self.count, self.kind, self.max_runs), end)
+
+
+class Leasing:
+    """Leases the messages of subscriptions that are open at this broker. The caller holds `delivering`."""
+
+    def __init__(self, catalog: Catalog, readables: ReadableSegments, cursors: CursorStore, clock: Clock) -> None:
+        self._catalog = catalog
+        self._readables = readables
+        self._cursors = cursors
+        self._clock = clock
+
+    async def look(self, subscription: Subscription, wanted: Pull) -> Look:
+        """Leases what is known to exist. Raises LeaseEnded, and Unavailable where messages of an open lease cannot be
+        read."""
+        now_s = self._clock.monotonic_s()
+        if wanted.lease and (lease := subscription.leases.find(wanted.lease)):
+            return Look(Leased(lease.name, await self._again(subscription, lease, now_s)))
+        return await self._lease(subscription, wanted, now_s)
+
+    async def _again(self, subscription: Subscription, lease: Lease, now_s: float) -> list[Delivered]:
+        """Reads what an open lease holds, and gives it a new deadline."""
+        found: list[Delivered] = []
+        segments, missing = await self._readables.of(subscription.topic, tuple(lease.segments))
+        self._extend(subscription, lease, now_s)
+        for segment in sorted(segments, key=lambda one: one.id):
+            if cursor := subscription.cursors.get(segment.id):
+                parts = await _read_all(segment, subscription, cursor.delivery, lease.number)
+                found += self._without_expired(segment, cursor.delivery, parts)
+        held = subscription.held_by(lease)
+        if unread := sorted(missing & held.keys())[:10]:
+            raise Unavailable(f"segments {unread} could not be read; try again", segments=unread)
+        if not found:
+            raise LeaseEnded(f"lease {lease.name!r} has ended; a new pull takes another name", lease=lease.name)
+        self._extend(subscription, lease, self._clock.monotonic_s())
+        return found
+
+    def _extend(self, subscription: Subscription, lease: Lease, now_s: float) -> None:
+        subscription.expire(lease.segments, now_s)
+        for segment, offsets in subscription.held_by(lease).items():
+            subscription.cursors[segment].delivery.extend(offsets, now_s + subscription.record.ack_deadline_s)
+
+    async def _lease(self, subscription: Subscription, wanted: Pull, now_s: float) -> Look:
+        """Goes round the segments, beginning with another one each time, until there are enough messages, or some after
+        LOOK_S: a consumer that waits no longer would never get any. The lease begins when all is read, however long
+        that takes."""
+        topic, record = subscription.topic, subscription.record
+        segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
+        stale = {segment.id for segment in segments if not segment.certain}
+        look = Look(Leased(), missing, stale, partial(subscription.check_readable, subscription.frontier.hidden))
+        if record.paused:
+            return look
+        lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
+        touched: list[Delivery] = []
+        patience = Deadline(self._clock, LOOK_S)
+        round = _Round(subscription, lease, wanted.max_messages, self._cursors.max_runs)
+        try:
+            for segment in subscription.rotate(segments):
+                touched.append(delivery := subscription.cursor(segment.id).delivery)
+                delivery.expire(now_s)
+                round.count = min(round.count, record.max_in_flight - subscription.in_flight)
+                while not round.is_full and not (round.found and patience.is_over):
+                    try:
+                        taken = await _take(segment, round)
+                    except Unavailable:
+                        missing.add(segment.id)
+                        break
+                    if taken is None:
+                        break
+                    self._gather(round, segment, delivery, taken)
+        except BaseException:
+            for delivery in touched:
+                delivery.cancel_leases()
+            raise
+        deadline_s = self._clock.monotonic_s() + record.ack_deadline_s
+        for delivery in touched:
+            delivery.begin_leases(deadline_s)
+        if not round.found:
+            return look
+        subscription.leases.add(lease)
+        return Look(Leased(lease.name, round.found), missing, stale)
+
+    def _gather(self, round: _Round, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> None:
+        alive = self._without_expired(segment, delivery, taken)
+        round.found += alive
+        round.lease.segments.add(segment.id)
+        round.count -= sum(len(one.offsets) for one in alive)
+        round.max_bytes -= sum(rows.nbytes for _, rows in taken)
+        if not round.found:
+            round.kind = None
+
+    def _without_expired(self, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> list[Delivered]:
+        """Returns the rows whose time is not over; the others get to nobody, so they count as acked."""
+        found, now_us = [], self._clock.now_us()
+        for offsets, rows in taken:
+            over = expired(rows, now_us)
+            if over is not None:
+                delivery.settle(offsets[over])
+                offsets, rows = offsets[~over], rows.filter(pa.array(~over))
+            if len(offsets):
+                found.append(Delivered(segment, offsets, delivery.attempts_of(offsets), rows))
+        return found
+
+
+async def _take(segment: Readable, round: _Round) -> list[Part] | None:
+    """Reads and leases the next messages, with one read for all that lie close together. Returns None where there are
+    none. Raises Unavailable."""
+    subscription, lease = round.subscription, round.lease
+    delivery = subscription.cursor(segment.id).delivery
+    while True:
+        try:
+            if delivery.rules.mode == "keyed":
+                await _read_keys(segment, delivery, round)
+            due = round.due(delivery, segment.end)
+            if not len(due):
+                return None
+            low, high = int(due[0]), _end_of_span(due)
+            pieces = await segment.read(low, high - low, round.max_bytes)
+        except BelowRetention as error:
+            subscription.retire(segment.id, int(error.fields["start_offset"]))
+            continue
+        read_to = low + sum(rows.num_rows for _, rows in pieces)
+        given = round.due(delivery, read_to)
+        if len(given) and given[0] == low:
+            round.kind = delivery.kind_of(low)
+            delivery.lease(given, lease.number, lease.consumer)
+            return list(_rows_at(pieces, given))
+        # Leases ended, or an ack failed, during the read: the offsets that became due go first.
+
+
+async def _read_keys(segment: Readable, delivery: Delivery, round: _Round) -> None:
+    """Reads on, until enough messages are due whose keys are free, or all keys of the window are known."""
+    while (first := delivery.read_to) < (end := min(segment.end, delivery.acked_to + WINDOW)):
+        due = len(round.due(delivery, segment.end))
+        if due >= round.count or (due and first >= delivery.delivered_to + KEYS_AHEAD):
+            return
+        pieces = await segment.read(first, min(end - first, KEYS_AHEAD), PULL_BYTES)
+        for start, rows in pieces:
+            if start <= delivery.read_to:
+                delivery.know(start, _slots(rows))
+        if delivery.read_to == first:
+            return
+
+
+def _slots(rows: pa.RecordBatch) -> Array:
+    """Returns the slot of each row's key."""
+    at = rows.schema.get_field_index("_key")
+    if at < 0:
+        return np.full(rows.num_rows, NO_KEY, np.int32)
+    keys = rows.column(at)
+    slots: Array = (hash_keys(keys) % SLOTS).astype(np.int32)
+    slots[keys.is_null().to_numpy(zero_copy_only=False)] = NO_KEY
+    return slots
+
+
+async def _read_all(segment: Readable, subscription: Subscription, delivery: Delivery, lease: int) -> list[Part]:
+    """Reads all that a lease holds of a segment. What ends meanwhile is left out."""
+    parts: list[Part] = []
+    held = delivery.held_by(lease)
+    while len(held):
+        low, high = int(held[0]), _end_of_span(held)
+        try:
+            pieces = await segment.read(low, high - low, PULL_BYTES)
+        except BelowRetention as error:
+            subscription.retire(segment.id, int(error.fields["start_offset"]))
+            held = delivery.held_by(lease)
+            continue
+        read_to = low + sum(rows.num_rows for _, rows in pieces)
+        still = delivery.held_by(lease)
+        parts += _rows_at(pieces, still[(still >= low) & (still < read_to)])
+        held = still[still >= read_to]
+    return parts
+
+
+def _end_of_span(offsets: Offsets) -> int:
+    far = np.flatnonzero(np.diff(offsets) > SPAN_GAP)
+    return int(offsets[far[0] if len(far) else -1]) + 1
+
+
+def _rows_at(pieces: Pieces, offsets: Offsets) -> Iterator[Part]:
+    """Yields the rows at these offsets, which lie in the pieces."""
+    for first, rows in pieces:
+        here = offsets[np.searchsorted(offsets, first) : np.searchsorted(offsets, first + rows.num_rows)]
+        if len(here) == rows.num_rows:
+            yield here, rows
+        elif len(here):
+            yield here, rows.take(pa.array(here - first))
