@@ -210,7 +210,7 @@ def test_unknown_ids_are_named_as_they_came(http: httpx.Client, topic: str, sub:
     assert found["acked"] == 1
     assert sorted(found["unknown"]) == sorted(odd)
     assert ack(http, sub, "0-0", "0-1") == {"acked": 2, "late": 0, "unknown": []}
-    assert ack(http, sub) == {"acked": 0, "late": 0, "unknown": []}
+    problem_of(http.post(f"{sub}/ack", json={"ids": []}), 422, "invalid-request", "ids is []")
 
 
 def test_an_ack_that_comes_too_late_is_unknown(http: httpx.Client, topic: str, short: str) -> None:
