@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tests.support.model.recovery_world import (
+    MARK,
     SEAL,
     Bounds,
     Broker,
@@ -14,10 +15,12 @@ from tests.support.model.recovery_world import (
     Successor,
     World,
     end_of,
+    marked_in,
     rows_in,
     run_of,
     with_object,
     without,
+    without_marks,
 )
 
 Steps = Iterator[tuple[str, World]]
@@ -49,6 +52,8 @@ def x_takes(w: World, b: Bounds) -> Steps:
         elif not (x.waiting or x.sent or x.tail or x.flushing):
             put = Put("chain", x.next_entry, Object("X", ((x.accepted, SEAL),)))
             yield "X seals", replace(_x(w, is_sealing=True), flying=w.flying | {put})
+    if b.marks and not (x.marked or x.is_sealing or x.moving or x.waiting or x.sent or x.tail or x.flushing):
+        yield _x_marks(w, b)
     is_idle = x.released == x.next_slot and not x.is_at_rest and not x.waiting
     if (x.waiting or is_idle) and len(x.sent) < b.window:
         acknowledged = min((slot.number for slot in x.sent), default=x.next_slot)
@@ -56,6 +61,18 @@ def x_takes(w: World, b: Bounds) -> Steps:
         sent = (*x.sent, Sent(x.next_slot, x.waiting, x.released))
         after = _x(w, waiting=(), sent=sent, next_slot=x.next_slot + 1, is_at_rest=is_idle)
         yield f"X puts slot {x.next_slot}", replace(after, flying=w.flying | {put})
+
+
+def _x_marks(w: World, b: Bounds) -> tuple[str, World]:
+    """An idle segment gets an entry without rows, so that retention can take the one before."""
+    name = w.x.next_entry
+    if b.left_out == "journal the mark":
+        put = Put("chain", name, Object("X"))
+        return "X puts an entry without rows", replace(
+            _x(w, marked=True, flushing=((name, ()),)), flying=w.flying | {put}
+        )
+    mark = (w.x.accepted, f"{MARK}{name[0]}")
+    return "X marks", _x(w, marked=True, waiting=(mark,), is_at_rest=False)
 
 
 def x_acknowledges(w: World, b: Bounds) -> Steps:
@@ -76,7 +93,7 @@ def _settled(x: Broker, b: Bounds) -> Broker:
             x = replace(
                 x,
                 sent=tuple(each for each in x.sent if each != slot),
-                acked=x.acked | {message for _, message in slot.rows},
+                acked=x.acked | {message for _, message in without_marks(slot.rows)},
                 tail=tuple(sorted((*x.tail, *((row, slot.number) for row in slot.rows)))),
                 stated=slot.released,
                 released=x.released if slot.rows else slot.number + 1,
@@ -96,8 +113,8 @@ def x_flushes(w: World, b: Bounds) -> Steps:
         name = x.next_entry
         if x.flushing:
             (sequence, first), before = x.flushing[-1]
-            name = (sequence + 1, first + len(before))
-        put = Put("chain", name, Object("X", tuple(row for row, _ in part)))
+            name = (sequence + 1, first + len(without_marks(row for row, _ in before)))
+        put = Put("chain", name, Object("X", without_marks(row for row, _ in part)))
         after = _x(w, flushing=(*x.flushing, (name, part)))
         if b.left_out == "release what is flushed":
             after = _x(after, released=_needed(x, tuple(row for row in x.tail if row not in part)))
@@ -106,7 +123,7 @@ def x_flushes(w: World, b: Bounds) -> Steps:
         name, part = x.flushing[0]
         if ("chain", name, True) in w.heard:
             tail = tuple(row for row in x.tail if row not in part)
-            entry = (name[0] + 1, name[1] + len(part))
+            entry = (name[0] + 1, name[1] + len(without_marks(row for row, _ in part)))
             released = _needed(x, tail)
             yield "X has flushed", _x(w, flushing=x.flushing[1:], tail=tail, next_entry=entry, released=released)
         elif ("chain", name, False) in w.heard:
@@ -230,9 +247,15 @@ def _works_in(w: World, r: Recoverer, me: str, b: Bounds) -> Iterator[tuple[str,
             yield "hears", w, replace(r, step="work in")
         return
     end = end_of(w.chain)
-    if rows := tuple(row for row in r.rows if row[0] >= end[1]):
+    rows = tuple(row for row in without_marks(r.rows) if row[0] >= end[1])
+    marks = marked_in(r.rows)
+    is_due = any(sequence >= end[0] for sequence in marks)  # done is a mark when any entry has its sequence
+    if b.left_out == "name the entry":
+        is_due = bool(marks) and not r.has_put
+    if rows or is_due:
         put = Put("chain", end, Object(me, rows))
-        yield f"puts entry {end[0]}", replace(w, flying=w.flying | {put}), replace(r, step="wait", entry=end)
+        after = replace(r, step="wait", entry=end, has_put=True)
+        yield f"puts entry {end[0]}", replace(w, flying=w.flying | {put}), after
     elif b.left_out == "give last":
         yield "is done", replace(w, recovered=True), replace(r, step="done", rows=())
     else:

@@ -4,6 +4,9 @@ Broker X owns the one segment. It makes messages durable in its journal, flushes
 it, or move it to the living broker Y. Its lease may end at any moment; then recoverers work its journal in and give
 the segment to Z, while X, the zombie, goes on, and its puts land late, or twice. The store may lose a slot that others
 state as acknowledged: then no recovery may end as if nothing were missing.
+
+With `marks` an idle X journals a mark, and then puts an entry without rows, so that retention can take the one before:
+the protocol for segments that get no messages. No broker does it yet.
 """
 
 from collections.abc import Iterable
@@ -25,6 +28,8 @@ RULES = {
     "journal the seal": "the seal goes straight into the chain",
     "one put to a chain": "two puts to the chain are under way",
     "release what is flushed": "X releases rows when their flush begins, not when it is done",
+    "journal the mark": "the zero-row entry of an idle segment goes straight into the chain",
+    "name the entry": "a mark does not name the sequence of its entry: a recovery puts one for each mark",
     "give last": "a recovery gives the segment away before its rows are in the chain",
     "compare the owner": "a recovery gives the segment away though X had moved it",
     "move when quiet": "X moves the segment while commits are under way",
@@ -35,6 +40,7 @@ RULES = {
 Row = tuple[int, str]  # offset, message
 Name = tuple[int, int]  # sequence, first offset; of a slot: its number, 0
 SEAL = "seal"
+MARK = "mark "  # and the sequence of its entry: a frame without rows, which an idle segment journals
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ class Broker:
     acked: frozenset[str] = frozenset()
     moving: bool = False
     stopped: bool = False
+    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,7 @@ class Recoverer:
     run: Run | None = None
     rows: tuple[Row, ...] = ()
     entry: Name = (0, 0)
+    has_put: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,7 @@ class Bounds:
     crashes: int = 1
     twice: bool = False
     losses: int = 0
+    marks: bool = False
     left_out: str | None = None
 
 
@@ -172,6 +181,16 @@ def end_of(chain: Objects) -> Name:
         return 0, 0
     (sequence, first), last = chain[-1]
     return sequence + 1, first + len(last.rows)
+
+
+def without_marks(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """What of a slot's rows goes into a chain: marks are no rows."""
+    return tuple(row for row in rows if not row[1].startswith(MARK))
+
+
+def marked_in(rows: Iterable[Row]) -> tuple[int, ...]:
+    """The sequences that marks name."""
+    return tuple(int(message.removeprefix(MARK)) for _, message in rows if message.startswith(MARK))
 
 
 def rows_in(objects: Iterable[tuple[Name, Object]]) -> tuple[Row, ...]:
