@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from seaweedq.cli.server.broker_process import run
 from seaweedq.cli.server.members import check_members
 from seaweedq.cli.server.parent_pipe import end_with_parent
+from seaweedq.cli.server.repeated_lines import OnceInAWhile
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings, redacted
 
@@ -28,6 +29,7 @@ MIB = 1024 * 1024
 # glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX: keep freed buffers rather than give them back to the
 # kernel and fault them in again. Arenas of threads would give back whatever they no longer use.
 MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -4: 0, -8: 1}
+UNREADABLE = "Invalid HTTP request received."  # uvicorn's line for a request that it cannot read
 logger = logging.getLogger("seaweedq")
 
 EXAMPLES = """Examples:
@@ -109,6 +111,7 @@ def serve(
     for chatty in ("aiobotocore", "botocore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("uvicorn.error").addFilter(OnceInAWhile(UNREADABLE))
     sys.meta_path.insert(0, _NoPandas())
     _keep_freed_memory()
     if settings.host not in LOOPBACK:
