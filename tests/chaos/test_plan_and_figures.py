@@ -12,7 +12,7 @@ import seaweedq
 from tests.support.chaos.chaos import TRACE
 from tests.support.chaos.ends import START_S, STOP_PLACES, phase
 from tests.support.chaos.fault import Fault
-from tests.support.chaos.faults import ALL
+from tests.support.chaos.faults import ALL, LIES
 from tests.support.chaos.figures import calls, failovers, quantile
 from tests.support.chaos.leaks import Left, leaked
 from tests.support.chaos.nemesis import plan
@@ -52,6 +52,10 @@ def test_others_come_and_go_while_one_beside_them_goes_on():
 def test_faults_have_names_of_their_own_and_say_what_they_do():
     assert len({fault.name for fault in ALL}) == len(ALL)
     assert all(isinstance(fault, Fault) and 0 <= fault.lasts[0] <= fault.lasts[1] for fault in ALL)
+
+
+def test_the_faults_in_which_the_store_lies_are_there():
+    assert set(LIES) <= {fault.name for fault in ALL}
 
 
 def test_brokers_are_stopped_at_places_that_are_there():

@@ -14,13 +14,14 @@ import httpx
 
 from tests.support.chaos.cluster import Cluster, waited
 from tests.support.chaos.fault import Fault
-from tests.support.chaos.faults import ALL
+from tests.support.chaos.faults import ALL, LIES
 from tests.support.chaos.figures import calls, failovers
 from tests.support.chaos.leaks import QUIET_S, leaked, look
 from tests.support.chaos.nemesis import Nemesis, plan
 from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES
 from tests.support.chaos_clients.fleet import Fleet, Lister
 from tests.support.chaos_clients.library import SUBSCRIPTION as LIBRARY
+from tests.support.chaos_clients.roaming import SAID
 from tests.support.history.checker import Run, Violation, check
 from tests.support.history.final_read import flush, over_http, segments
 from tests.support.history.history import Event, History
@@ -95,7 +96,9 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
         harmless = {fault.name for fault in options.faults if fault.harmless}
         found = judge(cluster, history, lister, harmless)
         fleet.look_at_last()
-        found += [*fleet.strange, *broken, *complaints(cluster), *left(cluster)]
+        lied = any(name in LIES for name in nemesis.done)
+        strange = [each for each in fleet.strange if not (lied and each.rule == SAID)]
+        found += [*strange, *broken, *complaints(cluster), *left(cluster)]
         changes = sum(each.answers for each in cluster.changes)
     waits = failovers(history.events)
     return Report(options.seed, options.seconds, found, nemesis.done, history.events, waits, changes)

@@ -147,7 +147,7 @@ class Cluster:
                 for end in (*(link.stop for link in member.links), member.kill):
                     stack.callback(end)
                 member.process.start(wait=False)
-            self.wait_ready()
+            self.wait_healed()  # a start that loses an answer of the store ends, and begins again
             self._stack = stack.pop_all()
         return self
 

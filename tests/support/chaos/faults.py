@@ -127,6 +127,8 @@ def _puts(action: Action, probability: float, seconds: float = 0.0) -> Rule:
     return Rule(action, probability=probability, seconds=seconds)
 
 
+LIES = ("bad reads", "wrong 404s of entries")
+"""The faults in which the store says what is not so: brokers say that it is damaged, and guess nothing."""
 CLOCKS = (
     Fault("clock jump", partial(clock_jump, HOW), (0.5, 1.5)),
     Fault("clock three days ahead", partial(clock_jump, (AHEAD,)), (0.5, 3)),
