@@ -168,11 +168,6 @@ class Cluster:
         """Reads the topic's files past all proxies."""
         return StoreReader(self.s3.service.endpoint, self.s3.bucket, PREFIX)
 
-    def wait_ready(self) -> None:
-        """Until every broker is."""
-        for member in self.members:
-            member.process.wait_ready(READY_S)
-
     def wait_healed(self) -> None:
         """Until every broker is ready. One that was paused while it stopped goes on stopping when all is healed, ends,
         and is started again."""
