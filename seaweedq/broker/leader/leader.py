@@ -10,7 +10,7 @@ keys of a broker existed before it owned anything, and never come back.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from seaweedq.broker.leader.periodic import PeriodicTask
 from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.leader.recoveries import Recoveries
 from seaweedq.broker.topics.cluster_view import ClusterView
+from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
@@ -32,6 +33,7 @@ from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
 
 PAGE = 40  # segments in a transaction: twice that, their new owners and four more comparisons stay below 128
+GIVES = 4  # transactions at a time: publishes to the first segments would hold up those behind them
 ROUND_S = 1.0
 FIRST_AGAIN_S, LAST_AGAIN_S = 1.0, 5.0
 logger = logging.getLogger(__name__)
@@ -166,21 +168,25 @@ class Leader:
     async def _give(self, unassigned: Sequence[_Unassigned], released: list[Compare]) -> None:
         targets = await self._rebalancer.assign([one.segment for one in unassigned])
         given = [one for one in unassigned if one.segment in targets]
-        for start in range(0, len(given), PAGE):
-            page = given[start : start + PAGE]
-            writes = [_owned_by(one, targets[one.segment]) for one in page]
-            compares = [
-                self._election.leader_compare(),
-                *released,
-                *map(self._roster.compare, dict.fromkeys(targets[one.segment] for one in page)),
-                *(Compare(put.key, one.known.revision) for put, one in zip(writes, page, strict=True)),
-            ]
-            reach("leader.give")
-            if await self._catalog.commit(compares, writes) is None:
-                logger.warning("segments or brokers have changed meanwhile, looking again")
-                await asyncio.gather(self._catalog.load(), self._roster.load())
-                self._wake.set()
-                return
+        pages = [given[start : start + PAGE] for start in range(0, len(given), PAGE)]
+        if not all(await gather_bounded(GIVES, partial(self._give_page, targets, released), pages)):
+            logger.warning("segments or brokers have changed meanwhile, looking again")
+            await asyncio.gather(self._catalog.load(), self._roster.load())
+            self._wake.set()
+
+    async def _give_page(
+        self, targets: Mapping[SegmentId, str], released: list[Compare], page: Sequence[_Unassigned]
+    ) -> bool:
+        """Gives some segments away in one transaction. False: something has changed."""
+        writes = [_owned_by(one, targets[one.segment]) for one in page]
+        compares = [
+            self._election.leader_compare(),
+            *released,
+            *map(self._roster.compare, dict.fromkeys(targets[one.segment] for one in page)),
+            *(Compare(put.key, one.known.revision) for put, one in zip(writes, page, strict=True)),
+        ]
+        reach("leader.give")
+        return await self._catalog.commit(compares, writes) is not None
 
     def _owned_by(self, owner: str | None) -> list[_Unassigned]:
         """Returns the owner's segments of topics that exist."""
