@@ -28,7 +28,7 @@ PREFIX = "q"
 KEYS = "seaweedq/"
 POLL_S = 0.05
 READY_S = 60.0
-DISK_MIB = 48
+DISK_MIB = 160  # imports leave 64 of them free
 ETCD_S = 5.0  # for a word with etcd, which may stand still
 QUIET = ("--log-level", "info", "--checkpoint-s", "1", "--journal-max-unreleased-bytes", "1048576")
 
