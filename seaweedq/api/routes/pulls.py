@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import groupby
 from typing import Annotated, Any, TypeVar
 
@@ -34,10 +35,11 @@ from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Ids
 from seaweedq.codec.message_json import json_array, message_texts
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
-from seaweedq.errors import ChainDamaged, NotOwner
+from seaweedq.errors import ChainDamaged, LeaseEnded, NotOwner
 
 MAX_WAIT_S = 30.0
 MAX_PULL = 10_000
+LEASE_ENDED = b"/problems/lease-ended"
 T = TypeVar("T")
 LeaseName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
@@ -101,16 +103,27 @@ class Pulls:
         calls = self.calls
         async with calls.asked(scope, receive, _PULL, topic_name, name) as (topic, wanted):
             pass  # the body's memory is not needed during the wait
+        search = self._pull
         if wanted.lease is not None:
             calls.level.require(SUBSCRIPTION_LEVEL, "a pull with a lease of its own")
         elif calls.level.written >= SUBSCRIPTION_LEVEL:
             wanted.lease = self.ids.nonce()
+            search = self._pull_under_some_name
         if calls.dispatcher.has(topic, name):
             with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
                 found = await calls.dispatcher.look(topic, name, _pull(wanted, 0))
                 if found.messages:
                     return await self._delivered(topic, found)
-        return await _while_there(receive, self._pull(scope, topic, name, wanted))
+        return await _while_there(receive, search(scope, topic, name, wanted))
+
+    async def _pull_under_some_name(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
+        """Pulls under the name that this broker chose. Where its lease has ended, since an answer was lost and the
+        request repeated late, it chooses another: the client knows of none."""
+        with suppress(LeaseEnded):
+            answer = await self._pull(scope, topic, name, wanted)
+            if answer.status != HTTPStatus.GONE or LEASE_ENDED not in answer.body:
+                return answer
+        return await self._pull(scope, topic, name, replace(wanted, lease=self.ids.nonce(), wait_s=0))
 
     async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
         calls = self.calls

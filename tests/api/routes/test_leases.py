@@ -1,5 +1,6 @@
 """Leases with names, over HTTP: repeated pulls, answers by ids and by lease, modes, pauses and bounds."""
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -111,6 +112,36 @@ async def test_a_relay_that_loses_an_answer_does_not_take_the_next_messages(
         _, values = await other.pull(5, consumer="c")
         assert (lost, values) == (1, [0, 1, 2, 3, 4])
         assert (await other.pull(5, consumer="c"))[1] == [5, 6, 7, 8, 9]
+
+
+async def test_a_repeat_that_comes_after_its_lease_has_ended_takes_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client named no lease: 410 would tell it of one that it never saw."""
+    relay, names = DirectPeers.relay, []
+
+    async def late(self: DirectPeers, method: str, url: str, headers: Any, content: bytes, *more: Any) -> Any:
+        found = await relay(self, method, url, headers, content, *more)
+        if url.endswith("/pull"):
+            names.append(json.loads(content)["lease"])
+            if len(names) == 1:
+                assert (await Client(dispatching).tell("ack", lease=names[0])) == [2, 0, []]
+                raise Unavailable("the answer was lost")
+        return found
+
+    async with (
+        in_loop(tmp_path, 2) as together,
+        at(together, together.brokers[0]) as first,
+        at(together, together.brokers[1]) as second,
+    ):
+        await Client(first).make(*[None] * 3)
+        topic = together.brokers[0].core.catalog.topic("t")
+        open_at_first = together.brokers[0].serving.subscribing.dispatcher.has(topic, "s")
+        dispatching, other = (first, second) if open_at_first else (second, first)
+        monkeypatch.setattr(DirectPeers, "relay", late)
+        lease, values = await Client(other).pull(2, consumer="c")
+        assert values == [2]
+        assert names[0] == names[1] != names[2] == lease
 
 
 async def test_answers_by_ids_and_lease(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from seaweedq.broker.topics.cluster_quota import Counts
 from seaweedq.broker.topics.intents import Ended, Opened, commit, finish, intent_of, plan, undo
 from seaweedq.clock import SystemClock, SystemIds
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Change, Compare, Entry, Put
+from seaweedq.coordination.interface import Change, Compare, Coordination, Entry, Put
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.coordination.records import ClusterRecord, ImportRecord, SegmentRecord, TopicConfig, TopicRecord
@@ -21,8 +21,10 @@ from seaweedq.coordination.versioned import Versioned
 from seaweedq.segments.keyrange import KEY_SPACE
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
+from tests.support.brokers.retained import fill, retained
 
 NEW = "added later"
+DAY_S = 86_400
 ONCE = {
     keys.LEADER,
     keys.CREATIONS,
@@ -30,7 +32,7 @@ ONCE = {
     keys.SUSPICIONS,
     keys.REVOCATIONS,
 }  # nobody writes in the place of one
-ALONE = {keys.BROKERS, keys.CLUSTER, keys.GROWTH}  # their writers are tested alone below
+ALONE = {keys.BROKERS, keys.CLUSTER, keys.GROWTH, keys.STARTS, keys.RETENTION}  # their writers are tested alone below
 FREE = {"scaling", "schema", "attempts", "start", "fields"}  # members without a form
 T = "/v1/topics/t"
 
@@ -69,15 +71,19 @@ def check(history: list[tuple[Change, ...]]) -> set[keys.KeyKind[Any]]:
     return found
 
 
+async def mark(coordination: Coordination, kind: keys.KeyKind[Any]) -> None:
+    """A newer broker writes all records of a kind."""
+    for entry in (await read_all(coordination, kind.prefix()))[0]:
+        value = json.dumps(marked(json.loads(entry.value))).encode()
+        assert isinstance(kind.read(Entry(entry.key, value, 1)), Versioned)
+        await coordination.commit([Compare(entry.key, entry.revision)], [Put(entry.key, value, entry.lease)])
+
+
 async def mark_all(together: InLoop) -> None:
     """A newer broker writes all records, and everybody hears of it."""
     for kind in keys.CATALOGUE:
         if kind not in ALONE | ONCE:
-            for entry in (await read_all(together.coordination, kind.prefix()))[0]:
-                value = json.dumps(marked(json.loads(entry.value))).encode()
-                assert isinstance(kind.read(Entry(entry.key, value, 1)), Versioned)
-                same = Compare(entry.key, entry.revision)
-                await together.coordination.commit([same], [Put(entry.key, value, entry.lease)])
+            await mark(together.coordination, kind)
     for one in together.brokers:
         await one.core.catalog.load()
         await one.core.roster.load()
@@ -180,6 +186,20 @@ async def test_members_survive_the_growth_of_the_cluster(tmp_path: Path) -> None
         there = await together.coordination.get("growth")
         assert there
         assert json.loads(there.value) == {"next": 5, NEW: 1}
+
+
+async def test_members_survive_rounds_of_retention(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        await world.policy(max_age_s=DAY_S, grace_s=60)
+        for _ in range(3):  # takes and deletes, twice: the first round writes both records
+            world.pass_time(2 * DAY_S)
+            await fill(world.broker, 1)
+            await world.retention.round()
+            for kind in (keys.STARTS, keys.RETENTION):
+                await mark(world.together.coordination, kind)
+            await world.broker.core.catalog.load()
+        assert (world.start, world.retention.files) == (10, 5)
+        assert check(world.together.coordination.history) >= {keys.STARTS, keys.RETENTION}
 
 
 def test_members_survive_a_rise_of_the_level() -> None:
