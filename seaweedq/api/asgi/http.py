@@ -43,12 +43,14 @@ class Answer:
 
 
 def headers_of(scope: Scope) -> Mapping[bytes, bytes]:
-    """Returns a request's headers by their (lower-case) names, joined where one is repeated (RFC 9110, 5.3). They are
-    read once a request: trailers, which come later, are no headers."""
+    """Returns a request's headers by their (lower-case) names, joined where one is repeated (RFC 9110, 5.3), without
+    blanks around them: the parser leaves those behind a value. They are read once a request: trailers, which come
+    later, are no headers."""
     found: dict[bytes, bytes] | None = scope.get(_HEADERS)
     if found is None:
         found = scope[_HEADERS] = {}
         for name, value in scope["headers"]:
+            value = value.strip(b" \t")
             found[name] = found[name] + b", " + value if name in found else value
     return found
 

@@ -9,6 +9,7 @@ many are parsed ahead as fit in PIPELINED_BYTES: else one connection that takes 
 import asyncio
 from typing import Any
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from seaweedq.api.asgi.connection_bounds import ConnectionBounds
@@ -22,6 +23,7 @@ from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 MAX_HEAD_BYTES = 64 * 1024  # and at most one read more
 PIPELINED_BYTES = 4 * 1024
 SOCKETS = b"/stream"  # paths that may become WebSockets
+UNREADABLE = "Invalid HTTP request received."
 BUFFER_BYTES = 16 * 1024  # of answers not taken: from there on they count as unread
 
 
@@ -72,6 +74,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Ends the wait for a head that is complete."""
         self._head_open = False
+        if self._is_ignored_wish():
+            return
         if self._timer:
             self._stop_timer()
         if self._place is Place.RESERVE:
@@ -87,6 +91,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Notes that it is the broker's turn."""
+        if self._is_ignored_wish():
+            return
         super().on_message_complete()
         if self.cycle and not self.cycle.response_complete:
             self._bounds.connections.works(self)
@@ -152,13 +158,19 @@ class BoundedProtocol(HttpToolsProtocol):
                 UnreadableRequest("a header of a WebSocket's request is over 8 KiB, or there are over 128")
             )
 
-    def _head(self) -> bytes:
-        lines = [b"GET %b HTTP/1.1" % self.url, *(b"%b: %b" % one for one in self.headers)]
-        return b"\r\n".join([*lines, b"", b""])
+    def _head(self, without: bytes = b"") -> bytes:
+        start = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        lines = (b"%b: %b" % one for one in self.headers if one[0] != without)
+        return b"\r\n".join([start, *lines, b"", b""])
+
+    def _is_ignored_wish(self) -> bool:
+        """Whether the head that has come wishes for a protocol that is not served."""
+        return self.parser.should_upgrade() and not self._should_upgrade()
 
     def _should_upgrade(self) -> bool:
-        """Whether the request becomes a WebSocket; elsewhere the wish is ignored, as HTTP allows."""
-        asks = self.parser.get_method() == b"GET" and self.url.partition(b"?")[0].endswith(SOCKETS)
+        """Whether the request becomes a WebSocket; elsewhere, and in HTTP/1.0, the wish is ignored, as HTTP asks."""
+        is_new = self.parser.get_http_version() == "1.1"
+        asks = is_new and self.parser.get_method() == b"GET" and self.url.partition(b"?")[0].endswith(SOCKETS)
         return asks and super()._should_upgrade()
 
     async def drained(self) -> None:
@@ -200,9 +212,34 @@ class BoundedProtocol(HttpToolsProtocol):
             self._running = cycle
             super()._start_asgi_task(cycle, app)
 
+    def _parse(self, data: bytes | memoryview) -> None:
+        """As uvicorn's `data_received`, which goes on behind any head that wishes for another protocol as if no body
+        followed: the body would be lost, or be taken for requests."""
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as wish:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._ignore_wish(data[wish.args[0] :])
+        except HttpParserError:
+            self.logger.warning(UNREADABLE)
+            self.send_400_response(UNREADABLE)
+
+    def _ignore_wish(self, rest: bytes | memoryview) -> None:
+        """Parses a head once more without its wish, and what has come behind it."""
+        if self.parser.get_method() == b"CONNECT":
+            self.send_400_response("this is no proxy")
+            return
+        head, self.parser = self._head(without=b"upgrade"), _parser(self)
+        self._parse(head)
+        if len(rest) and not self.transport.is_closing():
+            self._parse(rest)
+
     def _feed(self, data: bytes | memoryview) -> None:
         """Parses, and counts the bytes that come before a head is complete."""
-        super().data_received(data)  # type: ignore[arg-type]
+        self._parse(data)
         if self._head_open and not self.transport.is_closing():
             self._head_bytes += len(data)
             self._timer = self._timer or self.loop.call_later(self._bounds.head_timeout_s, self._too_slow)
@@ -256,3 +293,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+
+def _parser(protocol: HttpToolsProtocol) -> HttpRequestParser:
+    """Returns a parser as uvicorn makes it: requests that were pipelined behind a last one are no error."""
+    parser = HttpRequestParser(protocol)
+    parser.set_dangerous_leniencies(lenient_data_after_close=True)
+    return parser

@@ -17,6 +17,7 @@ import typer
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from seaweedq.api.asgi.protocol import UNREADABLE
 from seaweedq.cli.server.broker_process import run
 from seaweedq.cli.server.members import check_members
 from seaweedq.cli.server.parent_pipe import end_with_parent
@@ -29,7 +30,6 @@ MIB = 1024 * 1024
 # glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX: keep freed buffers rather than give them back to the
 # kernel and fault them in again. Arenas of threads would give back whatever they no longer use.
 MALLOC = {-1: 256 * MIB, -2: 64 * MIB, -4: 0, -8: 1}
-UNREADABLE = "Invalid HTTP request received."  # uvicorn's line for a request that it cannot read
 logger = logging.getLogger("seaweedq")
 
 EXAMPLES = """Examples:

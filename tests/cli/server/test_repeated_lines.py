@@ -6,8 +6,8 @@ import logging
 import pytest
 from uvicorn.protocols.http import httptools_impl
 
+from seaweedq.api.asgi.protocol import UNREADABLE
 from seaweedq.cli.server.repeated_lines import EACH_S, OnceInAWhile
-from seaweedq.cli.server.serve import UNREADABLE
 
 
 def test_a_line_passes_once_in_a_while_and_says_how_many_did_not(caplog: pytest.LogCaptureFixture) -> None:
