@@ -163,9 +163,14 @@ class Membership:
         return await self._say(spared=False)
 
     async def _say(self, **changes: bool) -> bool:
+        key = BROKERS.key(self.broker)
         async with self._saying:  # each change compares the revision that the one before has made
+            there = await self._coordination.get(key)
+            if there is None:
+                return False
+            self._held = self._held.stored(there.revision)  # of a change whose answer was lost, which nobody else makes
             held = self._held.replace(**changes)
-            put = Put(BROKERS.key(self.broker), BROKERS.encode(held), self.lease)
+            put = Put(key, BROKERS.encode(held), self.lease)
             revision = await self._coordination.commit([self.compare()], [put])
             if revision is not None:
                 self._held = held.stored(revision)

@@ -75,6 +75,22 @@ async def test_its_comparison_holds_as_long_as_it_lives(coordination: Coordinati
     assert await coordination.commit([member.compare()], [Put("mine", b"")]) is None
 
 
+async def test_a_change_of_its_record_whose_answer_is_lost_ends_no_life(
+    coordination: Coordination, member: Membership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def commit(*arguments: Any) -> None:
+        await stored(*arguments)
+        raise CoordinationUnavailable("the answer is lost")
+
+    stored = coordination.commit
+    with monkeypatch.context() as patch:
+        patch.setattr(coordination, "commit", commit)
+        with pytest.raises(CoordinationUnavailable):
+            await member.end_sparing()
+    assert await member.end_sparing()
+    assert await coordination.commit([member.compare()], [Put("mine", b"")])
+
+
 async def test_renewal_keeps_it_valid(backend: Any, member: Membership) -> None:
     for _ in range(3):
         await backend.advance(LEASE_S * 0.9)

@@ -1,25 +1,36 @@
 """The parent ends the leases of a broker whose process has ended: that one's alone, and with it the mark."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
+
+import pytest
 
 from seaweedq.cli.server.burial import burial
 from seaweedq.cli.server.coordinations import open_coordination
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Put
+from seaweedq.coordination.interface import Coordination, Put
 from seaweedq.coordination.records import BrokerRecord, JournalRecord, RevocationRecord
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.journal.disk import Disk
+from seaweedq.journal.folder_lock import FolderLock
 from seaweedq.journal.home_folder import IDENTITY_FILE
 from seaweedq.settings import Settings
 
 
-async def test_the_lease_of_the_dead_and_its_mark_go_and_no_others(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path, brokers=3)
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path, brokers=3)
+
+
+@pytest.fixture
+async def coordination(settings: Settings) -> AsyncIterator[Coordination]:
+    """Has brokers 1 and 2, each with a journal and a mark."""
     pools = Pools()
     coordination = open_coordination(settings, SystemClock(), pools)
     for number in (1, 2):
-        home = tmp_path / "members" / str(number)
+        home = _home(settings, number)
         home.mkdir(parents=True)
         (home / IDENTITY_FILE).write_text(f"folder-{number}")
         grant = await coordination.leases.grant(60)
@@ -29,14 +40,37 @@ async def test_the_lease_of_the_dead_and_its_mark_go_and_no_others(tmp_path: Pat
             Put(f"revocations/b.{number}", keys.REVOCATIONS.encode(Versioned.new(RevocationRecord("x", (), 60.0)))),
         ]
         assert await coordination.commit([], records)
-    for number in (1, 3):  # 3 has never begun
-        await burial(settings)(number)
-    page = await coordination.range("")
-    assert [entry.key for entry in page.entries] == [
-        "brokers/b.2",
-        "journals/b.1",
-        "journals/b.2",
-        "revocations/b.2",
-    ]
+    yield coordination
     await coordination.close()
     pools.close()
+
+
+async def test_the_lease_of_the_dead_and_its_mark_go_and_no_others(
+    settings: Settings, coordination: Coordination
+) -> None:
+    for number in (1, 3):  # 3 has never begun
+        await burial(settings)(number)
+    assert await _keys(coordination) == ["brokers/b.2", "journals/b.1", "journals/b.2", "revocations/b.2"]
+
+
+async def test_a_child_that_ends_while_another_process_lives_in_its_folder_ends_no_lease(
+    settings: Settings, coordination: Coordination
+) -> None:
+    before = await _keys(coordination)
+    lives = FolderLock(_home(settings, 1), Disk())  # as a child of a parent that was killed, which still drains
+    lives.acquire()
+    await burial(settings)(1)
+    assert await _keys(coordination) == before
+    lives.release()
+    await burial(settings)(1)
+    assert "brokers/b.1" not in await _keys(coordination)
+    lives.acquire()  # burial has given the lock back
+    lives.release()
+
+
+def _home(settings: Settings, number: int) -> Path:
+    return settings.data_dir / "members" / str(number)
+
+
+async def _keys(coordination: Coordination) -> list[str]:
+    return [entry.key for entry in (await coordination.range("")).entries]
