@@ -26,8 +26,9 @@ class DispatcherFinder:
         return Search(self.context, topic, asked, _Dispatcher(self, topic, name))
 
     def check_lease(self) -> None:
-        """Raises NotReady where this broker has lost its lease, so that another one may dispatch by now."""
-        if not self.context.stopping() and not self.context.view.membership.valid():
+        """Raises NotReady where this broker has lost its lease, so that another one may dispatch by now. One that stops
+        in order keeps its lease until all are answered; one that stops since its lease has ended does not have it."""
+        if not self.context.view.membership.valid():
             raise NotReady("this broker's lease has run out")
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.suspicion.rules import HELD_S, SPARED_S
+from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import TopicConfig
 from tests.support.brokers.machine import simulated_machine
@@ -194,6 +195,36 @@ def test_one_that_is_revoked_while_it_lives_answers_nothing_from_then_on_and_say
 
     scene(tmp_path, work, lease_s=5.0)
     assert "others did that while it lived, so it is not suspected for 600 s" in caplog.text
+
+
+def test_messages_that_a_pull_was_about_to_answer_are_not_answered_once_the_key_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(together: Lives) -> None:
+        async with together.client(together.brokers[0]) as http:
+            assert (await http.put(NAME, json={"start": "earliest"})).status_code == 201
+            body = {"messages": [{"key": f"k{n}", "value": n} for n in range(20)]}
+            assert (await http.post("/v1/topics/t/messages", json=body)).status_code == 200
+            assert (await http.post(f"{NAME}/pull", json={"max_messages": 1})).status_code == 200
+        (dispatcher,) = [one for one in together.living if one.serving.subscribing.dispatcher.has(topic_of(one), "s")]
+        slow, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def links_of(*arguments: Any) -> Any:
+            slow.set()
+            await goes_on.wait()
+            return await known(*arguments)
+
+        known = Payloads.links_of
+        monkeypatch.setattr(Payloads, "links_of", links_of)
+        async with together.client(dispatcher) as http:
+            pull = asyncio.create_task(http.post(f"{NAME}/pull", json={}))
+            await slow.wait()
+            await together.coordination.leases.revoke(dispatcher.joined.membership.lease)
+            await until_s(dispatcher.lost.is_set, 1.0)
+            goes_on.set()
+            assert (await pull).status_code == 503
+
+    scene(tmp_path, work)
 
 
 def test_others_dispatch_a_lease_after_a_revocation_on_suspicion(tmp_path: Path) -> None:
