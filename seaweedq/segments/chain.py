@@ -83,10 +83,15 @@ class Chain:
             self._sizes = {name: size for name, size in self._sizes.items() if name.sequence >= start.sequence}
 
     async def open(self) -> None:
-        """Finds the end, with at most a page and a bisection of listings, and reads the last entry's metadata."""
+        """Finds the end, with at most a page and a bisection of listings, and reads the last entry's metadata. Raises
+        ChainDamaged where nothing is left of a chain that has a start: its offsets must not be given out again."""
         listed = await self._store.list(self.folder, after=self._place(self.start), limit=PAGE)
         page = [EntryName.parse(name) for name in listed]
         name = await self._find_last(page)
+        if name is None and self.start.sequence:  # retention keeps the newest entry
+            raise ChainDamaged(
+                f"{self.folder} has no entries, though it begins with entry {self.start}", name=self.folder
+            )
         self._names = None
         self.last = await self.read(self.metadata, name) if name else None
         if len(page) < PAGE:

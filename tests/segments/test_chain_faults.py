@@ -222,3 +222,11 @@ async def test_nothing_is_put_behind_a_seal(store: MemoryStore, chain: Chain) ->
     with pytest.raises(ChainDamaged, match="is sealed at offset 1"):
         await chain.append(*entry(chain, "b"))
     assert len(await store.list(chain.folder)) == 1
+
+
+async def test_a_chain_that_has_a_start_and_no_entries_is_damaged(store: MemoryStore) -> None:
+    """Retention keeps the newest entry. An empty chain would give out offsets below its start once more."""
+    chain = Chain(store, "t", 0)
+    chain.raise_start(EntryName(3, 12))
+    with pytest.raises(ChainDamaged, match=r"begins with entry 00000003"):
+        await chain.open()
