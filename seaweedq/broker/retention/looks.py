@@ -1,9 +1,10 @@
 """When retention looks at a topic's files: a listing costs a request a segment, so nothing is listed before something
 can be due, and not again before something has changed.
 
-By age: a segment's first file is not older than the segment; once it was listed, its time is known. By size: owners
-report how many bytes their segments have. By acks: cursors are in coordination. Of a topic in which nothing has moved
-since the last look (the ends of its files, what is acked, the policy) nothing is listed again.
+By age: a segment's first file is not older than the segment; once the files were listed, their times are known, and
+each is looked at once when it becomes due. By size: owners report how many bytes their segments have. By acks: cursors
+are in coordination. Of a topic in which nothing has moved since the last look (the ends of its files, what is acked,
+the policy), and no further file has become due, nothing is listed again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +32,13 @@ class Signs:
 
 @dataclass(slots=True)
 class _Seen:
-    """The last look at a topic: its signs, and when the next file may be due by its age (microseconds since 1970)."""
+    """The last look at a topic: its signs, when the next file may be due by its age (microseconds since 1970), and
+    whether a change may make one due before: some are old enough, but are a segment's newest or have unread rows, or
+    there was none at all."""
 
     signs: Signs
     next_us: float
+    heeds_changes: bool
 
 
 class Looks:
@@ -53,7 +57,8 @@ class Looks:
             self._seen.pop(topic, None)
             return None
         seen = self._seen.get(topic)
-        aged = now_us >= self._aged_at_us(topic, policy, seen)
+        has_come = now_us >= self._aged_at_us(topic, policy, seen)  # the time of a file that no look has seen due
+        aged = has_come or self._heeds_changes(policy, seen)
         if not aged and policy.max_bytes is None and not policy.delete_read:
             return None
         positions = await self._positions.positions(topic, sizes=policy.max_bytes is not None)
@@ -62,18 +67,25 @@ class Looks:
         if not (aged or over or (policy.delete_read and acked and any(acked.values()))):
             return None
         signs = Signs(policy, aged, over, {number: one.flushed for number, one in positions.items()}, acked)
-        return None if seen and seen.signs == signs else signs
+        return None if seen and seen.signs == signs and not has_come else signs
 
-    def looked(self, topic: Topic, signs: Signs, left: Mapping[int, Sequence[File]]) -> None:
-        """Notes a look, and the files that it has `left`."""
-        max_age_s = signs.policy.max_age_s
-        first_us = min((files[0].modified_us for files in left.values() if files), default=inf)
-        next_us = inf if max_age_s is None else first_us + max_age_s * 1e6 + SLACK_US + MAX_SKEW_US
-        self._seen[topic] = _Seen(signs, next_us)
+    def looked(self, topic: Topic, signs: Signs, left: Mapping[int, Sequence[File]], now_us: int) -> None:
+        """Notes a look at a time of the store, and the files that it has `left`."""
+        if signs.policy.max_age_s is None:
+            self._seen[topic] = _Seen(signs, inf, heeds_changes=False)
+            return
+        age_us = signs.policy.max_age_s * 1e6 + SLACK_US
+        due_us = [file.modified_us + age_us for files in left.values() for file in files]
+        next_us = min((each for each in due_us if each > now_us), default=inf) + MAX_SKEW_US
+        heeds_changes = not due_us or min(due_us) <= now_us
+        self._seen[topic] = _Seen(signs, next_us, heeds_changes)
 
     def forget_except(self, topics: set[Topic]) -> None:
         """Forgets topics that are gone."""
         self._seen = {topic: seen for topic, seen in self._seen.items() if topic in topics}
+
+    def _heeds_changes(self, policy: RetentionPolicy, seen: _Seen | None) -> bool:
+        return seen is not None and seen.heeds_changes and seen.signs.policy == policy
 
     def _aged_at_us(self, topic: Topic, policy: RetentionPolicy, seen: _Seen | None) -> float:
         if policy.max_age_s is None:

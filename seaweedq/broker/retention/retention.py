@@ -104,7 +104,7 @@ class Retention:
         for number, count in counts.items():
             await self._raise_start(topic, revision, number, segments[number].files[count].name, now_us)
         left = {number: one.files[counts.get(number, 0) :] for number, one in segments.items()}
-        self._looks.looked(topic, signs, left)
+        self._looks.looked(topic, signs, left, now_us)
 
     async def _raise_start(self, topic: Topic, revision: int, number: int, first: EntryName, now_us: int) -> None:
         place = (topic.name, topic.record.incarnation, number)

@@ -8,7 +8,7 @@ import pytest
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
-from seaweedq.coordination.records import Counter, RetentionPolicy
+from seaweedq.coordination.records import Counter, RetentionPolicy, TopicConfig
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
@@ -72,6 +72,38 @@ async def test_an_idle_topic_costs_the_store_nothing(tmp_path: Path) -> None:
             world.pass_time(DAY_S)
             await world.retention.round()
         assert not world.broker.environment.store.requests, "nothing has changed since the last look"
+
+
+async def test_each_file_of_an_idle_topic_goes_when_it_is_due(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        await world.policy(max_age_s=DAY_S)
+        world.pass_time(DAY_S / 2)
+        await fill(world.broker, 1)
+        world.pass_time(DAY_S / 4)
+        await fill(world.broker, 1)
+        world.pass_time(DAY_S / 4 + 130)
+        await world.retention.round()
+        assert world.start == 6
+        world.broker.environment.store.requests.clear()
+        await world.retention.round()
+        assert not world.broker.environment.store.requests, "nothing can be due"
+        world.pass_time(DAY_S / 2)
+        await world.retention.round()
+        assert world.start == 8, "nothing but time has changed since the last look"
+
+
+async def test_the_first_files_of_a_topic_that_was_empty_for_long_go_too(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world, world.http() as http:
+        await world.broker.joined.topics.create("u", TopicConfig())
+        topic = world.broker.core.catalog.topic("u")
+        await http.patch("/v1/topics/u", json={"retention": {"max_age_s": DAY_S}})
+        world.pass_time(2 * DAY_S)
+        await world.retention.round()
+        await fill(world.broker, name="u")
+        await world.retention.round()
+        world.pass_time(DAY_S + 200)
+        await world.retention.round()
+        assert set(world.broker.core.catalog.start_offsets(topic).values()) == {4}
 
 
 async def test_a_size_takes_the_oldest_files(tmp_path: Path) -> None:

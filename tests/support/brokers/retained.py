@@ -21,9 +21,9 @@ from tests.support.brokers.in_process_cluster import InLoop, until
 from tests.support.brokers.machine import Machine
 
 
-async def fill(broker: Broker, files: int = 3, rows: int = 2) -> None:
-    """Publishes to `t`, which has one segment: a file without rows, and so many files of two rows each."""
-    topic = broker.core.catalog.topic("t")
+async def fill(broker: Broker, files: int = 3, rows: int = 2, name: str = "t") -> None:
+    """Publishes to a topic, which has one segment: a file without rows, and so many files of two rows each."""
+    topic = broker.core.catalog.topic(name)
     for at in range(files):
         await publish(broker, topic, *(str(rows * at + n) for n in range(rows)))
         await broker.serving.reading.positions.positions(topic, flush=True)
