@@ -2,14 +2,16 @@
 
 Pure: the time is an argument. A lease is *open* as long as it holds a message that is neither answered nor over its
 deadline, which the deliveries of its segments say. One that has ended is remembered for a while, so that its name gets
-nothing else, and its late acks count.
+nothing else, and its late acks count; of very many the last MOST_ENDED, so that their memory is bounded.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 UNKNOWN = -1  # no lease and no consumer has this number
 ANYBODY = ""  # pulls without a consumer count as one
+MOST_ENDED = 100_000  # leases of about 0.5 KB: an hour's deadline and short leases would make millions
 
 
 @dataclass(slots=True)
@@ -33,6 +35,7 @@ class Leases:
         self._by_number: dict[int, Lease] = {}
         self._consumers: dict[str, int] = {}
         self._newest = 0  # number of a lease or consumer
+        self._made: Lease | None = None  # the last one, which may be about to be added
 
     def find(self, name: str) -> Lease | None:
         """Returns the lease of a name, open or remembered."""
@@ -44,7 +47,8 @@ class Leases:
         while name is None or not name:
             name = f".{self._newest}" if f".{self._newest}" not in self._by_name else None
             self._newest += name is None
-        return Lease(name, self._newest, self.consumer(consumer))
+        self._made = Lease(name, self._newest, self.consumer(consumer))
+        return self._made
 
     def add(self, lease: Lease) -> None:
         """Takes in a lease that has messages."""
@@ -67,9 +71,9 @@ class Leases:
         """Returns the number of a consumer; one that nobody has where it never got anything."""
         return self._consumers.get(name, UNKNOWN)
 
-    def consumer_name(self, number: int) -> str:
-        """Returns the name of a consumer."""
-        return next((name for name, known in self._consumers.items() if known == number), ANYBODY)
+    def consumer_names(self) -> dict[int, str]:
+        """Returns the names of all consumers by number."""
+        return {number: name for name, number in self._consumers.items()}
 
     def count_acked(self, numbers: dict[int, int]) -> None:
         """Takes in how many messages of some leases were acked durably."""
@@ -78,16 +82,30 @@ class Leases:
                 lease.acked += count
 
     def sweep(self, held: Collection[int], consumers: Collection[int], now_s: float, keep_s: float) -> None:
-        """Forgets the leases that have held nothing for `keep_s`, and the consumers that nothing refers to. `held` are
-        the leases that hold something, `consumers` those that had some unacked message last."""
-        for lease in list(self._by_number.values()):
+        """Forgets the leases that have held nothing for `keep_s`, the first ones of more than MOST_ENDED, and the
+        consumers that nothing refers to. `held` are the leases that hold something, `consumers` those that had some
+        unacked message last."""
+        ended: list[Lease] = []
+        for lease in self._by_number.values():
             if lease.number in held:
                 lease.ended_s = None
-            elif lease.ended_s is None:
-                lease.ended_s = now_s
-            elif now_s - lease.ended_s >= keep_s:
-                del self._by_number[lease.number]
-                if self._by_name.get(lease.name) is lease:
-                    del self._by_name[lease.name]
+            else:
+                lease.ended_s = now_s if lease.ended_s is None else lease.ended_s
+                ended.append(lease)
+        ended.sort(key=_ended_s)
+        over = max(bisect_right(ended, now_s - keep_s, key=_ended_s), len(ended) - MOST_ENDED)
+        for lease in ended[: max(0, over)]:
+            self._forget(lease)
         used = {*consumers, *(lease.consumer for lease in self._by_number.values())}
+        if self._made:
+            used.add(self._made.consumer)
         self._consumers = {name: number for name, number in self._consumers.items() if number in used}
+
+    def _forget(self, lease: Lease) -> None:
+        del self._by_number[lease.number]
+        if self._by_name.get(lease.name) is lease:
+            del self._by_name[lease.name]
+
+
+def _ended_s(lease: Lease) -> float:
+    return lease.ended_s or 0.0

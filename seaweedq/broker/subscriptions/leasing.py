@@ -154,12 +154,12 @@ class Leasing:
         lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
         touched: list[Delivery] = []
         patience = Deadline(self._clock, LOOK_S)
-        round = _Round(subscription, lease, wanted.max_messages, self._cursors.max_runs)
+        subscription.expire([segment.id for segment in segments], now_s)
+        room = record.max_in_flight - subscription.in_flight  # nobody else leases meanwhile
+        round = _Round(subscription, lease, min(wanted.max_messages, room), self._cursors.max_runs)
         try:
             for segment in subscription.rotate(segments):
                 touched.append(delivery := subscription.cursor(segment.id).delivery)
-                delivery.expire(now_s)
-                round.count = min(round.count, record.max_in_flight - subscription.in_flight)
                 while not round.is_full and not (round.found and patience.is_over):
                     try:
                         taken = await _take(segment, round)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from seaweedq.broker.log.intervals import Run, runs_of
 from seaweedq.broker.subscriptions.choosing import Rules
 from seaweedq.broker.subscriptions.delivery import Delivery
-from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.window import NOBODY
 from seaweedq.coordination.cursor_form import MAX_LEASES
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, CursorRecord, HeldLease
@@ -34,7 +34,7 @@ class SegmentCursor:
         record = self.held.record
         if record.epoch != epoch - 1:
             return
-        for one in [*_old_form(record), *(record.held or ())]:
+        for one in [*_old_form(segment, record), *(record.held or ())]:
             offsets = np.concatenate([np.arange(low, high) for low, high in one.runs])
             due_s = now_s + one.left_s
             if not one.name and not one.consumer:
@@ -90,19 +90,20 @@ class SegmentCursor:
 
     def _held(self, now_s: float) -> Iterator[HeldLease]:
         """Yields what is leased or delayed, by lease and deadline."""
-        waiting = self.delivery.waiting()
+        waiting, consumers = self.delivery.waiting(), self._leases.consumer_names()
         holds = zip(*(column.tolist() for column in self.delivery.holds_of(waiting)), waiting.tolist(), strict=True)
         for (number, consumer, due_s), group in groupby(sorted(holds), itemgetter(0, 1, 2)):
             runs = tuple(runs_of(offset for *_, offset in group))
             lease = self._leases.numbered(number)
             name = lease.name if lease else ""
-            yield HeldLease(name, self._leases.consumer_name(consumer), due_s - now_s, runs)
+            yield HeldLease(name, consumers.get(consumer, ANYBODY), due_s - now_s, runs)
 
 
-def _old_form(record: CursorRecord) -> Iterable[HeldLease]:
-    """Returns the leases of a record of a level below 3, all of one consumer, under a name each."""
+def _old_form(segment: int, record: CursorRecord) -> Iterable[HeldLease]:
+    """Returns the leases of a record of a level below 3, all of one consumer, under a name each that no other segment's
+    has."""
     for number, (low, high, left_s) in enumerate(record.leases):
-        yield HeldLease(f".before-{number}", record.consumer or "", left_s, ((low, high),))
+        yield HeldLease(f".before-{segment}-{number}", record.consumer or "", left_s, ((low, high),))
 
 
 def _merged(held: list[HeldLease]) -> tuple[tuple[int, int, float], ...]:

@@ -42,6 +42,45 @@ async def test_a_lease_that_ends_while_a_pull_reads_is_delivered_again_first(tmp
         assert offsets(await pull(broker.serving.subscribing.dispatcher, topic, "s", None, 10, 0)) == [*range(10, 20)]
 
 
+async def test_a_consumer_keeps_its_number_while_its_first_pull_reads(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(20)))
+        await subscribe(broker, topic)
+        dispatcher, gate, read = broker.serving.subscribing.dispatcher, Gate(), broker.core.reader.read
+
+        async def held_read(*arguments: Any) -> Any:
+            await gate()
+            return await read(*arguments)
+
+        monkeypatch.setattr(broker.core.reader, "read", held_read)
+        pulling = asyncio.create_task(pull(dispatcher, topic, "s", "slow", 10, 0))
+        await gate.reached.wait()
+        await dispatcher.checkpoint()  # forgets consumers that nothing refers to
+        gate.open.set()
+        assert offsets(await pulling) == [*range(10)]
+        assert offsets(await pull(dispatcher, topic, "s", "slow", 10, 0)) == [*range(10, 20)], "it is its own segment"
+        assert (await ack(dispatcher, topic, "s", {0: [*range(20)]}, "slow")).unknown == {}
+
+
+async def test_a_pull_counts_what_is_in_flight_once(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker, segments=64)
+        await publish(broker, topic, *map(str, range(64)))
+        await subscribe(broker, topic)
+        dispatcher, counted, count = broker.serving.subscribing.dispatcher, 0, Delivery.count
+
+        def counting(delivery: Delivery, state: int) -> int:
+            nonlocal counted
+            counted += 1
+            return count(delivery, state)
+
+        await pull(dispatcher, topic, "s", None, 1, 0)
+        monkeypatch.setattr(Delivery, "count", counting)
+        await pull(dispatcher, topic, "s", None, 1, 0)
+        assert counted == 64, "once for each segment"
+
+
 async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_path: Path) -> None:
     async with running(tmp_path, checkpoint_s=600) as broker:
         topic = await make_topic(broker, segments=64)
