@@ -90,6 +90,18 @@ async def test_a_wait_that_is_cancelled_ends_no_iteration_and_loses_nothing() ->
     await client.close()
 
 
+async def test_an_iteration_that_another_task_ends_ends_for_all_who_wait() -> None:
+    broker = Pulls()
+    client = AsyncClient(URL, transport=broker)
+    found: Any = client.subscribe("t", "s")
+    waiting = asyncio.gather(anext(found, "ended"), anext(found, "ended"))
+    while not broker.pulls:
+        await asyncio.sleep(0.01)
+    await found.aclose()
+    assert await asyncio.wait_for(waiting, 30) == ["ended", "ended"]
+    await client.close()
+
+
 async def test_an_iteration_that_nobody_has_any_more_pulls_no_more() -> None:
     broker = Pulls()
     client = AsyncClient(URL, transport=broker)

@@ -41,7 +41,7 @@ MAX_WAIT_S = 30.0
 MAX_PULL = 10_000
 LEASE_ENDED = b"/problems/lease-ended"
 T = TypeVar("T")
-LeaseName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+LeaseName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
 Consumer = Annotated[str, Meta(min_length=1, max_length=255)]
 
 

@@ -13,7 +13,7 @@ from seaweedq.segments.names import NAME
 LONGEST_S = 43_200  # of a lease or a delay: half a day
 AckDeadline = Annotated[float, Meta(ge=1, le=LONGEST_S)]
 MaxAttempts = Annotated[int, Meta(ge=0, le=100)]
-DeadLetterTopic = Annotated[str, Meta(pattern=f"^{NAME}$")]
+DeadLetterTopic = Annotated[str, Meta(pattern=rf"^{NAME}(?!\n)$")]
 Delay = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 Backoff = Annotated[list[Delay], Meta(max_length=100)]
 MaxInFlight = Annotated[int, Meta(ge=1, le=1_000_000)]

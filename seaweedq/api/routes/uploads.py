@@ -41,7 +41,7 @@ class UploadRequest(Struct, forbid_unknown_fields=True):
 
     size: Annotated[int, Meta(ge=0, le=2**60)]
     content_type: Annotated[str, Meta(max_length=255)] = "application/octet-stream"
-    sha256: Annotated[str, Meta(pattern="^[0-9a-fA-F]{64}$")] | None = None
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}(?!\n)$")] | None = None
     multipart: bool | None = None
 
 

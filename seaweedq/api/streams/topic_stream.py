@@ -190,7 +190,7 @@ def start_of(scope: Scope) -> Start:
 
 def _microseconds(text: str) -> int:
     try:
-        moment = msgspec.convert(text, _TIME, strict=False).astimezone(UTC)
+        moment = msgspec.convert(text, _TIME).astimezone(UTC)
     except (msgspec.ValidationError, OverflowError):
         raise InvalidRequest(
             f"start is {text[:SHOWN]!r}; it must be latest, earliest, a time (RFC 3339, with an offset), or positions "

@@ -63,8 +63,8 @@ class Rounds:
         reach("retention.numbered")
         now_us = await mark_round(self._store, number)
         reach("retention.marked")
-        if now_us is None:
-            self._hold("restored", f"round {number} of retention is in the store already")
+        if now_us is None:  # perhaps by an earlier try of this very put; the next round looks again
+            logger.warning("round %d of retention is in the store already", number)
             return None
         ahead_us = self._clock.now_us() - now_us
         if abs(ahead_us) > MAX_SKEW_US:

@@ -146,6 +146,7 @@ class Leasing:
         LOOK_S: a consumer that waits no longer would never get any. The lease begins when all is read, however long
         that takes."""
         topic, record = subscription.topic, subscription.record
+        subscription.expire(subscription.frontier.open, now_s)  # all: who waits is woken when the next one ends
         segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
         stale = {segment.id for segment in segments if not segment.certain}
         look = Look(Leased(), missing, stale, partial(subscription.check_readable, subscription.frontier.hidden))
@@ -154,7 +155,6 @@ class Leasing:
         lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
         touched: list[Delivery] = []
         patience = Deadline(self._clock, LOOK_S)
-        subscription.expire([segment.id for segment in segments], now_s)
         room = record.max_in_flight - subscription.in_flight  # nobody else leases meanwhile
         round = _Round(subscription, lease, min(wanted.max_messages, room), self._cursors.max_runs)
         try:

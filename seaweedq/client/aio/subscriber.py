@@ -105,11 +105,13 @@ class AsyncMessages:
             if not self._begun:
                 await self._run(self._begin())
                 self._begun = True
+                if self._ended or self._pull is not None:  # another task was faster
+                    return
             self._acker.hurry()
             self._pull = asyncio.create_task(self._run(self._pulling.pull()), name="pull")
         pull = self._pull
         await asyncio.wait([pull])
-        if self._pull is pull:  # else another task has taken what it brought, or has ended all
+        if self._pull is pull and not self._ended:  # else another task has taken what it brought, or has ended all
             self._pull = None
             wires = pull.result()
             if wires is None:

@@ -248,6 +248,7 @@ async def test_what_is_not_valid_names_value_and_bound(tmp_path: Path) -> None:
             ("pull", {"lease": ""}, "lease"),
             ("pull", {"lease": "a" * 65}, "lease"),
             ("pull", {"lease": "a/b"}, "lease", "a/b"),
+            ("pull", {"lease": "a\n"}, "lease"),
             ("ack", {}, "ids", "lease"),
             ("ack", {"ids": []}, "ids", "1"),
             ("ack", {"ids": ["0-0"] * 100_001}, "ids", "100000"),

@@ -107,6 +107,7 @@ def problem_of(listener: Listener) -> tuple[int, str]:
 REFUSED: list[tuple[str, dict[str, str], int, str]] = [
     ("?start=yesterday", {}, 422, "invalid-request"),
     ("?start=2026-01-31T00:00:00", {}, 422, "invalid-request"),
+    ("?start=1700000000", {}, 422, "invalid-request"),
     ("?start=0-1,0-2", {}, 422, "invalid-request"),
     ("?start=0-0", {}, 400, "invalid-positions"),
     ("?start=0-0,1-0,7-0", {}, 400, "invalid-positions"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from seaweedq.broker.subscriptions import choosing
@@ -79,6 +80,28 @@ async def test_a_pull_counts_what_is_in_flight_once(tmp_path: Path, monkeypatch:
         monkeypatch.setattr(Delivery, "count", counting)
         await pull(dispatcher, topic, "s", None, 1, 0)
         assert counted == 64, "once for each segment"
+
+
+async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(20)))
+        await subscribe(broker, topic)
+        dispatcher, looks = broker.serving.subscribing.dispatcher, 0
+        assert offsets(await pull(dispatcher, topic, "s", None, 10, 0)) == [*range(10)]
+        await broker.serving.subscribing.admin.change(topic, "s", {"paused": True})
+        delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
+        delivery.extend(np.arange(10), broker.environment.clock.monotonic_s())  # they end at once
+        look = dispatcher._leasing.look
+
+        async def counted(*arguments: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return await look(*arguments)
+
+        monkeypatch.setattr(dispatcher._leasing, "look", counted)
+        assert not await pull(dispatcher, topic, "s", None, 10, 0.5)
+        assert looks < 10, "it does not ask again and again whether they have ended"
 
 
 async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_path: Path) -> None:
