@@ -58,12 +58,21 @@ class Delivery(Progress):
         return max(self._read_to, self.acked_to)
 
     @property
+    def needed_keys_to(self) -> int:
+        """Returns the offset up to which the keys must be known before anything is delivered: beyond `read_to` where
+        leases and delays were taken over, since a key is with one lease at a time."""
+        waiting = self.waiting() if self.read_to < self.delivered_to else EMPTY
+        return max(self.read_to, int(waiting[-1]) + 1) if len(waiting) else self.read_to
+
+    @property
     def in_flight(self) -> int:
         """Returns how many offsets are leased."""
         return self.count(HELD)
 
     def count(self, state: int) -> int:
         """Returns how many offsets are in a state."""
+        if self.is_idle:
+            return 0
         return int(np.count_nonzero(self._window.span("state", self.acked_to) == state))
 
     # Leases
@@ -251,9 +260,7 @@ class Delivery(Progress):
         return int(delayed[0]) if len(delayed) else self.acked_to + WINDOW
 
     def _of_free_keys(self, free: Offsets) -> Offsets:
-        busy = self._window.find(
-            self.acked_to, HELD, DELAYED, ACKING, last=min(max(self.read_to, self.acked_to), self._window.end)
-        )
+        busy = self._window.find(self.acked_to, HELD, DELAYED, ACKING, last=min(self.read_to, self._window.end))
         return free[free_slots(self._window.of("slot", free), self._window.of("slot", busy))]
 
     def _hold(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
@@ -278,11 +285,16 @@ class Delivery(Progress):
         self._next_s = min(self._next_s, float(due_s.min(initial=inf)))
 
     def _drag(self, failed: Offsets) -> None:
-        """Ends the leases of what must come after offsets that are delivered again; those deliveries do not count."""
+        """Ends the leases of what must come after offsets that are delivered again; those deliveries do not count. In
+        `keyed` those whose keys are not known, which were taken over from the dispatcher before, stay: what of their
+        keys is before them waits for them once the keys are read."""
+        if self.rules.mode == "keyed":
+            failed = failed[failed < self.read_to]
         if not len(failed) or self.rules.mode == "shared":
             return
         held = np.setdiff1d(self._window.find(int(failed[0]), HELD), failed, assume_unique=True)
         if self.rules.mode == "keyed":
+            held = held[held < self.read_to]
             slots = self._window.of("slot", held), self._window.of("slot", failed)
             held = held[later_of_slots(held, slots[0], failed, slots[1])]
         self._window.count(held, -1)

@@ -104,8 +104,8 @@ class LagMeter:
             topic = subscription.topic
             ends = self._readables.known_ends(topic)
             left_out = subscription.frontier.done | subscription.frontier.hidden
-            messages = sum(subscription.backlog(n, end).messages for n, end in ends.items() if n not in left_out)
-            in_flight = sum(cursor.delivery.in_flight for cursor in subscription.cursors.values())
+            behind = [subscription.backlog(n, end) for n, end in ends.items() if n not in left_out]
+            messages, in_flight = sum(one.messages for one in behind), sum(one.in_flight for one in behind)
             yield Behind(topic.name, subscription.name, messages, in_flight, subscription.skipped.total())
 
     async def _measure(self, topic: Topic, subscription: Subscription) -> list[Lag]:

@@ -230,9 +230,10 @@ async def _take(segment: Readable, round: _Round) -> list[Part] | None:
 
 
 async def _read_keys(segment: Readable, delivery: Delivery, round: _Round) -> None:
-    """Reads on, until enough messages are due whose keys are free, or all keys of the window are known."""
+    """Reads on, until enough messages are due whose keys are free, or all keys of the window are known; in any case up
+    to the last lease that was taken over."""
     while (first := delivery.read_to) < (end := min(segment.end, delivery.acked_to + WINDOW)):
-        due = len(round.due(delivery, segment.end))
+        due = len(round.due(delivery, segment.end)) if first >= delivery.needed_keys_to else 0
         if due >= round.count or (due and first >= delivery.delivered_to + KEYS_AHEAD):
             return
         pieces = await segment.read(first, min(end - first, KEYS_AHEAD), PULL_BYTES)

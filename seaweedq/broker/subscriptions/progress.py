@@ -70,8 +70,15 @@ class Progress:
             epoch, self.acked_to, tuple(self.acked_runs()), attempts, self.delivered_to, needs_level=needs
         )
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing beyond `acked_to` is leased, delayed or acked. Most segments of most subscriptions are."""
+        return self._window.end <= self.acked_to
+
     def acked_runs(self) -> list[Run]:
         """Returns what is acked beyond `acked_to`."""
+        if not self.acked_count:
+            return []
         return runs_of(self._window.find(self.acked_to, ACKED))
 
     def attempts_of(self, offsets: Offsets) -> Array:
@@ -130,6 +137,8 @@ class Progress:
 
     def _attempts(self, least: int) -> dict[str, int]:
         """Returns the attempts of unacked offsets below `delivered_to` that were not delivered just once."""
+        if self.is_idle:
+            return {}
         span = slice(self.acked_to, self.delivered_to)
         attempts = self._window.span("attempts", span.start, span.stop)
         states = self._window.span("state", span.start, span.stop)

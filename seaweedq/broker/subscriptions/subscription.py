@@ -192,6 +192,8 @@ class Subscription:
         """Forgets the leases that ended long ago."""
         held, consumers = set[int](), set[int]()
         for cursor in self.cursors.values():
+            if cursor.delivery.is_idle:
+                continue
             cursor.delivery.expire(now_s)
             held |= cursor.delivery.holders()
             consumers |= cursor.delivery.in_use("consumer")

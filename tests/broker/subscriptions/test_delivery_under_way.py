@@ -9,13 +9,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seaweedq.broker.subscriptions import choosing
-from seaweedq.broker.subscriptions.choosing import Want
+from seaweedq.broker.subscriptions import choosing, leasing
+from seaweedq.broker.subscriptions.choosing import Rules, Want
 from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.broker.subscriptions.progress import Asker
 from seaweedq.coordination import keys
 from seaweedq.errors import NotReady
-from tests.support.brokers.in_process import Gate, ack, held, make_topic, offsets, publish, pull, running, subscribe
+from tests.support.brokers.in_process import (
+    Gate,
+    ack,
+    held,
+    make_topic,
+    offsets,
+    publish,
+    pull,
+    running,
+    single,
+    subscribe,
+)
 from tests.support.brokers.stored import record_of
 
 C = 1  # a consumer, and its lease
@@ -102,6 +113,32 @@ async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: 
         monkeypatch.setattr(dispatcher._leasing, "look", counted)
         assert not await pull(dispatcher, topic, "s", None, 10, 0.5)
         assert looks < 10, "it does not ask again and again whether they have ended"
+
+
+def test_in_keyed_a_lease_of_unknown_keys_stays_when_another_one_ends() -> None:
+    """Such leases were taken over from the dispatcher before: their rows are not read yet."""
+    delivery = Delivery(0, delivered_to=10, rules=Rules("keyed"))
+    delivery.hold_again(np.arange(5), 7, 1, 30.0)
+    delivery.hold_again(np.arange(5, 10), 8, 2, 30.0)
+    delivery.nack(np.array([0]), 1.0)
+    assert (delivery.held_by(7).tolist(), delivery.held_by(8).tolist()) == ([1, 2, 3, 4], [5, 6, 7, 8, 9])
+    assert delivery.needed_keys_to == 10
+
+
+async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(leasing, "KEYS_AHEAD", 4)
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        for n in range(20):
+            await broker.serving.publishing.publisher.single(topic, single(str(n), "a"), None)
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        cursor = (await dispatcher.open(topic, "s")).cursor(0)
+        cursor.delivery = Delivery(0, delivered_to=20, rules=Rules("keyed"))
+        cursor.delivery.hold_again(np.arange(10, 20), 7, 1, broker.environment.clock.monotonic_s() + 60)
+        assert offsets(await pull(dispatcher, topic, "s", "other", 2, 0)) == []
+        cursor.delivery.nack(np.arange(10, 20), broker.environment.clock.monotonic_s())
+        assert offsets(await pull(dispatcher, topic, "s", "other", 2, 0)) == [0, 1]
 
 
 async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_path: Path) -> None:
