@@ -218,7 +218,7 @@ async def _take(segment: Readable, round: _Round) -> list[Part] | None:
             low, high = int(due[0]), _end_of_span(due)
             pieces = await segment.read(low, high - low, round.max_bytes)
         except BelowRetention as error:
-            subscription.retire(segment.id, int(error.fields["start_offset"]))
+            _retire(subscription, segment.id, int(error.fields["start_offset"]))
             continue
         read_to = low + sum(rows.num_rows for _, rows in pieces)
         given = round.due(delivery, read_to)
@@ -264,7 +264,7 @@ async def _read_all(segment: Readable, subscription: Subscription, delivery: Del
         try:
             pieces = await segment.read(low, high - low, PULL_BYTES)
         except BelowRetention as error:
-            subscription.retire(segment.id, int(error.fields["start_offset"]))
+            _retire(subscription, segment.id, int(error.fields["start_offset"]))
             held = delivery.held_by(lease)
             continue
         read_to = low + sum(rows.num_rows for _, rows in pieces)
@@ -272,6 +272,14 @@ async def _read_all(segment: Readable, subscription: Subscription, delivery: Del
         parts += _rows_at(pieces, still[(still >= low) & (still < read_to)])
         held = still[still >= read_to]
     return parts
+
+
+def _retire(subscription: Subscription, segment: int, start: int) -> None:
+    """Moves a cursor up over what retention has removed. Raises Unavailable where it stays: it, or the segment's
+    record, has just become unreadable."""
+    subscription.retire(segment, start)
+    if subscription.acked_to(segment) < start:
+        raise Unavailable(f"the cursor of segment {segment} cannot be moved up to its start, {start}; try again")
 
 
 def _end_of_span(offsets: Offsets) -> int:

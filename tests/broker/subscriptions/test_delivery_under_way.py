@@ -12,9 +12,10 @@ import pytest
 from seaweedq.broker.subscriptions import choosing, leasing
 from seaweedq.broker.subscriptions.choosing import Rules, Want
 from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.leasing import Pull
 from seaweedq.broker.subscriptions.progress import Asker
 from seaweedq.coordination import keys
-from seaweedq.errors import NotReady
+from seaweedq.errors import BelowRetention, NotReady
 from tests.support.brokers.in_process import (
     Gate,
     ack,
@@ -73,6 +74,26 @@ async def test_a_consumer_keeps_its_number_while_its_first_pull_reads(tmp_path: 
         assert offsets(await pulling) == [*range(10)]
         assert offsets(await pull(dispatcher, topic, "s", "slow", 10, 0)) == [*range(10, 20)], "it is its own segment"
         assert (await ack(dispatcher, topic, "s", {0: [*range(20)]}, "slow")).unknown == {}
+
+
+async def test_a_cursor_that_may_not_move_over_retention_holds_up_no_loop(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(20)))
+        await subscribe(broker, topic)
+        dispatcher, reads = broker.serving.subscribing.dispatcher, 0
+        subscription = await dispatcher.open(topic, "s")
+
+        async def below(*arguments: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            assert reads < 10, "it asks again and again"
+            subscription.unreadable.add(0)
+            raise BelowRetention("gone", offset=0, start_offset=5)
+
+        monkeypatch.setattr(broker.core.reader, "read", below)
+        assert (await dispatcher.look(topic, "s", Pull(1))).messages == ()
+        assert reads == 1
 
 
 async def test_a_pull_counts_what_is_in_flight_once(tmp_path: Path, monkeypatch: Any) -> None:
