@@ -239,8 +239,9 @@ class RetentionMetrics:
         yield CounterMetricFamily("seaweedq_retention_files_deleted", help, value=self.retention.files)
         help = "At the leader: 1 where retention takes and deletes nothing for this reason"
         held = GaugeMetricFamily("seaweedq_retention_held", help, labels=["reason"])
+        rounds = self.retention.rounds
         for reason in REASONS:
-            held.add_metric([reason], float(self.retention.rounds.held == reason))
+            held.add_metric([reason], float(rounds.leads and rounds.held == reason))
         yield held
 
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from seaweedq.broker.retention.files import Preview
 from seaweedq.coordination.records import RetentionPolicy
 
+BOUNDS = ("max_age_s", "max_bytes")  # of which earlier versions stored what they never enforced
 _AGE_S = 10 * 365 * 86_400
 Bytes = Annotated[int, Meta(ge=1, le=2**60)]
 Age = Annotated[float, Meta(ge=1, le=_AGE_S)]
@@ -27,8 +28,8 @@ class RetentionRequest(Struct, forbid_unknown_fields=True):
 
 
 class RetentionAnswer(Struct):
-    """The retention of a topic. It is not `enforced` where an earlier version stored it, until it is set anew; null:
-    it takes nothing."""
+    """The retention of a topic. It is not `enforced` where an earlier version stored it, until its bounds are set anew;
+    null: it takes nothing."""
 
     max_age_s: float | None
     max_bytes: int | None
@@ -49,13 +50,14 @@ class PreviewAnswer(Struct):
 
 
 def changed_retention(policy: RetentionPolicy, wanted: RetentionRequest) -> RetentionPolicy:
-    """Returns the policy with the fields that a request names. One that is named is enforced, unless it takes
-    nothing."""
+    """Returns the policy with the fields that a request names. It is enforced if it takes anything, and every bound of
+    it was set since bounds are enforced: one that an earlier version stored must be named again."""
     named = msgspec.to_builtins(wanted)
     if not named:
         return policy
+    old = not policy.enforced and any(getattr(policy, name) is not None for name in BOUNDS if name not in named)
     after = msgspec.structs.replace(policy, **named, enforced=False)
-    return msgspec.structs.replace(after, enforced=after.takes)
+    return msgspec.structs.replace(after, enforced=after.takes and not old)
 
 
 def shown_retention(policy: RetentionPolicy) -> RetentionAnswer:

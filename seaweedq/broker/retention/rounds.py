@@ -44,6 +44,11 @@ class Rounds:
         self._election = election
         self._clock = clock
 
+    @property
+    def leads(self) -> bool:
+        """Whether this broker leads, as far as it knows."""
+        return self._election.is_leader
+
     def leader_compare(self) -> Compare:
         """Returns a comparison that holds as long as this broker leads. Raises Fenced."""
         return self._election.leader_compare()

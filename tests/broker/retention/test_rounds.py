@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from seaweedq.coordination import keys
+from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import Counter, RetentionPolicy, TopicConfig
 from seaweedq.coordination.versioned import Versioned
@@ -165,8 +166,11 @@ async def test_a_leader_whose_clock_is_wrong_takes_and_deletes_nothing(tmp_path:
         await world.retention.round()
         assert (world.start, len(await world.sequences())) == (4, 5), "its grace is not over by the store's clock"
         async with world.http() as http:
-            text = (await http.get("/metrics")).text
-        assert 'seaweedq_retention_held{reason="clock"} 1.0' in text
+            assert 'seaweedq_retention_held{reason="clock"} 1.0' in (await http.get("/metrics")).text
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(Election, "is_leader", False)
+                text = (await http.get("/metrics")).text
+            assert 'seaweedq_retention_held{reason="clock"} 0.0' in text, "it is another leader's turn to say"
         world.clock.shift_s = 0
         world.pass_time(200)
         await world.retention.round()
