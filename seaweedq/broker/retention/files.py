@@ -90,8 +90,8 @@ class TopicFiles:
         chain = Chain(self._store, topic.name, number)
         listed = await chain.listed(EntryName(start.sequence, start.offset))
         _check(chain.folder, start.sequence, listed)
-        ends = [*(after.name.first_offset for after in listed[1:]), 0]  # that of the newest, which stays, is not asked
-        return [File(each.name, end, each.size, each.modified_us) for each, end in zip(listed, ends, strict=True)]
+        ends = {at: after.name.first_offset for at, after in enumerate(listed[1:])}  # not asked of the newest: it stays
+        return [File(one.name, ends.get(at, 0), one.size, one.modified_us) for at, one in enumerate(listed)]
 
 
 def _check(folder: str, start: int, listed: Sequence[ListedEntry]) -> None:

@@ -107,6 +107,15 @@ async def test_the_first_files_of_a_topic_that_was_empty_for_long_go_too(tmp_pat
         assert set(world.broker.core.catalog.start_offsets(topic).values()) == {4}
 
 
+async def test_a_segment_without_files_has_nothing_that_could_go(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world, world.http() as http:
+        await world.broker.joined.topics.create("u", TopicConfig())
+        for name in await world.store.list("topics/u/"):
+            await world.store.delete(name)  # as if none had been put yet
+        answer = await http.patch("/v1/topics/u?dry_run=true", json={"retention": {"max_age_s": 1}})
+        assert answer.json() == {"files": 0, "bytes": 0, "messages": 0, "unread": 0}
+
+
 async def test_a_size_takes_the_oldest_files(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         sizes = [each.size for each in await world.store.listed(segment_folder("t", 0))]
