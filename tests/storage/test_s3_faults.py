@@ -190,7 +190,9 @@ async def test_a_listing_that_does_not_advance_ends(store: S3Store, proxy: Proxy
 async def test_keys_that_were_not_asked_for_are_left_out_and_logged_once(
     store: S3Store, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = "".join(f"<Contents><Key>{key}</Key></Contents>" for key in ("a", f"{store._root}a", f"{store._root}b", "z"))
+    rest = "<LastModified>2026-01-31T12:00:00.000Z</LastModified><Size>1</Size>"
+    names = ("a", f"{store._root}a", f"{store._root}b", "z")
+    keys = "".join(f"<Contents><Key>{name}</Key>{rest}</Contents>" for name in names)
 
     async def beside(exchange: Exchange) -> None:
         body = f"<ListBucketResult>{keys}<IsTruncated>false</IsTruncated></ListBucketResult>".encode()
