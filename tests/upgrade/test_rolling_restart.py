@@ -14,6 +14,8 @@ from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.together import BROKERS, Together, free_ports, gone, until
 from tests.support.upgrade.trees import tree_before_levels
 
+DONE = "restart: done"  # until then the parent takes no other SIGHUP
+
 
 def replace_by(installed: Path, tree: Path) -> None:
     """Another version at the same place, as an installer puts it there."""
@@ -32,9 +34,11 @@ def versions(brokers: Together) -> list[str]:
 def restart_all(brokers: Together) -> None:
     """A rolling restart, to its end."""
     before = [brokers.pid(n) for n in range(BROKERS)]
+    ended = brokers.process.log.count(DONE)
     assert brokers.process.process
     os.kill(brokers.process.process.pid, signal.SIGHUP)
-    until(lambda: all(map(gone, before)), within_s=90)
+    until(lambda: brokers.process.log.count(DONE) > ended, within_s=90)
+    assert all(map(gone, before))
     brokers.wait_ready()
 
 

@@ -127,6 +127,19 @@ async def test_a_size_takes_the_oldest_files(tmp_path: Path) -> None:
         assert world.start == 4, "the newest file stays"
 
 
+async def test_a_topic_without_files_has_nothing_that_is_due(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world, world.http() as http:
+        assert (await http.put("/v1/topics/new", json={"initial_segments": 2})).status_code == 201
+        patch = {"retention": {"max_age_s": 60, "max_bytes": 1}}
+        nothing = {"files": 0, "bytes": 0, "messages": 0, "unread": 0}
+        assert (await http.patch("/v1/topics/new?dry_run=true", json=patch)).json() == nothing
+        assert (await http.patch("/v1/topics/new", json=patch)).status_code == 200
+        await world.policy(max_age_s=60)
+        world.pass_time(DAY_S)
+        await world.retention.round()
+        assert world.start == 4, "the other topic's files are taken"
+
+
 async def test_unread_rows_stay_and_read_ones_go(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
         assert (await http.put(S, json={"start": "earliest"})).status_code == 201
