@@ -138,7 +138,8 @@ def judge(cluster: Cluster, history: History, lister: Lister, harmless: Collecti
         return [Violation("last read", repr(error))]
     first, *others = reads
     at_others = {url: reads[url] for url in others}
-    return check(Run(history.events, reads[first], files, lister.listings, at_others, shown, harmless))
+    events = [*history.events]  # subscribers go on
+    return check(Run(events, reads[first], files, lister.listings, at_others, shown, harmless))
 
 
 def left(cluster: Cluster) -> list[Violation]:

@@ -47,6 +47,8 @@ class LoopThread:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        for _ in range(3):  # connections that were aborted are closed in a later turn of the loop
+            await asyncio.sleep(0)
 
 
 class Proxy:
