@@ -47,7 +47,9 @@ class LoopThread:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
-        for _ in range(3):  # connections that were aborted are closed in a later turn of the loop
+        for transport in [*self.loop._transports.values()]:  # type: ignore[attr-defined]
+            transport.abort()  # also one that was accepted after its proxy had stopped
+        for _ in range(3):  # they are closed in a later turn of the loop
             await asyncio.sleep(0)
 
 
