@@ -27,6 +27,8 @@ MEAN = 10_000
 """The weight of a segment with the mean load; so loads that differ by less than a ten-thousandth of it are equal."""
 BASE = 500
 """The least weight of a segment: all idle segments together have at most a twentieth of the load."""
+LEAST = 1e-9
+"""A lower mean load counts as none: rates that fade become so small that a division by them overflows."""
 TOLERANCE = 0.2
 """How far a host may be from the mean, as a share of the mean."""
 LOOK = 8
@@ -91,7 +93,8 @@ def spread(
     board = _Board(hosts)
     if not board.order:
         return {}
-    each = fsum(new.values()) / max(len(new), 1) or 1.0
+    each = fsum(new.values()) / max(len(new), 1)
+    each = each if each >= LEAST else 1.0
     weights = {segment: max(BASE, round(load / each * MEAN)) for segment, load in new.items()}
     board.begin({broker: round(totals.get(broker, 0.0) / each * MEAN) for broker in board.load}, siblings)
     level = _level(board.load.values(), sum(weights.values()))

@@ -32,6 +32,10 @@ def test_each_gets_one_that_takes_it_whatever_the_order(
     assert spread(backwards, {}, dict(reversed(totals.items())), hosts[::-1]) == given_out
 
 
+def test_a_load_that_has_all_but_faded_is_none() -> None:
+    assert spread(new(5e-324), {}, {"a": 1.0}, [Host("a")]) == {("t", 0, -1): "a"}
+
+
 @pytest.mark.parametrize("count", [4, 8, 32])
 def test_equal_parts_are_even_over_equal_brokers(count: int) -> None:
     owners = Counter(spread(new(*[5.0] * count), {}, {}, HOSTS).values())
