@@ -71,6 +71,7 @@ async def test_many_parts_are_listed_page_by_page(store: S3Store, monkeypatch: p
         assert [each.number for each in await store.list_parts(NAME, parts)] == [*range(1, count + 1)]
 
 
+@pytest.mark.service
 async def test_the_loop_does_not_wait_for_the_xml_of_thousands_of_parts(
     moto: S3Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
