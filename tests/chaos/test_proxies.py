@@ -1,14 +1,17 @@
 """The TCP proxy carries bytes, and does to a link what it is told, in front of a server that answers each line."""
 
+import asyncio
+import gc
 import socket
 import socketserver
+import sys
 import threading
 import time
 from contextlib import closing
 
 import pytest
 
-from tests.support.processes.tcp_proxy import LoopThread, TcpProxy
+from tests.support.processes.tcp_proxy import LoopThread, TcpProxy, listen_no_more
 
 SHORT_S = 0.3
 
@@ -111,3 +114,24 @@ def test_a_dead_server_ends_the_connection(link, server):
     server.server_close()
     with connected(link) as connection:
         assert connection.recv(100) == b""
+
+
+def test_what_comes_in_the_turn_of_the_close_is_closed_too(monkeypatch):
+    unraised = []
+    monkeypatch.setattr(sys, "unraisablehook", unraised.append)
+    accepted = []
+
+    async def close_amid_connections():
+        server = await asyncio.start_server(lambda reader, writer: accepted.append(writer), "127.0.0.1", 0)
+        clients = [socket.create_connection(server.sockets[0].getsockname()) for _ in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await listen_no_more(server)
+        for end in (*clients, *accepted):
+            end.close()
+
+    with closing(LoopThread()) as thread:
+        thread.run(close_amid_connections())
+    gc.collect()
+    assert len(accepted) == 3
+    assert unraised == []

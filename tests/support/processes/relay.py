@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.support.processes.broker_process import free_port
+from tests.support.processes.tcp_proxy import listen_no_more
 
 
 class Relay:
@@ -30,8 +31,10 @@ class Relay:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
-        self._server.close()
+        await listen_no_more(self._server)
         self.cut()
+        for _ in range(3):  # what is aborted is closed in a later turn of the loop
+            await asyncio.sleep(0)
 
     def swallow(self) -> None:
         """Be a black hole, for connections that are there and for new ones."""

@@ -53,6 +53,16 @@ class LoopThread:
             await asyncio.sleep(0)
 
 
+async def listen_no_more(server: asyncio.Server) -> None:
+    """Close it, when what it has accepted has begun: asyncio lets go of the socket of a connection that was accepted in
+    the turn of the close, and says so in whatever test runs when it is collected."""
+    for listener in server.sockets:
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+    for _ in range(2):
+        await asyncio.sleep(0)
+    server.close()
+
+
 class Proxy:
     """The link to `target`, listening at `port` of 127.0.0.1. What it carries is the subclass's: `serve`."""
 
@@ -131,9 +141,9 @@ class Proxy:
                 self._gates[way].clear()
 
     async def _refuse(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            await listen_no_more(server)
         for writer in [*self._writers]:
             self.end(writer, reset=True)
 
