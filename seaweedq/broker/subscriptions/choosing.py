@@ -43,6 +43,11 @@ class Rules:
         delays_s: Array = np.array(self.backoff_s)[at]
         return delays_s
 
+    def gives_up(self, attempts: Array) -> Array:
+        """Tells which messages are not delivered again after so many deliveries."""
+        found: Array = attempts >= self.max_attempts if self.max_attempts else np.zeros(len(attempts), bool)
+        return found
+
     def kinds(self, attempts: Array) -> Array:
         """Returns the kind of each message that was delivered so often before."""
         kinds = np.zeros(len(attempts), np.int8)

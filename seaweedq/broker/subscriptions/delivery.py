@@ -6,6 +6,7 @@ offset, with a deadline. A delay is a lease of nobody's.
 
     available → leased → acking → acked       leased → available or delayed (deadline, nack) → available
     available or delayed → acking (late)       acking → available (the journal refuses)
+    leased → dying (rejected, or its attempts are over; broker/subscriptions/dying) → acking
 
 An ack counts once the journal has it: until then its offsets are `acking`, neither due nor acked. An ack after the
 deadline is *late*: it counts as long as the message was not delivered again. A delivery that is nacked or expires
@@ -22,6 +23,7 @@ import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets, Run
 from seaweedq.broker.subscriptions.choosing import Rules, Want, free_slots, later_of_slots, of_one_kind
+from seaweedq.broker.subscriptions.dying import MAX_ATTEMPTS, NO_ANSWER, REJECTED, Death, Deaths
 from seaweedq.broker.subscriptions.progress import EMPTY, AckResult, Asker, Progress
 from seaweedq.broker.subscriptions.window import ACKED, ACKING, DELAYED, FREE, HELD, NOBODY, WINDOW, Array
 from seaweedq.coordination.records import CursorRecord
@@ -45,6 +47,7 @@ class Delivery(Progress):
         self._next_s = inf  # no lease and no delay ends before
         self._pending: list[Offsets] = []  # leases that are not begun
         super().__init__(acked_to, acked, attempts, delivered_to)
+        self.deaths = Deaths(self._window)
 
     @staticmethod
     def of(record: CursorRecord, rules: Rules | None = None) -> "Delivery":
@@ -84,8 +87,8 @@ class Delivery(Progress):
         waiting = self._window.find(self.acked_to, HELD, DELAYED)
         over = waiting[self._window.of("due_s", waiting) <= now_s]
         is_held = self._window.of("state", over) == HELD
-        self._free(over[~is_held])
-        self._fail(over[is_held], now_s, None)
+        self._free(self._give_up(over[~is_held], now_s, NO_ANSWER))
+        self._fail(over[is_held], now_s, None, NO_ANSWER)
         waiting = self._window.find(self.acked_to, HELD, DELAYED)
         self._next_s = float(self._window.of("due_s", waiting).min(initial=inf))
 
@@ -190,9 +193,22 @@ class Delivery(Progress):
             self._window.put("due_s", held, due_s)
             self._next_s = min(self._next_s, due_s)
 
-    def nack(self, held: Offsets, now_s: float, delay_s: float | None = None) -> None:
-        """Ends the lease of leased offsets, which are delivered again after `delay_s`; None is the backoff."""
-        self._fail(held, now_s, delay_s)
+    def nack(self, held: Offsets, now_s: float, delay_s: float | None = None, reason: str = "") -> None:
+        """Ends the lease of leased offsets, which are delivered again after `delay_s`; None is the backoff. Those whose
+        attempts are over die."""
+        self._fail(held, now_s, delay_s, reason)
+
+    def reject(self, held: Offsets, now_s: float, reason: str = "") -> None:
+        """Lets leased offsets die."""
+        self.deaths.take(held, Death(REJECTED, reason), now_s)
+
+    def hold_last(self, due_s: float) -> None:
+        """Lets what is available, though its attempts are over, wait for late acks until `due_s`; then it dies."""
+        free = self._window.find(self.acked_to, FREE, last=min(self.delivered_to, self._window.end))
+        over = free[self.rules.gives_up(self.attempts_of(free))]
+        self._window.put("state", over, DELAYED)
+        self._window.put("due_s", over, due_s)
+        self._next_s = min(self._next_s, due_s) if len(over) else self._next_s
 
     # Acks
 
@@ -230,7 +246,7 @@ class Delivery(Progress):
         if durable:
             self._settle(taken)
             return
-        failed = taken[self._window.of("state", taken) == ACKING]
+        failed = self.deaths.take_again(taken[self._window.of("state", taken) == ACKING])
         self._free(failed)
         self._drag(failed)
 
@@ -270,8 +286,17 @@ class Delivery(Progress):
             self._window.put(name, offsets, value)
         self._next_s = min(self._next_s, due_s)
 
-    def _fail(self, failed: Offsets, now_s: float, delay_s: float | None) -> None:
-        """Ends leases that count as failed, and those that end with them."""
+    def _give_up(self, offsets: Offsets, now_s: float, why: str) -> Offsets:
+        """Lets those die whose attempts are over. Returns the others."""
+        over = self.rules.gives_up(self.attempts_of(offsets))
+        if over.any():
+            self.deaths.take(offsets[over], Death(MAX_ATTEMPTS, why), now_s)
+        return offsets[~over]
+
+    def _fail(self, failed: Offsets, now_s: float, delay_s: float | None, why: str) -> None:
+        """Ends leases that count as failed, and those that end with them. What dies ends no other lease: it does not
+        come again."""
+        failed = self._give_up(failed, now_s, why)
         if not len(failed):
             return
         attempts = self.attempts_of(failed)

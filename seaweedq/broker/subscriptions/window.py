@@ -8,6 +8,7 @@ Pure. Offsets from `end` on were never given to anybody in this epoch, and are F
 | FREE | available |
 | HELD | leased: `lease` has it until `due_s` |
 | DELAYED | leased to nobody: it is available again at `due_s` |
+| DYING | given up, and with nobody: its dead letter is published, at `due_s` at the earliest (dying) |
 | ACKING | acked, and its frame is on its way to the journal |
 | ACKED | acked durably |
 """
@@ -18,7 +19,7 @@ import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets
 
-FREE, HELD, DELAYED, ACKING, ACKED = range(5)
+FREE, HELD, DELAYED, DYING, ACKING, ACKED = range(6)
 NOBODY = 0  # no lease and no consumer has this number
 NO_KEY = -1  # the slot of a message without a key
 MOST_ATTEMPTS = 65_535

@@ -14,9 +14,10 @@ from seaweedq.broker.log.intervals import runs_of
 from seaweedq.broker.subscriptions import delivery as module
 from seaweedq.broker.subscriptions.choosing import Rules, Want
 from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.dying import MAX_ATTEMPTS, REJECTED
 from seaweedq.broker.subscriptions.invariants import broken_by
 from seaweedq.broker.subscriptions.progress import Asker
-from seaweedq.broker.subscriptions.window import ACKING, DELAYED, HELD
+from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD
 from tests.support.tiers import examples
 
 CONSUMERS = st.sampled_from([1, 2])
@@ -28,7 +29,7 @@ END = 40
 
 @dataclass
 class One:
-    """An offset: its state, whose it is or was last, until when, its attempts, and the slot of its key."""
+    """An offset: its state, whose it is or was last, until when, its attempts, the slot of its key, and why it died."""
 
     slot: int
     state: str = "free"
@@ -36,6 +37,7 @@ class One:
     consumer: int = 0
     due_s: float = inf
     attempts: int = 0
+    why: str = ""
 
 
 @dataclass
@@ -93,7 +95,19 @@ class Model:
         first_delayed = min(self.those("delayed"), default=END)
         return [offset for offset in here if self.ones[offset].state == "free" and offset < first_delayed]
 
+    def give_up(self, offsets: list[int], now_s: float) -> list[int]:
+        most = self.rules.max_attempts
+        over = [offset for offset in offsets if most and self.ones[offset].attempts >= most]
+        self.die(over, MAX_ATTEMPTS, now_s)
+        return [offset for offset in offsets if offset not in over]
+
+    def die(self, offsets: list[int], why: str, now_s: float) -> None:
+        for offset in offsets:
+            one = self.ones[offset]
+            one.state, one.why, one.lease, one.consumer, one.due_s = "dying", why, 0, 0, now_s
+
     def fail(self, failed: list[int], now_s: float, delay_s: float | None) -> None:
+        failed = self.give_up(failed, now_s)
         self.drag(failed)
         for offset in failed:
             one, steps = self.ones[offset], self.rules.backoff_s
@@ -114,9 +128,10 @@ class Model:
 
     def expire(self, now_s: float) -> None:
         over = [offset for offset in self.those("held", "delayed") if self.ones[offset].due_s <= now_s]
-        for offset in [offset for offset in over if self.ones[offset].state == "delayed"]:
+        held = [offset for offset in over if self.ones[offset].state == "held"]
+        for offset in self.give_up([offset for offset in over if offset not in held], now_s):
             self.ones[offset].state = "free"
-        self.fail([offset for offset in over if self.ones[offset].state == "held"], now_s, None)
+        self.fail(held, now_s, None)
 
     def is_of(self, offset: int, asker: Asker) -> bool:
         one = self.ones[offset]
@@ -133,7 +148,7 @@ class DeliveryMachine(RuleBasedStateMachine):
         slots=st.lists(SLOTS, min_size=END, max_size=END),
         mode=st.sampled_from(["ordered", "shared", "keyed"]),
         backoff=st.sampled_from([(), (2.0,), (0.0, 3.0, 20.0)]),
-        most=st.sampled_from([0, 2, 3, 5]),
+        most=st.sampled_from([0, 1, 2, 3, 5]),
     )
     def begin(
         self, start: int, acked: set[int], slots: list[int], mode: str, backoff: tuple[float, ...], most: int
@@ -241,7 +256,7 @@ class DeliveryMachine(RuleBasedStateMachine):
             self.delivery.end_ack(np.array(sorted(taken)), durable)
             for offset in taken:
                 if model.ones[offset].state == "acking":  # retention may have taken it meanwhile
-                    model.ones[offset].state = "acked" if durable else "free"
+                    model.ones[offset].state = "acked" if durable else "dying" if model.ones[offset].why else "free"
             if not durable:
                 model.drag([offset for offset in taken if model.ones[offset].state == "free"])
 
@@ -250,6 +265,43 @@ class DeliveryMachine(RuleBasedStateMachine):
         held = self.held_of(data)
         self.delivery.nack(np.array(held, np.int64), self.now_s, delay_s)
         self.model.fail(held, self.now_s, delay_s)
+
+    @rule(data=st.data())
+    def reject(self, data: st.DataObject) -> None:
+        held = self.held_of(data)
+        self.delivery.reject(np.array(held, np.int64), self.now_s, "no good")
+        self.model.die(held, REJECTED, self.now_s)
+
+    @rule(pause_s=st.sampled_from([0.0, 5.0]))
+    def publish_letters(self, pause_s: float) -> None:
+        """Those that are due are durable, and acked; or none is, and all wait."""
+        self.expire()
+        ones, deaths = self.model.ones, self.delivery.deaths
+        due = deaths.due(self.now_s)
+        assert due.tolist() == [offset for offset in self.model.those("dying") if ones[offset].due_s <= self.now_s]
+        assert [deaths.why(offset).reason for offset in due.tolist()] == [ones[o].why for o in due.tolist()]
+        if pause_s:
+            deaths.postpone(due, self.now_s + pause_s)
+            for offset in due.tolist():
+                ones[offset].due_s = self.now_s + pause_s
+        elif len(due):
+            self.delivery.begin_ack(due)
+            self.model.acking.append(set(due.tolist()))
+            for offset in due.tolist():
+                ones[offset].state = "acking"
+
+    @rule(most=st.sampled_from([0, 1, 3]), patience_s=st.sampled_from([0.0, 10.0]))
+    def change_attempts(self, most: int, patience_s: float) -> None:
+        """As a change of the settings does, and, with patience, a take-over."""
+        self.expire()
+        model, backoff_s = self.model, self.model.rules.backoff_s
+        model.rules = self.delivery.rules = Rules(model.rules.mode, backoff_s, most)
+        self.delivery.hold_last(self.now_s + patience_s)
+        for offset in [offset for offset in model.those("free") if offset < self.delivery.delivered_to]:
+            one = model.ones[offset]
+            if most and one.attempts >= most:
+                one.state, one.due_s = "delayed", self.now_s + patience_s
+        self.expire()
 
     @rule(data=st.data(), more_s=st.sampled_from([1.0, 5.0, 30.0]))
     def extend(self, data: st.DataObject, more_s: float) -> None:
@@ -305,8 +357,9 @@ class DeliveryMachine(RuleBasedStateMachine):
         beyond = {offset for offset in model.those("acked") if offset >= delivery.acked_to}
         assert {offset for low, high in delivery.acked_runs() for offset in range(low, high)} == beyond
         assert delivery.acked_count == len(beyond)
-        for state, name in ((HELD, "held"), (DELAYED, "delayed"), (ACKING, "acking")):
+        for state, name in ((HELD, "held"), (DELAYED, "delayed"), (ACKING, "acking"), (DYING, "dying")):
             assert delivery.count(state) == len(model.those(name))
+        assert delivery.deaths.all().tolist() == model.those("dying")
         waiting = delivery.waiting()
         assert waiting.tolist() == model.those("held", "delayed")
         leases, consumers, due_s = (found.tolist() for found in delivery.holds_of(waiting))
