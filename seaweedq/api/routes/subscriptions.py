@@ -79,6 +79,7 @@ class SubscriptionAnswer(Struct):
     filter: MessageFilter | None
     expires_after_s: float | None
     paused: bool
+    consumers: int
     created_at: datetime
     lag_total: TotalLagAnswer
     lag: list[LagAnswer]
@@ -107,6 +108,7 @@ _SHOWN = {
     "filter": None,
     "expires_after_s": None,
     "paused": False,
+    "consumers": 2,
     "created_at": "2026-01-31T12:00:00Z",
     "lag_total": _LAG,
     "lag": [{"segment": 0, "acked_to": 17, "end_offset": 18, **_LAG}],
@@ -285,6 +287,7 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
         record.filter,
         record.expires_after_s,
         record.paused,
+        opened.consumers(services.reader.clock.monotonic_s()),
         created,
         TotalLagAnswer(*astuple(TotalLag.of(lags, opened))),
         [LagAnswer(*astuple(lag)) for lag in lags],

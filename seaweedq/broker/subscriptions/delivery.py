@@ -170,6 +170,15 @@ class Delivery(Progress):
         """Returns the numbers of the leases that have something."""
         return set(np.unique(self._window.of("lease", self._window.find(self.acked_to, HELD))).tolist())
 
+    def consumers(self) -> set[int]:
+        """Returns the numbers of the consumers that have leased something."""
+        return set(np.unique(self._window.of("consumer", self._window.find(self.acked_to, HELD))).tolist())
+
+    def consumer(self) -> int:
+        """Returns the consumer that has leased messages, or had those that are delayed, in `ordered`; or NOBODY."""
+        waiting = self._window.of("consumer", self._window.find(self.acked_to, HELD, DELAYED))
+        return int(waiting.max(initial=NOBODY))
+
     def waiting(self) -> Offsets:
         """Returns the offsets that are leased or delayed."""
         return self._window.find(self.acked_to, HELD, DELAYED)

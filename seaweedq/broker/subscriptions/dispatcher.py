@@ -22,7 +22,7 @@ from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.subscriptions.answering import Answered, Answering, Selection
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
-from seaweedq.broker.subscriptions.leases import Leases
+from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.leasing import Leased, Leasing, Look, Pull
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
@@ -140,6 +140,12 @@ class Dispatcher:
         some did not answer, NeedsNewerBroker where the records or cursors of some cannot be read."""
         poll = Deadline(self._clock, wanted.wait_s)
         deadline = Deadline(self._clock, max(wanted.wait_s, self._timeout_s))
+        subscription = await self.open(topic, name)
+        consumer = subscription.leases.consumer(wanted.consumer or ANYBODY)
+        with subscription.turns.waiting(consumer):
+            return await self._wait(topic, name, wanted, poll, deadline)
+
+    async def _wait(self, topic: Topic, name: str, wanted: Pull, poll: Deadline, deadline: Deadline) -> Leased:
         asked: set[int] = set()
         unsure: set[int] = set()
         async for attempt in deadline.attempts(topic.signal):
@@ -157,7 +163,7 @@ class Dispatcher:
             if poll.is_over and not unsure:
                 look.check_hidden()
                 return look.found
-            attempt.pause_s = self._pause_s(topic, name, PAUSE_S if unsure else poll.left_s)
+            attempt.pause_s = self._pause_s(topic, name, wanted, PAUSE_S if unsure else poll.left_s)
         if unsure:
             numbers = sorted(unsure)[:10]
             raise Unavailable(
@@ -225,11 +231,13 @@ class Dispatcher:
             await self._catalog.reread(topic)
             subscription.reset_frontier(self._catalog.records(topic), self._catalog.unreadable_of(topic))
 
-    def _pause_s(self, topic: Topic, name: str, longest_s: float) -> float:
-        """Returns the seconds until the next lease ends, at most `longest_s`."""
+    def _pause_s(self, topic: Topic, name: str, wanted: Pull, longest_s: float) -> float:
+        """Returns the seconds until the next lease ends, or segments of another consumer become free, at most
+        `longest_s`."""
         subscription = self._subscriptions.get((topic, name))
         now_s = self._clock.monotonic_s()
-        left_s = (deadline_s - now_s for deadline_s in (subscription.deadlines() if subscription else ()))
+        times_s = subscription.next_changes(wanted.consumer or ANYBODY) if subscription else []
+        left_s = (time_s - now_s for time_s in times_s)
         return max(0.001, min([longest_s, *left_s]))
 
     async def _open(self, topic: Topic, name: str) -> Subscription:

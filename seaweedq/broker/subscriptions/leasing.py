@@ -147,12 +147,12 @@ class Leasing:
         that takes."""
         topic, record = subscription.topic, subscription.record
         subscription.expire(subscription.frontier.open, now_s)  # all: who waits is woken when the next one ends
-        segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
+        lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
+        segments, missing = await self._readables.of(topic, subscription.of_turn(lease.consumer, now_s))
         stale = {segment.id for segment in segments if not segment.certain}
         look = Look(Leased(), missing, stale, partial(subscription.check_readable, subscription.frontier.hidden))
         if record.paused:
             return look
-        lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
         touched: list[Delivery] = []
         patience = Deadline(self._clock, LOOK_S)
         room = record.max_in_flight - subscription.in_flight  # nobody else leases meanwhile

@@ -19,7 +19,8 @@ from seaweedq.broker.subscriptions.frontier import Frontier
 from seaweedq.broker.subscriptions.leases import Lease, Leases
 from seaweedq.broker.subscriptions.progress import AckResult
 from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
-from seaweedq.broker.subscriptions.window import HELD
+from seaweedq.broker.subscriptions.sharing import Turns
+from seaweedq.broker.subscriptions.window import HELD, NOBODY
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
@@ -71,6 +72,7 @@ class Subscription:
         self.held = held
         self.cursors = cursors
         self.leases = Leases()
+        self.turns = Turns()
         self.unreadable = set(unreadable)
         self.frontier = Frontier(records, self.acked_to, hidden=self.unreadable)
         for number in self.frontier.done & cursors.keys():
@@ -197,7 +199,24 @@ class Subscription:
             cursor.delivery.expire(now_s)
             held |= cursor.delivery.holders()
             consumers |= cursor.delivery.in_use("consumer")
-        self.leases.sweep(held, consumers, now_s, self.record.ack_deadline_s)
+        self.leases.sweep(held, consumers | self.turns.active(now_s), now_s, self.record.ack_deadline_s)
+
+    def of_turn(self, consumer: int, now_s: float) -> tuple[int, ...]:
+        """Returns the open segments that a consumer gets messages of, now that it pulls."""
+        numbers = tuple(self.frontier.open)
+        if self.record.mode != "ordered":
+            self.turns.pulls(consumer, now_s)
+            return numbers
+        self.expire(numbers, now_s)
+        cursors = {number: self.cursors[number] for number in numbers if number in self.cursors}
+        held = {number: holder for number, one in cursors.items() if (holder := one.delivery.consumer()) != NOBODY}
+        mine = self.turns.of(consumer, numbers, held, now_s)
+        return tuple(number for number in numbers if number in mine)
+
+    def consumers(self, now_s: float) -> int:
+        """Returns how many consumers there are: they wait, pulled lately, or hold messages."""
+        held = set[int]().union(*(cursor.delivery.consumers() for cursor in self.cursors.values()))
+        return len(self.turns.active(now_s) | held)
 
     def set_rules(self) -> None:
         """Has all segments follow the settings that the record has by now."""
@@ -208,6 +227,11 @@ class Subscription:
         """Returns the times at which leases end (monotonic seconds); at least the next one of each segment."""
         cursors = [self.cursors[number] for number in self.frontier.open if number in self.cursors]
         return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
+
+    def next_changes(self, consumer: str) -> list[float]:
+        """Returns the times at which there may be something for a consumer that waits (monotonic seconds)."""
+        turn_s = self.turns.next_change_s(self.leases.consumer(consumer)) if self.record.mode == "ordered" else None
+        return self.deadlines() + ([] if turn_s is None else [turn_s])
 
     def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
         """Yields the segments, beginning with another one each time, so that none starves. It leaves out those that are

@@ -5,7 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.broker.subscriptions.leasing import Leased, Look, Pull
+from seaweedq.broker.subscriptions.sharing import Turns
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
 
@@ -24,6 +26,9 @@ class Looking(Dispatcher):
         super().__init__(view, none, none, none, none, 1)
         self._readables: Any = SimpleNamespace(refresh=self._refresh)
         self.looks = 0
+
+    async def open(self, topic: Any, name: str) -> Any:
+        return SimpleNamespace(turns=Turns(), leases=Leases())
 
     async def _refresh(self, topic: Any, numbers: Any) -> set[int]:
         return set()

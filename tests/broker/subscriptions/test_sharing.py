@@ -1,0 +1,68 @@
+"""The sharing of segments among consumers: even, sticky, and never of what another one holds."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seaweedq.broker.subscriptions.sharing import ACTIVE_S, Turns, share
+from tests.support.brokers.in_process import ack, make_topic, publish, pull, running, subscribe
+
+SEGMENTS = st.sets(st.integers(0, 30), min_size=1)
+COUNT = 240
+CONSUMERS = st.sets(st.integers(1, 8), min_size=1)
+
+
+@given(SEGMENTS, CONSUMERS, st.dictionaries(st.integers(0, 30), st.integers(1, 9)), st.data())
+def test_shares_are_even_and_stay(
+    segments: set[int], consumers: set[int], before: dict[int, int], data: st.DataObject
+) -> None:
+    held = data.draw(st.dictionaries(st.sampled_from(sorted(segments)), st.integers(1, 9), max_size=4))
+    shares = share(segments, held, before, consumers)
+    assert shares.keys() == segments
+    assert held.items() <= shares.items()
+    assert all(shares[segment] in consumers for segment in segments - held.keys())
+    assert share(segments, held, shares, consumers) == shares
+    counts = {consumer: sum(owner == consumer for owner in shares.values()) for consumer in consumers}
+    by_hold = Counter(held.values())
+    for consumer, count in counts.items():
+        assert count <= max(by_hold[consumer], min(counts.values()) + 1), "who has more than its share holds it"
+    fewer = set(list(consumers)[1:])
+    if fewer and not held:
+        after = share(segments, {}, shares, fewer)
+        kept = sum(after[segment] == shares[segment] for segment in segments)
+        assert kept == sum(shares[segment] in fewer for segment in segments), "what stays possible stays"
+
+
+def test_a_consumer_counts_while_it_waits_and_shortly_after_a_pull() -> None:
+    turns = Turns()
+    assert turns.of(1, range(4), {}, 10.0) == {0, 1, 2, 3}
+    assert len(turns.of(2, range(4), {}, 10.5)) == 2
+    assert turns.next_change_s(2) == 10.0 + ACTIVE_S
+    assert turns.of(2, range(4), {}, 11.1) == {0, 1, 2, 3}, "the first has not pulled for a second"
+    with turns.waiting(1):
+        assert len(turns.of(2, range(4), {}, 20.0)) == 2
+        assert turns.next_change_s(2) is None
+    assert turns.of(2, range(4), {3: 1}, 20.1) == {0, 1, 2}, "held by the first"
+
+
+async def test_consumers_who_pull_at_once_share_the_segments(tmp_path: Path) -> None:
+    """Three consumers got 600, 0 and 0 messages, also where there were four segments."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker, segments=4)
+        await publish(broker, topic, *["1"] * COUNT)
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        got: Counter[str] = Counter()
+
+        async def consume(name: str) -> None:
+            while got.total() < COUNT:
+                for one in await pull(dispatcher, topic, "s", name, 10, 0.5):
+                    got[name] += len(one.offsets)
+                    await ack(dispatcher, topic, "s", {one.segment.id: one.offsets.tolist()}, name)
+
+        await asyncio.gather(*map(consume, "abc"))
+        assert got.total() == COUNT
+        assert min(got[name] for name in "abc") >= COUNT / 10, got
