@@ -219,12 +219,18 @@ class LagMetrics:
         in_flight = GaugeMetricFamily("seaweedq_subscription_in_flight", "Messages that are leased", labels=labels)
         help = "Messages that retention took before they were acked, since this broker dispatches them"
         skipped = GaugeMetricFamily("seaweedq_subscription_skipped", help, labels=labels)
+        help = "Consumers that wait, pulled lately, or hold messages"
+        consumers = GaugeMetricFamily("seaweedq_subscription_consumers", help, labels=labels)
+        help = "Consumers that get nothing, since an ordered subscription has fewer segments"
+        idle = GaugeMetricFamily("seaweedq_subscription_idle_consumers", help, labels=labels)
         for one in self.meter.furthest_behind(self.limit):
             names = [one.topic, one.name]
             messages.add_metric(names, one.messages)
             in_flight.add_metric(names, one.in_flight)
             skipped.add_metric(names, one.skipped)
-        yield from (messages, in_flight, skipped)
+            consumers.add_metric(names, one.consumers)
+            idle.add_metric(names, one.idle_consumers)
+        yield from (messages, in_flight, skipped, consumers, idle)
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class SubscriptionAnswer(Struct):
     expires_after_s: float | None
     paused: bool
     consumers: int
+    idle_consumers: int
     created_at: datetime
     lag_total: TotalLagAnswer
     lag: list[LagAnswer]
@@ -109,6 +110,7 @@ _SHOWN = {
     "expires_after_s": None,
     "paused": False,
     "consumers": 2,
+    "idle_consumers": 0,
     "created_at": "2026-01-31T12:00:00Z",
     "lag_total": _LAG,
     "lag": [{"segment": 0, "acked_to": 17, "end_offset": 18, **_LAG}],
@@ -273,6 +275,7 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
     opened = await services.dispatcher.open(topic, name)
     record = opened.record
     lags = await services.meter.measure(topic, opened)
+    now_s = services.reader.clock.monotonic_s()
     created = datetime.fromtimestamp(record.created_us / 1e6, UTC)
     answer = SubscriptionAnswer(
         name,
@@ -287,7 +290,8 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
         record.filter,
         record.expires_after_s,
         record.paused,
-        opened.consumers(services.reader.clock.monotonic_s()),
+        opened.consumers(now_s),
+        opened.idle_consumers(now_s),
         created,
         TotalLagAnswer(*astuple(TotalLag.of(lags, opened))),
         [LagAnswer(*astuple(lag)) for lag in lags],

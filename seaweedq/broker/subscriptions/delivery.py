@@ -172,10 +172,14 @@ class Delivery(Progress):
 
     def consumers(self) -> set[int]:
         """Returns the numbers of the consumers that have leased something."""
+        if self.is_idle:
+            return set()
         return set(np.unique(self._window.of("consumer", self._window.find(self.acked_to, HELD))).tolist())
 
     def consumer(self) -> int:
         """Returns the consumer that has leased messages, or had those that are delayed, in `ordered`; or NOBODY."""
+        if self.is_idle:
+            return NOBODY
         waiting = self._window.of("consumer", self._window.find(self.acked_to, HELD, DELAYED))
         return int(waiting.max(initial=NOBODY))
 

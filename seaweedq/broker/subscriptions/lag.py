@@ -5,7 +5,7 @@ of the oldest message costs the read of its row, which the next pull needs too. 
 without any request.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
@@ -73,6 +73,8 @@ class Behind:
     messages: int
     in_flight: int
     skipped: int
+    consumers: int
+    idle_consumers: int
 
 
 class LagMeter:
@@ -97,16 +99,15 @@ class LagMeter:
     def furthest_behind(self, limit: int) -> list[Behind]:
         """Returns so many of the subscriptions that are open here, those with the most unacked messages. Sends no
         request."""
-        return nlargest(limit, self._behind(), key=lambda one: (one.messages, one.topic, one.name))
+        opened = ((self._backlog(one), one) for one in self._dispatcher.subscriptions())
+        furthest = nlargest(limit, opened, key=lambda one: (one[0], one[1].topic.name, one[1].name))
+        now_s = self._clock.monotonic_s()
+        return [_behind(subscription, messages, now_s) for messages, subscription in furthest]
 
-    def _behind(self) -> Iterator[Behind]:
-        for subscription in self._dispatcher.subscriptions():
-            topic = subscription.topic
-            ends = self._readables.known_ends(topic)
-            left_out = subscription.frontier.done | subscription.frontier.hidden
-            behind = [subscription.backlog(n, end) for n, end in ends.items() if n not in left_out]
-            messages, in_flight = sum(one.messages for one in behind), sum(one.in_flight for one in behind)
-            yield Behind(topic.name, subscription.name, messages, in_flight, subscription.skipped.total())
+    def _backlog(self, subscription: Subscription) -> int:
+        left_out = subscription.frontier.done | subscription.frontier.hidden
+        ends = self._readables.known_ends(subscription.topic)
+        return sum(subscription.backlog(n, end).messages for n, end in ends.items() if n not in left_out)
 
     async def _measure(self, topic: Topic, subscription: Subscription) -> list[Lag]:
         positions = await self._positions.positions(topic)
@@ -126,6 +127,18 @@ class LagMeter:
             return Lag(one.segment, one.acked_to, one.end, one.messages, size, age_s, one.in_flight, skipped)
 
         return await gather_bounded(LAGS, lag, left)
+
+
+def _behind(subscription: Subscription, messages: int, now_s: float) -> Behind:
+    return Behind(
+        subscription.topic.name,
+        subscription.name,
+        messages,
+        subscription.in_flight,
+        subscription.skipped.total(),
+        subscription.consumers(now_s),
+        subscription.idle_consumers(now_s),
+    )
 
 
 async def _weigh(segment: Readable, offset: int, now_us: int) -> tuple[int, float]:

@@ -148,7 +148,8 @@ class Leasing:
         topic, record = subscription.topic, subscription.record
         subscription.expire(subscription.frontier.open, now_s)  # all: who waits is woken when the next one ends
         lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
-        segments, missing = await self._readables.of(topic, subscription.of_turn(lease.consumer, now_s))
+        segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
+        mine = subscription.share_of(lease.consumer, now_s)
         stale = {segment.id for segment in segments if not segment.certain}
         look = Look(Leased(), missing, stale, partial(subscription.check_readable, subscription.frontier.hidden))
         if record.paused:
@@ -158,7 +159,7 @@ class Leasing:
         room = record.max_in_flight - subscription.in_flight  # nobody else leases meanwhile
         round = _Round(subscription, lease, min(wanted.max_messages, room), self._cursors.max_runs)
         try:
-            for segment in subscription.rotate(segments):
+            for segment in subscription.rotate([segment for segment in segments if segment.id in mine]):
                 touched.append(delivery := subscription.cursor(segment.id).delivery)
                 while not round.is_full and not (round.found and patience.is_over):
                     try:

@@ -73,8 +73,12 @@ class Turns:
         others = [seen_s for one, seen_s in self._seen_s.items() if one != consumer and not self._waiting[one]]
         return min(others) + ACTIVE_S if others else None
 
-    def of(self, consumer: int, segments: Collection[int], held: Mapping[int, int], now_s: float) -> set[int]:
+    def share_of(self, consumer: int, segments: Collection[int], held: Mapping[int, int], now_s: float) -> set[int]:
         """Returns the segments that a consumer gets messages of, now that it pulls."""
         self.pulls(consumer, now_s)
-        self._owners = share(segments, held, self._owners, self.active(now_s))
+        active = self.active(now_s)
+        if len(active) == 1:
+            self._owners = {**dict.fromkeys(segments, consumer), **held}
+        else:
+            self._owners = share(segments, held, self._owners, active)
         return {segment for segment, owner in self._owners.items() if owner == consumer}

@@ -5,6 +5,7 @@ after that: `pin` is the oldest commit with acks that the last checkpoint does n
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker, NotOwner
+
+logger = logging.getLogger(__name__)
 
 
 class Acks(msgspec.Struct, frozen=True, array_like=True):
@@ -85,6 +88,7 @@ class Subscription:
         self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
         self._turn = 0
+        self._warned = False  # of consumers that get nothing
 
     @property
     def pin(self) -> int | None:
@@ -200,23 +204,44 @@ class Subscription:
             held |= cursor.delivery.holders()
             consumers |= cursor.delivery.in_use("consumer")
         self.leases.sweep(held, consumers | self.turns.active(now_s), now_s, self.record.ack_deadline_s)
+        self._warn_of_idle(self.idle_consumers(now_s))
 
-    def of_turn(self, consumer: int, now_s: float) -> tuple[int, ...]:
-        """Returns the open segments that a consumer gets messages of, now that it pulls."""
-        numbers = tuple(self.frontier.open)
+    def _warn_of_idle(self, idle: int) -> None:
+        """Logs once that some consumers get nothing, until all get something again."""
+        if idle and not self._warned:
+            logger.warning(
+                "subscription %s of %s has %d consumers more than segments, which get nothing: in mode ordered a "
+                "segment has one consumer at a time; keyed and shared know no such bound, or the topic wants more "
+                "segments",
+                self.name,
+                self.topic.name,
+                idle,
+            )
+        self._warned = idle > 0
+
+    def share_of(self, consumer: int, now_s: float) -> Collection[int]:
+        """Returns the open segments that a consumer gets messages of, now that it pulls. Leases that are over by then
+        have ended."""
         if self.record.mode != "ordered":
             self.turns.pulls(consumer, now_s)
-            return numbers
-        self.expire(numbers, now_s)
-        cursors = {number: self.cursors[number] for number in numbers if number in self.cursors}
-        held = {number: holder for number, one in cursors.items() if (holder := one.delivery.consumer()) != NOBODY}
-        mine = self.turns.of(consumer, numbers, held, now_s)
-        return tuple(number for number in numbers if number in mine)
+            return self.frontier.open
+        return self.turns.share_of(consumer, self.frontier.open, self._holders(), now_s)
+
+    def _holders(self) -> dict[int, int]:
+        """Returns the consumers of the open segments that have leased or delayed messages."""
+        cursors = {number: self.cursors[number] for number in self.frontier.open if number in self.cursors}
+        return {number: holder for number, one in cursors.items() if (holder := one.delivery.consumer()) != NOBODY}
 
     def consumers(self, now_s: float) -> int:
         """Returns how many consumers there are: they wait, pulled lately, or hold messages."""
         held = set[int]().union(*(cursor.delivery.consumers() for cursor in self.cursors.values()))
         return len(self.turns.active(now_s) | held)
+
+    def idle_consumers(self, now_s: float) -> int:
+        """Returns how many consumers get nothing, since there are more of them than open segments."""
+        if self.record.mode != "ordered" or not self.turns.active(now_s):
+            return 0
+        return max(0, self.consumers(now_s) - max(1, len(self.frontier.open)))
 
     def set_rules(self) -> None:
         """Has all segments follow the settings that the record has by now."""

@@ -158,7 +158,7 @@ def test_one_consumer_at_a_time_has_a_segment(http: httpx.Client, topic: str, su
     assert mine + more == [f"0-{n}" for n in range(8)]
     assert ack(http, sub, *mine, consumer="b") == {"acked": 0, "late": 0, "unknown": mine}
     assert ack(http, sub, *mine, *more, consumer="a")["acked"] == 8
-    assert ids(pull(http, sub, consumer="b")) == ["0-8", "0-9"]
+    assert ids(pull(http, sub, consumer="b", wait_s=10)) == ["0-8", "0-9"], "a has not pulled for a second"
 
 
 def test_what_is_not_acked_comes_again(http: httpx.Client, topic: str, short: str) -> None:

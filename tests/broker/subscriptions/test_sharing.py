@@ -1,14 +1,15 @@
 """The sharing of segments among consumers: even, sticky, and never of what another one holds."""
 
-import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seaweedq.broker.subscriptions import sharing
 from seaweedq.broker.subscriptions.sharing import ACTIVE_S, Turns, share
-from tests.support.brokers.in_process import ack, make_topic, publish, pull, running, subscribe
+from tests.support.brokers.in_process import make_topic, offsets, publish, pull, running, subscribe
 
 SEGMENTS = st.sets(st.integers(0, 30), min_size=1)
 COUNT = 240
@@ -38,31 +39,50 @@ def test_shares_are_even_and_stay(
 
 def test_a_consumer_counts_while_it_waits_and_shortly_after_a_pull() -> None:
     turns = Turns()
-    assert turns.of(1, range(4), {}, 10.0) == {0, 1, 2, 3}
-    assert len(turns.of(2, range(4), {}, 10.5)) == 2
+    assert turns.share_of(1, range(4), {}, 10.0) == {0, 1, 2, 3}
+    assert len(turns.share_of(2, range(4), {}, 10.5)) == 2
     assert turns.next_change_s(2) == 10.0 + ACTIVE_S
-    assert turns.of(2, range(4), {}, 11.1) == {0, 1, 2, 3}, "the first has not pulled for a second"
+    assert turns.share_of(2, range(4), {}, 11.1) == {0, 1, 2, 3}, "the first has not pulled for a second"
     with turns.waiting(1):
-        assert len(turns.of(2, range(4), {}, 20.0)) == 2
+        assert len(turns.share_of(2, range(4), {}, 20.0)) == 2
         assert turns.next_change_s(2) is None
-    assert turns.of(2, range(4), {3: 1}, 20.1) == {0, 1, 2}, "held by the first"
+    assert turns.share_of(2, range(4), {3: 1}, 20.1) == {0, 1, 2}, "held by the first"
 
 
-async def test_consumers_who_pull_at_once_share_the_segments(tmp_path: Path) -> None:
+async def test_who_pulls_first_leaves_the_others_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three consumers got 600, 0 and 0 messages, also where there were four segments."""
+    monkeypatch.setattr(sharing, "ACTIVE_S", 600.0)
     async with running(tmp_path) as broker:
         topic = await make_topic(broker, segments=4)
-        await publish(broker, topic, *["1"] * COUNT)
         await subscribe(broker, topic)
         dispatcher = broker.serving.subscribing.dispatcher
-        got: Counter[str] = Counter()
+        for name in "abc":
+            assert await pull(dispatcher, topic, "s", name, 1000, 0) == []
+        await publish(broker, topic, *["1"] * COUNT)
+        got = {name: await pull(dispatcher, topic, "s", name, 1000, 0) for name in "abc"}
+        counts = {name: len(offsets(found)) for name, found in got.items()}
+        assert sum(counts.values()) == COUNT
+        assert min(counts.values()) >= COUNT / 8, counts
+        assert sorted(len({one.segment.id for one in found}) for found in got.values()) == [1, 1, 2]
 
-        async def consume(name: str) -> None:
-            while got.total() < COUNT:
-                for one in await pull(dispatcher, topic, "s", name, 10, 0.5):
-                    got[name] += len(one.offsets)
-                    await ack(dispatcher, topic, "s", {one.segment.id: one.offsets.tolist()}, name)
 
-        await asyncio.gather(*map(consume, "abc"))
-        assert got.total() == COUNT
-        assert min(got[name] for name in "abc") >= COUNT / 10, got
+async def test_consumers_who_get_nothing_are_counted_and_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sharing, "ACTIVE_S", 600.0)
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        await pull(dispatcher, topic, "s", "a", 1, 0)
+        await dispatcher.checkpoint()
+        assert not caplog.records
+        await pull(dispatcher, topic, "s", "b", 1, 0)
+        await pull(dispatcher, topic, "s", None, 1, 0)
+        (behind,) = broker.serving.subscribing.meter.furthest_behind(10)
+        assert (behind.consumers, behind.idle_consumers) == (3, 2)
+        await dispatcher.checkpoint()
+        await dispatcher.checkpoint()
+        assert [one.getMessage()[:56] for one in caplog.records] == [
+            "subscription s of t has 2 consumers more than segments, "
+        ]
