@@ -1,0 +1,86 @@
+"""The leader is killed between two steps of a round of retention; its next life goes on, and what counts is there."""
+
+import asyncio
+import time
+
+import httpx
+import msgspec
+import pytest
+
+from seaweedq.clock import SystemClock
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
+from seaweedq.segments.entry import EntryName
+from tests.support.tiers import later
+
+T = "/v1/topics/t"
+FILES = 4  # of one row each, behind one without rows
+WITHIN_S = 20.0
+RAISING = ["number", "numbered", "marked", "raise", "raised"]
+DELETING = ["delete:1", "delete:3", "deleted"]
+
+
+def client_of(broker) -> httpx.Client:
+    return httpx.Client(base_url=broker.url, trust_env=False, verify=False, timeout=30)
+
+
+def wait_until(holds) -> None:
+    end = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def sequences(broker) -> list[int]:
+    return sorted(EntryName.parse(path.name).sequence for path in broker.store.rglob("topics/t/**/*.parquet"))
+
+
+def check(broker, start: int) -> None:
+    """A leader's first round is at its start: all that counts is there behind it."""
+    with client_of(broker) as http:
+        wait_until(lambda: http.get(T).json()["start_offsets"] == {"0": start})
+        found = http.get(f"{T}/segments/0/messages?offset={start}").json()["messages"]
+        assert [each["offset"] for each in found] == list(range(start, FILES))
+        assert http.get(f"{T}/segments/0/messages?offset={start - 1}").status_code == 410
+
+
+async def let_the_grace_pass(broker) -> None:
+    """As if the starts had been raised a day ago."""
+    coordination = EmbeddedCoordination(broker.data_dir / "coordination.db", SystemClock())
+    for entry in (await coordination.range(keys.STARTS.prefix("t"))).entries:
+        held = keys.STARTS.require(entry)
+        raised = tuple((sequence, us - 86_400 * 1_000_000) for sequence, us in held.record.raised)
+        record = msgspec.structs.replace(held.record, raised=raised)
+        await coordination.commit([], [Put(entry.key, keys.STARTS.encode(held.with_record(record)))])
+    await coordination.close()
+
+
+@pytest.mark.parametrize("place", ["raised", *map(later, RAISING[:-1]), later(DELETING[0])])
+def test_killed_in_a_round(broker_process, place):
+    broker = broker_process()
+    with client_of(broker) as http:
+        assert http.put(T).status_code == 201
+        for n in range(FILES):
+            assert http.post(f"{T}/messages", json={"messages": [{"value": n}]}).status_code == 200
+            assert http.post(f"{T}/flush").status_code in (200, 204)
+        assert http.patch(T, json={"retention": {"max_bytes": 1}}).status_code == 200
+    broker.terminate()
+    if place in RAISING:
+        broker.start(env={"SEAWEEDQ_FAIL_AT": f"retention.{place}"}, wait=False)
+        broker.wait_gone()
+    broker.start()
+    check(broker, FILES - 1)
+    assert sequences(broker) == list(range(FILES + 1)), "readers of files have a grace"
+    if place not in DELETING:
+        return
+    broker.kill()
+    asyncio.run(let_the_grace_pass(broker))
+    left = {"delete:1": [0, 1, 2, 3, 4], "delete:3": [2, 3, 4], "deleted": [4]}
+    for more in DELETING:
+        broker.start(env={"SEAWEEDQ_FAIL_AT": f"retention.{more}"}, wait=False)
+        broker.wait_gone()
+        assert sequences(broker) == left[more]
+    broker.start()
+    check(broker, FILES - 1)
+    assert sequences(broker) == [FILES]
