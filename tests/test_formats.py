@@ -148,7 +148,7 @@ def test_an_entry_that_a_later_level_wrote_otherwise_needs_a_newer_broker() -> N
     known = msgspec.json.decode(metadata, type=EntryMetadata)
 
     def opened(changed: EntryMetadata) -> EntryMetadata:
-        return open_entry(io.BytesIO(bytes(memoryview(encode_entry([(7, ROWS)], LAYOUT, changed)))), name)[1]
+        return open_entry(io.BytesIO(bytes(memoryview(encode_entry([(7, ROWS)], LAYOUT, changed, HIGHEST)))), name)[1]
 
     assert opened(msgspec.structs.replace(known, needs_level=HIGHEST)).nonce == NONCE
     with pytest.raises(NeedsNewerBroker, match=f"{name} needs a broker that reads level {HIGHEST + 1}; this one reads"):

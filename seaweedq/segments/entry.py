@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from seaweedq.errors import ChainDamaged
 from seaweedq.formats import needs_newer
 from seaweedq.levels import HIGHEST
+from seaweedq.segments.field_ids import file_schema
 from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layout
 
 ROW_GROUP_ROWS = 65_536
@@ -90,17 +91,19 @@ def segment_folder(topic: str, segment: int) -> str:
     return f"topics/{topic}/segment={segment}/"
 
 
-def encode_entry(batches: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata) -> pa.Buffer:
-    """Encodes an entry as a Parquet file, aligned to a memory page. `batches` are dense (first offset, rows); none make
-    a file without rows."""
+def encode_entry(
+    batches: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata, level: int
+) -> pa.Buffer:
+    """Encodes an entry as a Parquet file of a level of the cluster, aligned to a memory page. `batches` are dense
+    (first offset, rows); none make a file without rows."""
     table = layout.gather(batches)
     space = page_aligned(table.nbytes + _SPARE_BYTES)
     sink: pa.NativeFile = pa.FixedSizeBufferWriter(space)
     try:
-        _write(sink, table, layout, metadata)
+        _write(sink, table, layout, metadata, level)
     except OSError:  # few files are larger than their rows
         sink = pa.BufferOutputStream()
-        _write(sink, table, layout, metadata)
+        _write(sink, table, layout, metadata, level)
         return sink.getvalue()
     return space.slice(0, sink.tell())
 
@@ -112,8 +115,8 @@ def page_aligned(size: int) -> pa.Buffer:
     return pa.py_buffer(memory[start : start + size])
 
 
-def _write(sink: pa.NativeFile, table: pa.Table, layout: Layout, metadata: EntryMetadata) -> None:
-    with pq.ParquetWriter(sink, layout.table, **_writer_options(table, layout)) as writer:
+def _write(sink: pa.NativeFile, table: pa.Table, layout: Layout, metadata: EntryMetadata, level: int) -> None:
+    with pq.ParquetWriter(sink, file_schema(layout, level), **_writer_options(table, layout)) as writer:
         if table.num_rows:
             writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
         writer.add_key_value_metadata({METADATA_KEY: msgspec.json.encode(metadata)})

@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from seaweedq.errors import InvalidRequest
+from seaweedq.segments.field_ids import FIELD_ID, MAX_USER_ID
 from seaweedq.segments.layout import PARTITION_COLUMN
 
 MAX_FIELDS = 1000
-FIELD_ID, SCHEMA_ID = b"PARQUET:field_id", b"schema-id"
+SCHEMA_ID = b"schema-id"
 
 _MARK = b"iceberg.type"
 _QUOTING = frozenset('"\\')  # what would have to be escaped in JSON; the decoder of values takes no such names
@@ -126,8 +127,8 @@ def _check_names(names: list[str]) -> None:
 def _check_ids(ids: dict[str, int]) -> None:
     seen: set[int] = set()
     for name, number in ids.items():
-        if not 1 <= number < 1 << 31 or number in seen:
-            raise _refused(name, f"the id {number} must be unique and between 1 and {(1 << 31) - 1}")
+        if not 1 <= number <= MAX_USER_ID or number in seen:
+            raise _refused(name, f"the id {number} must be unique and between 1 and {MAX_USER_ID}")
         seen.add(number)
 
 

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from seaweedq.levels import HIGHEST
 from seaweedq.segments import entry
 from seaweedq.segments.layout import TIMESTAMP, Format, Layout
 
@@ -20,7 +21,7 @@ def rows(count: int) -> pa.RecordBatch:
 
 def test_an_entry_begins_at_a_page_of_memory_and_reads_back() -> None:
     batch = rows(5000)
-    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA)
+    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA, HIGHEST)
     assert data.address % 4096 == 0
     table = pq.read_table(pa.BufferReader(data))
     assert table["value"].combine_chunks().equals(batch.column("value"))
@@ -29,7 +30,7 @@ def test_an_entry_begins_at_a_page_of_memory_and_reads_back() -> None:
 
 def test_an_entry_larger_than_its_room_has_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = rows(5000)
-    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA)
+    data = entry.encode_entry([(0, batch)], LAYOUT, METADATA, HIGHEST)
     monkeypatch.setattr(entry, "_SPARE_BYTES", -batch.nbytes // 2)
-    again = entry.encode_entry([(0, batch)], LAYOUT, METADATA)
+    again = entry.encode_entry([(0, batch)], LAYOUT, METADATA, HIGHEST)
     assert again.equals(data)

@@ -113,11 +113,11 @@ class EntryWriter:
             schema_id=schema_id(source.layout.values),
             appended_us=self._clock.now_us(),
             max_timestamp_us=max_timestamp_us,
-            producers=producers.encode(self._level()),
+            producers=producers.encode(level := self._level()),
             seal=seal,
         )
         reach("entry.encode")
-        data = await asyncio.to_thread(encode_entry, rows, source.layout, metadata)
+        data = await asyncio.to_thread(encode_entry, rows, source.layout, metadata, level)
         reach("entry.append")
         await chain.append(metadata, memoryview(data))
         reach("entry.appended")
