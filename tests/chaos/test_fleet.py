@@ -5,7 +5,7 @@ from botocore.exceptions import ReadTimeoutError
 
 from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES
 from tests.support.chaos_clients.fleet import OTHERS, Fleet, Lister
-from tests.support.chaos_clients.library import SUBSCRIPTION as LIBRARY
+from tests.support.chaos_clients.python_client import SUBSCRIPTION as PYTHON_CLIENT
 from tests.support.history.checker import Run, check
 from tests.support.history.final_read import flush, in_files, over_http
 from tests.support.history.load import create, subscribe, until
@@ -15,7 +15,7 @@ from tests.support.history.load import create, subscribe, until
 def ran(broker_process, history):
     broker = broker_process()
     create(broker.url)
-    for name in (HOLES, LIBRARY):
+    for name in (HOLES, PYTHON_CLIENT):
         subscribe(broker.url, name, DEADLINE_S)
     with Fleet([broker.url], history, seed=1, others=[*OTHERS]) as fleet:
         until(lambda: {"publish", "deliver", "ack", "cursor", "read"} <= answered(history), what="each kind of answer")

@@ -20,7 +20,7 @@ from tests.support.chaos.leaks import QUIET_S, leaked, look
 from tests.support.chaos.nemesis import Nemesis, plan
 from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES
 from tests.support.chaos_clients.fleet import Fleet, Lister
-from tests.support.chaos_clients.library import SUBSCRIPTION as LIBRARY
+from tests.support.chaos_clients.python_client import SUBSCRIPTION as PYTHON_CLIENT
 from tests.support.chaos_clients.roaming import SAID
 from tests.support.history.checker import Run, Violation, check
 from tests.support.history.final_read import flush, over_http, segments
@@ -82,7 +82,7 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
     ):
         create(cluster.urls[0], segments=2 * options.brokers)
         subscribe(cluster.urls[0], HOLES, DEADLINE_S)
-        subscribe(cluster.urls[0], LIBRARY, 5)
+        subscribe(cluster.urls[0], PYTHON_CLIENT, 5)
         nemesis = Nemesis(cluster, history, plan(options.seed, options.seconds, options.lease_s, options.faults))
         lister = Lister(cluster.reader())
         fleet = Fleet(cluster.urls, history, options.seed, others=options.clients)

@@ -15,7 +15,7 @@ from botocore.exceptions import HTTPClientError
 
 from tests.support.chaos.store_read import StoreReader
 from tests.support.chaos_clients.consumers import Holey, HoleyObserver, Leaver, settle
-from tests.support.chaos_clients.library import LibraryObserver, LibraryProducer, LibrarySubscriber
+from tests.support.chaos_clients.python_client import PythonObserver, PythonProducer, PythonSubscriber
 from tests.support.chaos_clients.roaming import Roaming
 from tests.support.chaos_clients.self_checking import Deletions, Imports, Payloads, SelfChecking
 from tests.support.history.checker import Violation
@@ -27,7 +27,7 @@ LIST_S = 2.0
 OTHERS: Mapping[str, Sequence[Callable[[str, Sequence[str], History, int], Client]]] = {
     "holes": (Holey, Holey, HoleyObserver),
     "leaver": (Holey, HoleyObserver, Leaver),
-    "library": (LibraryProducer, LibrarySubscriber, LibraryObserver),
+    "python-client": (PythonProducer, PythonSubscriber, PythonObserver),
     "payloads": (Payloads,),
     "imports": (Imports,),
     "deletions": (Deletions,),
@@ -148,7 +148,7 @@ class Fleet(Load):
     @property
     def sources(self) -> list[Client]:
         """All that publish."""
-        return [*self.publishers, *(each for each in self.others if isinstance(each, Leaver | LibraryProducer))]
+        return [*self.publishers, *(each for each in self.others if isinstance(each, Leaver | PythonProducer))]
 
     @property
     def strange(self) -> list[Violation]:

@@ -14,16 +14,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from seaweedq.client.core.message import Message
-from seaweedq.client.sync.client import Client as Library
+from seaweedq.client.sync.client import Client as PythonClient
 from seaweedq.errors import SeaweedqError, TopicNotFound
-from tests.support.chaos_clients.library import LibraryClient
+from tests.support.chaos_clients.python_client import PythonClientThread
 from tests.support.history.checker import Violation
 
 T = TypeVar("T")
 PAGE = 1000
 
 
-class SelfChecking(LibraryClient):
+class SelfChecking(PythonClientThread):
     """What it found to be wrong is in `strange`."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -36,7 +36,7 @@ class SelfChecking(LibraryClient):
 
     def look(self) -> None:
         """As `at_last`; what it cannot do is wrong, too. The client has ended before."""
-        with Library(self.urls, timeout_s=30) as self.library:
+        with PythonClient(self.urls, timeout_s=30) as self.client:
             try:
                 self.at_last()
             except (SeaweedqError, OSError) as error:
@@ -56,10 +56,10 @@ class SelfChecking(LibraryClient):
 
     def all_messages(self, topic: str) -> Iterator[Message]:
         """Every message of a topic."""
-        for segment in self.library.segments(topic):
+        for segment in self.client.segments(topic):
             offset = 0
             while True:
-                page = self.library.fetch(topic, segment["id"], offset, PAGE)
+                page = self.client.fetch(topic, segment["id"], offset, PAGE)
                 yield from page.messages
                 if page.next_offset == offset:
                     break
@@ -77,10 +77,10 @@ class Payloads(SelfChecking):
 
     def step(self) -> None:
         content = self.rng.randbytes(self.rng.choice([1, 1000, 200_000]))
-        upload = self.tried(lambda: self.library.upload(self.topic, content))
+        upload = self.tried(lambda: self.client.upload(self.topic, content))
         if upload is None:
             return
-        found = self.tried(lambda: self.library.publish(self.topic, {"reference": {"upload_id": upload}}))
+        found = self.tried(lambda: self.client.publish(self.topic, {"reference": {"upload_id": upload}}))
         if found is not None:
             self._published[found.ids[0]] = hashlib.sha256(content).hexdigest()
         if self._published and self.rng.random() < 0.3:
@@ -94,7 +94,7 @@ class Payloads(SelfChecking):
 
     def _look(self, id: str) -> None:
         segment, offset = map(int, id.split("-"))
-        messages = self.library.fetch(self.topic, segment, offset, 1).messages
+        messages = self.client.fetch(self.topic, segment, offset, 1).messages
         if not messages or messages[0].id != id:
             return self.wrong(f"{id} was published, and is not there")
         with messages[0].open() as file:
@@ -116,7 +116,7 @@ class Imports(SelfChecking):
         number, rows = len(self._rows), self.rng.choice([1, 100, 2000])
         text = "".join(json.dumps({"key": f"k{n % 7}", "value": {"file": number, "n": n}}) + "\n" for n in range(rows))
         self._rows[number] = rows, False
-        done = self.tried(lambda: self.library.import_file(self.topic, io.BytesIO(text.encode()), "ndjson"))
+        done = self.tried(lambda: self.client.import_file(self.topic, io.BytesIO(text.encode()), "ndjson"))
         self._rows[number] = rows, done is not None
         self.stopped.wait(self.rng.uniform(1, 4))
 
@@ -147,13 +147,13 @@ class Deletions(SelfChecking):
         self._deleting = False
 
     def step(self) -> None:
-        if self.tried(lambda: self.library.create_topic(self.topic, initial_segments=2)) is None:
+        if self.tried(lambda: self.client.create_topic(self.topic, initial_segments=2)) is None:
             return
         for _ in range(self.rng.randrange(1, 5)):
             numbers = [*range(self._next, self._next + 10)]
             self._next += len(numbers)
             messages = [{"key": f"k{n}", "value": n} for n in numbers]
-            if self.tried(partial(self.library.publish, self.topic, messages)) is not None:
+            if self.tried(partial(self.client.publish, self.topic, messages)) is not None:
                 self._here.update(numbers)
         self.tried(self._look)
         self._delete()
@@ -168,7 +168,7 @@ class Deletions(SelfChecking):
         self._deleting = True
         while not self.stopped.is_set():
             try:
-                self.library.delete_topic(self.topic)
+                self.client.delete_topic(self.topic)
             except TopicNotFound:
                 pass
             except (SeaweedqError, OSError):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from seaweedq.client.sync.client import Client as Library
+from seaweedq.client.sync.client import Client as PythonClient
 from seaweedq.errors import SeaweedqError
 from tests.support.chaos_clients.roaming import Roaming
 from tests.support.history.history import History, digest
@@ -14,31 +14,31 @@ DELIVERY_S = 20.0
 SESSION_S = 1.0  # without a message, before it looks whether to stop
 
 
-class LibraryClient(Client):
-    """A thread with a client of the library, of all brokers."""
+class PythonClientThread(Client):
+    """A thread with a Python client of all brokers."""
 
     def __init__(self, name: str, urls: Sequence[str], history: History, seed: int) -> None:
         super().__init__(name, urls[0], history, seed)
         self.urls = urls
-        self.library = Library(self.rng.sample(urls, len(urls)), timeout_s=10)
+        self.client = PythonClient(self.rng.sample(urls, len(urls)), timeout_s=10)
 
     def run(self) -> None:
         try:
             super().run()
         finally:
             try:
-                self.library.close()
+                self.client.close()
             except SeaweedqError:  # what it says was told already, or nobody answers at the end
                 pass
 
 
-class LibraryProducer(LibraryClient):
+class PythonProducer(PythonClientThread):
     """Sends in batches by one producer, and looks at each receipt."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._next = 0
-        self._producer = self.library.producer(TOPIC, delivery_timeout_s=DELIVERY_S)
+        self._producer = self.client.producer(TOPIC, delivery_timeout_s=DELIVERY_S)
 
     def step(self) -> None:
         messages = [message(self.name, self._next + n, self.rng) for n in range(self.rng.choice([1, 5, 50]))]
@@ -71,7 +71,7 @@ class LibraryProducer(LibraryClient):
             self.history.told(self.name, "publish", outcome, call, [line])  # type: ignore[arg-type]
 
 
-class LibrarySubscriber(LibraryClient):
+class PythonSubscriber(PythonClientThread):
     """Iterates over a subscription, and acks in the background. Pulls may be lost within, and an ack may come too late:
     the history says of neither that it was answered."""
 
@@ -80,7 +80,7 @@ class LibrarySubscriber(LibraryClient):
         lost = self.history.invoke(self.name, "deliver", [asked])
         call = self.history.invoke(self.name, "deliver", [asked])
         try:
-            found = self.library.subscribe(TOPIC, SUBSCRIPTION, "earliest", SESSION_S, 200, ack_deadline_s=5)
+            found = self.client.subscribe(TOPIC, SUBSCRIPTION, "earliest", SESSION_S, 200, ack_deadline_s=5)
             for one in found:
                 place = {"segment": one.segment, "offset": one.offset, **asked}
                 told = {**place, "hash": digest(one.key, one.value)}
@@ -94,7 +94,7 @@ class LibrarySubscriber(LibraryClient):
         self.history.told(self.name, "deliver", "info", lost, [asked])
 
 
-class LibraryObserver(Roaming, Observer):
+class PythonObserver(Roaming, Observer):
     """Looks at its cursors."""
 
     subscription = SUBSCRIPTION
