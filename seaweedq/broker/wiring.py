@@ -4,8 +4,7 @@ A phase needs what an earlier one has found out: a member the cluster's id and t
 journal, which must not exist before the journals of earlier lives are recovered.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.drain import Drain
@@ -13,15 +12,8 @@ from seaweedq.broker.imports.record_store import ImportRecords
 from seaweedq.broker.imports.runner import ImportRunner, ReaderSetup
 from seaweedq.broker.imports.service import Imports, UploadClaims
 from seaweedq.broker.journal_registration import JournalRegistration
-from seaweedq.broker.leader.autoscaler import Autoscaler
-from seaweedq.broker.leader.journal_sweep import JournalSweep
-from seaweedq.broker.leader.leader import Leader
-from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
-from seaweedq.broker.leader.rebalancer import Rebalancer
-from seaweedq.broker.leader.recoveries import Recoveries
-from seaweedq.broker.leader.upload_sweep import UploadSweep
+from seaweedq.broker.leader_wiring import build_leading
 from seaweedq.broker.level_rise import LevelGuard, LevelRise
-from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import EntryWriter
@@ -48,22 +40,16 @@ from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
 from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
 from seaweedq.broker.recovery.replay import Replay
-from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.reshape.sealer import Sealer
-from seaweedq.broker.retention.files import TopicFiles
-from seaweedq.broker.retention.looks import Looks
-from seaweedq.broker.retention.retention import Retention
-from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.services import (
     Core,
     Environment,
     Joined,
-    Leading,
     Publishing,
     Reading,
     Reshaping,
@@ -100,16 +86,6 @@ from seaweedq.coordination.election import Election
 from seaweedq.coordination.membership import BrokerIdentity, Membership
 from seaweedq.coordination.roster import Roster
 from seaweedq.journal.interface import Journals
-
-DELETIONS_S, BALANCE_S, LEVEL_S, UPLOADS_S, RETENTION_S, SWEEP_S, DAY_S = (
-    1.0,
-    2.0,
-    2.0,
-    60.0,
-    60.0,
-    3600.0,
-    86_400.0,
-)  # how often the leader does them
 
 
 def build_core(
@@ -229,7 +205,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         changes=_changes(environment, joined, planner, readiness),
         closing=closing,
         deletion=deletion,
-        leading=_leading(environment, core, joined, loads, planner, deletion, reading.positions),
+        leading=build_leading(environment, core, joined, loads, planner, deletion, reading.positions),
         suspecting=_suspecting(environment, core, joined),
         drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),
         maintenance=Maintenance(
@@ -342,40 +318,6 @@ def _changes(environment: Environment, joined: Joined, planner: Planner, readine
     return ChangeRequests(joined.view, planner, environment.peers, timeout_s, readiness.is_stopping)
 
 
-def _leading(
-    environment: Environment,
-    core: Core,
-    joined: Joined,
-    loads: Loads,
-    planner: Planner,
-    deletion: TopicDeletion,
-    positions: TopicPositions,
-) -> Leading:
-    view, election, peers, coordination = joined.view, joined.election, environment.peers, environment.coordination
-    reports = Reports(view.catalog, view.roster, peers, view.membership.broker, loads)
-    rebalancer = Rebalancer(view.catalog, view.roster, reports, peers, view.clock)
-    autoscaler = Autoscaler(view, reports, planner, rebalancer, election)
-    balance = partial(_balance, reports, autoscaler, rebalancer)
-    retention, files = _retention(environment, joined, positions)
-    tasks = (
-        *_periodic_tasks(environment, joined, deletion, balance),
-        PeriodicTask("retention", retention.round, RETENTION_S, view.clock),
-        PeriodicTask("telling of retention", retention.tell, DAY_S, view.clock),
-    )
-    me, level = view.membership.broker, lambda: core.level.written
-    recoveries = Recoveries(joined.recovery, view.roster, peers, coordination, me, level)
-    return Leading(
-        reports=reports,
-        rebalancer=rebalancer,
-        autoscaler=autoscaler,
-        leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
-        rounds=retention.rounds,
-        retention=retention,
-        retained=files,
-        requested=RequestedRecoveries(joined.recovery, coordination),
-    )
-
-
 def _suspecting(environment: Environment, core: Core, joined: Joined) -> Suspecting:
     coordination, membership, level = environment.coordination, joined.membership, core.level
     marks = Marks(coordination, lambda: revoker.wake())
@@ -386,42 +328,3 @@ def _suspecting(environment: Environment, core: Core, joined: Joined) -> Suspect
         marks=marks,
         revoker=revoker,
     )
-
-
-def _retention(environment: Environment, joined: Joined, positions: TopicPositions) -> tuple[Retention, TopicFiles]:
-    view, store, coordination = joined.view, environment.store, environment.coordination
-    files = TopicFiles(view.catalog, coordination, store)
-    rounds = Rounds(coordination, store, joined.election, view.clock)
-    looks = Looks(view.catalog, files, positions)
-    return Retention(view, rounds, looks, files, store, environment.settings.retention_grace_s), files
-
-
-def _periodic_tasks(
-    environment: Environment, joined: Joined, deletion: TopicDeletion, balance: Callable[[], Awaitable[None]]
-) -> Sequence[PeriodicTask]:
-    catalog, clock = joined.view.catalog, joined.view.clock
-    journals = JournalSweep(environment.coordination, joined.journals)
-    sweep = UploadSweep(
-        catalog,
-        environment.coordination,
-        environment.store.payloads,
-        clock,
-        environment.settings.upload_grace_s,
-        joined.election.leader_compare,
-    )
-    return (
-        PeriodicTask("ending deletions", Deletions(catalog, deletion.delete, clock).end, DELETIONS_S, clock),
-        PeriodicTask("ending a rise of the level", joined.rise.finish, LEVEL_S, clock),
-        PeriodicTask("telling of the level", joined.rise.tell, DAY_S, clock),
-        PeriodicTask("balancing", balance, BALANCE_S, clock),
-        PeriodicTask("sweep of uploads", sweep.records, UPLOADS_S, clock),
-        PeriodicTask("sweep of payloads", sweep.folders, SWEEP_S, clock),
-        PeriodicTask("sweep", joined.topics.sweep, SWEEP_S, clock),
-        PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),
-    )
-
-
-async def _balance(reports: Reports, autoscaler: Autoscaler, rebalancer: Rebalancer) -> None:
-    await reports.ask()
-    await autoscaler.scale()
-    await rebalancer.rebalance()

@@ -20,7 +20,6 @@ from seaweedq.coordination.records import (
     Counter,
     CreationRecord,
     CursorRecord,
-    ImportRecord,
     JournalRecord,
     LeaderRecord,
     RevocationRecord,
@@ -30,9 +29,9 @@ from seaweedq.coordination.records import (
     SubscriptionRecord,
     SuspicionRecord,
     TopicRecord,
-    UploadRecord,
 )
 from seaweedq.coordination.unreadable import NOTED, Unreadable
+from seaweedq.coordination.upload_records import ImportRecord, UploadRecord
 from seaweedq.coordination.versioned import Versioned, unknown_in
 from seaweedq.levels import HIGHEST
 

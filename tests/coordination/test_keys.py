@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.coordination import records
+from seaweedq.coordination import records, upload_records
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import (
     BROKERS,
@@ -137,7 +137,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     UPLOADS: (
         [NAMES, NUMBERS, NAMES],
         st.builds(
-            records.UploadRecord,
+            upload_records.UploadRecord,
             name=st.text(),
             size=COUNTS,
             content_type=st.text(),
@@ -150,7 +150,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
     IMPORTS: (
         [NAMES, NUMBERS, NAMES],
         st.builds(
-            records.ImportRecord,
+            upload_records.ImportRecord,
             format=st.sampled_from(["parquet", "ndjson", "arrow"]),
             bare=st.booleans(),
             name=st.text(),
@@ -164,8 +164,8 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
             state=st.sampled_from(["checking", "running", "done", "failed"]),
             rows=st.none() | COUNTS,
             rows_done=COUNTS,
-            segments=st.lists(st.builds(records.ImportedSegment, COUNTS, COUNTS, COUNTS, COUNTS)).map(tuple),
-            problem=st.none() | st.builds(records.ImportProblem, st.text(), st.text(), JSON),
+            segments=st.lists(st.builds(upload_records.ImportedSegment, COUNTS, COUNTS, COUNTS, COUNTS)).map(tuple),
+            problem=st.none() | st.builds(upload_records.ImportProblem, st.text(), st.text(), JSON),
         ),
     ),
     GROWTH: ([], st.builds(records.Counter, next=COUNTS)),

@@ -10,14 +10,13 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records import (
     FlushPolicy,
-    ImportedSegment,
-    ImportRecord,
     Intent,
     SegmentRecord,
     Successor,
     TopicConfig,
     TopicRecord,
 )
+from seaweedq.coordination.upload_records import ImportedSegment, ImportRecord
 from seaweedq.coordination.versioned import NOTHING, Versioned
 
 INTENT = Intent(5, "planned", (0,), (Successor(5, 0, 10), Successor(6, 10, 20)))

@@ -11,14 +11,8 @@ import pytest
 from seaweedq.broker.imports.rules import NEXT
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Change
-from seaweedq.coordination.records import (
-    ImportRecord,
-    Intent,
-    JournalRecord,
-    SegmentRecord,
-    SubscriptionRecord,
-    UploadRecord,
-)
+from seaweedq.coordination.records import Intent, JournalRecord, SegmentRecord, SubscriptionRecord
+from seaweedq.coordination.upload_records import ImportRecord, UploadRecord
 from seaweedq.coordination.versioned import Versioned
 from tests.support.brokers.drawn_states import DRAWN, END, Step, check_steps, steps
 

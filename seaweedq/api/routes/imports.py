@@ -15,7 +15,7 @@ from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
 from seaweedq.broker.imports.service import Imports
 from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.coordination.records import ImportProblem, ImportRecord
+from seaweedq.coordination.upload_records import ImportProblem, ImportRecord
 from seaweedq.errors import InvalidRequest, SeaweedqError
 from seaweedq.segments.layout import Format
 

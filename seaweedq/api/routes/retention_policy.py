@@ -40,8 +40,8 @@ class RetentionAnswer(Struct):
 
 
 class PreviewAnswer(Struct):
-    """What a retention would take now: files, their stored bytes, their messages, and how many of these some
-    subscription has not acked."""
+    """The amounts that a retention would take now: files, their stored bytes, their messages, and how many of these
+    some subscription has not acked."""
 
     files: int
     bytes: int

@@ -54,8 +54,8 @@ class LagAnswer(Struct):
 
 
 class TotalLagAnswer(Struct):
-    """What is not acked yet in all segments. `in_flight` messages are leased; retention took `skipped` ones before they
-    were acked, as far as this dispatcher has seen it."""
+    """The lag in all segments: messages that are not acked yet. `in_flight` messages are leased; retention took
+    `skipped` ones before they were acked, as far as this dispatcher has seen it."""
 
     messages: int
     bytes: int

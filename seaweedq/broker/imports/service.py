@@ -21,7 +21,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.signal import Signal
-from seaweedq.coordination.records import ImportRecord, UploadRecord
+from seaweedq.coordination.upload_records import ImportRecord, UploadRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotReady, SeaweedqError, TopicBeingDeleted, TopicNotFound, UploadConflict, UploadNotFound
 from seaweedq.failpoints import reach

@@ -25,8 +25,8 @@ LISTED = 16  # segments at a time
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a policy would take now: files, their stored bytes, their rows, and how many of those some subscription has
-    not acked, apart from single acks beyond its first unacked message."""
+    """The amounts that a policy would take now: files, their stored bytes, their rows, and how many of those some
+    subscription has not acked, apart from single acks beyond its first unacked message."""
 
     files: int = 0
     size_bytes: int = 0

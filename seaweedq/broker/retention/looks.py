@@ -21,7 +21,7 @@ from seaweedq.coordination.records import RetentionPolicy
 
 @dataclass(frozen=True, slots=True)
 class Signs:
-    """What says that something may be due: what the last look saw of it need not be looked at again."""
+    """The signs that something may be due: where they are those of the last look, no new look is needed."""
 
     policy: RetentionPolicy
     aged: bool

@@ -28,7 +28,7 @@ NORMAL, SUSPECTS, ALONE = range(3)  # kinds of messages, and of pulls
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a subscription's configuration says about delivery. `backoff_s` are the delays after the first, second, ...
+    """The rules of delivery in a subscription's configuration. `backoff_s` are the delays after the first, second, ...
     failed delivery, and its last one after all later ones; `max_attempts` 0 is no bound."""
 
     mode: Mode = "ordered"

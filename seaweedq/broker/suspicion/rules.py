@@ -42,7 +42,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Regard:
-    """What one broker holds of another, in one life of it at one URL. `failures` counts tries without an answer in a
+    """One broker's opinion of another, in one life of it at one URL. `failures` counts tries without an answer in a
     row, `refusals` those of them that were refused, since the last one that was not."""
 
     stage: Stage = Stage.STRANGER

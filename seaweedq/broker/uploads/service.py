@@ -22,7 +22,8 @@ from seaweedq.broker.uploads.open_quota import OpenQuota
 from seaweedq.broker.uploads.record_store import UploadRecords, not_found
 from seaweedq.broker.uploads.removal import clear, cleared, remove_topic
 from seaweedq.clock import Clock, Ids
-from seaweedq.coordination.records import TopicConfig, UploadRecord
+from seaweedq.coordination.records import TopicConfig
+from seaweedq.coordination.upload_records import UploadRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import (
     InvalidUpload,

@@ -19,7 +19,6 @@ from seaweedq.coordination.records import (
     BrokerRecord,
     Counter,
     CreationRecord,
-    ImportRecord,
     JournalRecord,
     LeaderRecord,
     RevocationRecord,
@@ -29,6 +28,7 @@ from seaweedq.coordination.records import (
     TopicConfig,
 )
 from seaweedq.coordination.unreadable import NOTED
+from seaweedq.coordination.upload_records import ImportRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until

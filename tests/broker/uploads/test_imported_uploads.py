@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
-from seaweedq.coordination.records import ImportRecord
+from seaweedq.coordination.upload_records import ImportRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import UploadConflict
 from tests.support.brokers.stored import record_of

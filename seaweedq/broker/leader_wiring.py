@@ -1,0 +1,112 @@
+"""Building what the leader does: its rounds, and the tasks that it repeats."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from seaweedq.broker.leader.autoscaler import Autoscaler
+from seaweedq.broker.leader.journal_sweep import JournalSweep
+from seaweedq.broker.leader.leader import Leader
+from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
+from seaweedq.broker.leader.rebalancer import Rebalancer
+from seaweedq.broker.leader.recoveries import Recoveries
+from seaweedq.broker.leader.upload_sweep import UploadSweep
+from seaweedq.broker.load.cluster_loads import Reports
+from seaweedq.broker.load.meters import Loads
+from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.recovery.requested import RequestedRecoveries
+from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.retention.files import TopicFiles
+from seaweedq.broker.retention.looks import Looks
+from seaweedq.broker.retention.retention import Retention
+from seaweedq.broker.retention.rounds import Rounds
+from seaweedq.broker.services import (
+    Core,
+    Environment,
+    Joined,
+    Leading,
+)
+from seaweedq.broker.topic_deletion import TopicDeletion
+
+DELETIONS_S, BALANCE_S, LEVEL_S, UPLOADS_S, RETENTION_S, SWEEP_S, DAY_S = (
+    1.0,
+    2.0,
+    2.0,
+    60.0,
+    60.0,
+    3600.0,
+    86_400.0,
+)  # how often the leader does them
+
+
+def build_leading(
+    environment: Environment,
+    core: Core,
+    joined: Joined,
+    loads: Loads,
+    planner: Planner,
+    deletion: TopicDeletion,
+    positions: TopicPositions,
+) -> Leading:
+    """Builds the leader's work, which every broker has, and does while it leads."""
+    view, election, peers, coordination = joined.view, joined.election, environment.peers, environment.coordination
+    reports = Reports(view.catalog, view.roster, peers, view.membership.broker, loads)
+    rebalancer = Rebalancer(view.catalog, view.roster, reports, peers, view.clock)
+    autoscaler = Autoscaler(view, reports, planner, rebalancer, election)
+    balance = partial(_balance, reports, autoscaler, rebalancer)
+    retention, files = _retention(environment, joined, positions)
+    tasks = (
+        *_periodic_tasks(environment, joined, deletion, balance),
+        PeriodicTask("retention", retention.round, RETENTION_S, view.clock),
+        PeriodicTask("telling of retention", retention.tell, DAY_S, view.clock),
+    )
+    me, level = view.membership.broker, lambda: core.level.written
+    recoveries = Recoveries(joined.recovery, view.roster, peers, coordination, me, level)
+    return Leading(
+        reports=reports,
+        rebalancer=rebalancer,
+        autoscaler=autoscaler,
+        leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
+        rounds=retention.rounds,
+        retention=retention,
+        retained=files,
+        requested=RequestedRecoveries(joined.recovery, coordination),
+    )
+
+
+def _retention(environment: Environment, joined: Joined, positions: TopicPositions) -> tuple[Retention, TopicFiles]:
+    view, store, coordination = joined.view, environment.store, environment.coordination
+    files = TopicFiles(view.catalog, coordination, store)
+    rounds = Rounds(coordination, store, joined.election, view.clock)
+    looks = Looks(view.catalog, files, positions)
+    return Retention(view, rounds, looks, files, store, environment.settings.retention_grace_s), files
+
+
+def _periodic_tasks(
+    environment: Environment, joined: Joined, deletion: TopicDeletion, balance: Callable[[], Awaitable[None]]
+) -> Sequence[PeriodicTask]:
+    catalog, clock = joined.view.catalog, joined.view.clock
+    journals = JournalSweep(environment.coordination, joined.journals)
+    sweep = UploadSweep(
+        catalog,
+        environment.coordination,
+        environment.store.payloads,
+        clock,
+        environment.settings.upload_grace_s,
+        joined.election.leader_compare,
+    )
+    return (
+        PeriodicTask("ending deletions", Deletions(catalog, deletion.delete, clock).end, DELETIONS_S, clock),
+        PeriodicTask("ending a rise of the level", joined.rise.finish, LEVEL_S, clock),
+        PeriodicTask("telling of the level", joined.rise.tell, DAY_S, clock),
+        PeriodicTask("balancing", balance, BALANCE_S, clock),
+        PeriodicTask("sweep of uploads", sweep.records, UPLOADS_S, clock),
+        PeriodicTask("sweep of payloads", sweep.folders, SWEEP_S, clock),
+        PeriodicTask("sweep", joined.topics.sweep, SWEEP_S, clock),
+        PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),
+    )
+
+
+async def _balance(reports: Reports, autoscaler: Autoscaler, rebalancer: Rebalancer) -> None:
+    await reports.ask()
+    await autoscaler.scale()
+    await rebalancer.rebalance()
