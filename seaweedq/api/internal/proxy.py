@@ -12,7 +12,7 @@ from seaweedq.broker.rpc.client import FORBIDDEN, Peers, wrong_secret
 from seaweedq.errors import NotOwner
 
 _KEPT = {b"accept", b"content-type"}
-_RETURNED = ("content-type", "next-offset", "sealed", "successors", "retry-after", "content-encoding")
+_RETURNED = ("content-type", "lease", "next-offset", "sealed", "successors", "retry-after", "content-encoding")
 _NOT_THERE = (b"/problems/not-owner", b"/problems/not-ready")
 
 

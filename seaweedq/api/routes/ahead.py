@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from seaweedq.api.asgi.openapi import Takes, described
+from seaweedq.api.asgi.openapi import Takes, described, schema_ref
 from seaweedq.api.routes import fetch, publish, uploads
 from seaweedq.api.routes.answers import (
     AckAnswer,
@@ -20,6 +20,7 @@ from seaweedq.api.routes.answers import (
 from seaweedq.api.routes.publish import Publish, PublishAnswer
 from seaweedq.api.routes.pulls import PullAnswer, PullRequest, Pulls
 from seaweedq.api.routes.upload_content import GET_REFUSES, PUT_REFUSES, Received, UploadContent
+from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.errors import RouteNotFound
 
 MESSAGES = "/v1/topics/{topic}/messages"
@@ -62,8 +63,8 @@ def declare(app: FastAPI) -> None:
     )
     pulls = described(
         Takes(PullRequest, {"max_messages": 100, "wait_s": 0.1}),
-        {200: PullAnswer},
-        (*_REFUSES, 410),
+        {200: {JSON: {"schema": schema_ref(PullAnswer)}, ARROW: {"schema": {"type": "string", "format": "binary"}}}},
+        (*_REFUSES, 406, 410),
         shows={"lease": "5f2b8a6c", "messages": [{**fetch.EXAMPLE, "attempt": 1}]},
     )
     acks = described(

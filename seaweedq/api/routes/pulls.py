@@ -5,16 +5,13 @@ that it repeats, after an answer of the dispatcher was lost, gets the same messa
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
-from itertools import groupby
 from typing import Annotated, Any, TypeVar
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 from msgspec import Meta
 from msgspec.structs import replace
 
@@ -25,11 +22,11 @@ from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.routes.fetch import Message
+from seaweedq.api.routes.pulled_arrow import arrow_answer, together, wants_arrow
 from seaweedq.broker.cluster_level import ClusterLevel
-from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.leasing import Delivered, Leased, Pull
+from seaweedq.broker.subscriptions.leasing import Leased, Pull
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Ids
@@ -99,10 +96,13 @@ class Pulls:
 
     async def pull(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
         """Leases messages to a consumer, and waits for the first one. The same `lease` again gives what of it is not
-        answered yet."""
+        answered yet. With `Accept: application/vnd.apache.arrow.stream`, as an Arrow stream."""
         calls = self.calls
+        as_arrow = wants_arrow(scope)
         async with calls.asked(scope, receive, _PULL, topic_name, name) as (topic, wanted):
             pass  # the body's memory is not needed during the wait
+        if as_arrow:
+            calls.level.require(SUBSCRIPTION_LEVEL, "a pull of Arrow")
         search = self._pull
         if wanted.lease is not None:
             calls.level.require(SUBSCRIPTION_LEVEL, "a pull with a lease of its own")
@@ -113,7 +113,7 @@ class Pulls:
             with suppress(NotOwner, ChainDamaged):  # it is just being handed over, or its topic deleted
                 found = await calls.dispatcher.look(topic, name, _pull(wanted, 0))
                 if found.messages:
-                    return await self._delivered(topic, found)
+                    return await self._delivered(scope, topic, found)
         return await _while_there(receive, search(scope, topic, name, wanted))
 
     async def _pull_under_some_name(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
@@ -134,15 +134,18 @@ class Pulls:
                     content = msgspec.json.encode(replace(wanted, wait_s=target.wait_s))
                     return await calls.proxy.relay(scope, target, content)
                 found = await calls.dispatcher.pull(topic, name, _pull(wanted, target.wait_s))
-                return await self._delivered(topic, found)
+                return await self._delivered(scope, topic, found)
 
-    async def _delivered(self, topic: Topic, leased: Leased) -> Answer:
+    async def _delivered(self, scope: Scope, topic: Topic, leased: Leased) -> Answer:
+        if wants_arrow(scope):
+            self.calls.finder.check_lease()
+            return arrow_answer(leased, topic.layout)
         found = leased.messages
         links = await self.payloads.links_of(topic, [one.rows for one in found])
         self.calls.finder.check_lease()
         texts = [
             message_texts(numbers, rows, segment.id, segment.layout, attempts, links)
-            for segment, numbers, attempts, rows in _together(found)
+            for segment, numbers, attempts, rows in together(found)
         ]
         name = leased.name if self.calls.level.written >= SUBSCRIPTION_LEVEL else None
         return Answer(200, b'{"lease":%b,"messages":%b}' % (msgspec.json.encode(name), json_array(texts)))
@@ -150,17 +153,6 @@ class Pulls:
 
 def _pull(wanted: PullRequest, wait_s: float) -> Pull:
     return Pull(wanted.max_messages, wait_s, wanted.consumer, wanted.lease)
-
-
-def _together(found: Sequence[Delivered]) -> Iterator[tuple[Readable, pa.Array, pa.Array, pa.RecordBatch]]:
-    """Yields segment, offsets, attempts and rows, neighbours of one segment and schema put together: texts take 0.2 ms
-    a batch, however small that is."""
-    for _, group in groupby(found, lambda one: (one.segment.id, one.rows.schema)):
-        same = list(group)
-        numbers = pa.array(np.concatenate([one.offsets for one in same]))
-        attempts = pa.array(np.concatenate([one.attempts for one in same]))
-        rows = same[0].rows if len(same) == 1 else pa.concat_batches([one.rows for one in same])
-        yield same[0].segment, numbers, attempts, rows
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -4,26 +4,24 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
-from weakref import WeakSet
 
 import httpx
 
 from seaweedq.client.aio.producer import AsyncProducer
-from seaweedq.client.aio.subscriber import AsyncAcker, AsyncMessages
+from seaweedq.client.aio.subscriptions import AsyncSubscriptions
 from seaweedq.client.aio.transport import AsyncTransport
 from seaweedq.client.core import calls
 from seaweedq.client.core.batching import MIB, Limits
 from seaweedq.client.core.broker_choice import Brokers, parse_urls
 from seaweedq.client.core.delivery import Route
 from seaweedq.client.core.importing import Format, Imported, Rows, format_given, imported
+from seaweedq.client.core.lease_names import LeaseNames
 from seaweedq.client.core.message import AsyncMessage, Make, Page
 from seaweedq.client.core.offload import Offload, type_of
 from seaweedq.client.core.payload_reading import payload
-from seaweedq.client.core.pulling import Pulling
 from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.uploading import ANY_BYTES, Uploading
 from seaweedq.client.core.wire import Published, WireMessage
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class AsyncClient:
+class AsyncClient(AsyncSubscriptions):
     """Talks to a cluster through any of its brokers. For one event loop.
 
     `url` is that of one broker, or of several: separated by commas, or a sequence. They are tried in this order. After
@@ -60,10 +58,9 @@ class AsyncClient:
         self._urls = parse_urls(url)
         check_options(timeout_s, headers)
         self._transport = AsyncTransport(Brokers(self._urls, self._clock.monotonic_s), timeout_s, headers, transport)
-        self._run = self._transport.run
         self._timeout_s = timeout_s
         self._producers: set[AsyncProducer] = set()
-        self._ackers: WeakSet[AsyncAcker] = WeakSet()
+        self._begin_subscriptions(LeaseNames(self._ids.nonce, self._clock.monotonic_s))
 
     async def create_topic(self, name: str, **config: Any) -> dict[str, Any]:
         """Creates a topic, or checks that an existing one matches the given fields. Returns the topic as `topic` does.
@@ -197,44 +194,9 @@ class AsyncClient:
         patience = self._patience(delivery_timeout_s)
         offload = Offload(topic, patience, self._urls, max_message_bytes)
         route = Route(topic, patience, self._ids.nonce, self._urls, offload)
-        producer = AsyncProducer(route, limits, self._run, self._forget)
+        producer = AsyncProducer(route, limits, self._transport.run, self._forget)
         self._producers.add(producer)
         return producer
-
-    def subscribe(
-        self,
-        topic: str,
-        subscription: str,
-        start: str | Mapping[str, Any] = "latest",
-        idle_timeout_s: float | None = None,
-        max_messages: int = 500,
-        ack_deadline_s: float = 30,
-    ) -> AsyncIterator[AsyncMessage]:
-        """Iterates over the messages of a subscription; ends after `idle_timeout_s` without any.
-
-        Creates the subscription as the iteration begins unless it exists. Breaking off early leaves the last acks to
-        `close`. At least once: what is not acked within `ack_deadline_s` comes again, and after a broker's restart what
-        was acked a moment before may too. `start`: "latest", "earliest" or {"timestamp": ...}, for a new subscription.
-        """
-        pulling = Pulling(
-            topic, subscription, self._ids.nonce(), max_messages, idle_timeout_s, self._patience(self._timeout_s)
-        )
-        acker = AsyncAcker(lambda ids: self._run(pulling.ack(ids)))
-        self._ackers.add(acker)
-        begin = partial(pulling.ensure, start, ack_deadline_s)
-        return AsyncMessages(pulling, begin, self._run, acker, self._message(topic))
-
-    async def subscription(self, topic: str, name: str) -> dict[str, Any]:
-        """Returns a subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
-        return await self._run(calls.call("GET", calls.subscription_path(topic, name)))
-
-    async def subscriptions(self, topic: str) -> list[dict[str, Any]]:
-        """Returns all subscriptions of a topic."""
-        return await self._run(calls.pages(f"{calls.topic_path(topic)}/subscriptions", "subscriptions"))
-
-    async def delete_subscription(self, topic: str, name: str) -> None:
-        """Deletes a subscription. Raises SubscriptionNotFound."""
-        await self._run(calls.call("DELETE", calls.subscription_path(topic, name)))
 
     async def read_table(self, topic: str, columns: Sequence[str] | None = None, live: bool = False) -> "pa.Table":
         """Returns a topic's rows from its Parquet files, unsorted; `live`: complete to the last acknowledged row, none
@@ -278,7 +240,7 @@ class AsyncClient:
         def chunks(wire: WireMessage) -> AsyncIterator[bytes]:
             return self._transport.chunks(payload(topic, wire, self._patience(self._timeout_s)))
 
-        return lambda wire, ack: AsyncMessage(wire, chunks, ack)
+        return lambda wire, origin: AsyncMessage(wire, chunks, origin)
 
     def _patience(self, total_s: float) -> Patience:
         return Patience(total_s, self._clock.monotonic_s, random.random)

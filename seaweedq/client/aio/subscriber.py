@@ -1,43 +1,45 @@
-"""The async subscriber: an iterator that pulls, and a task that sends the acks."""
+"""The async subscriber: an iterator that pulls, and a task that sends the answers."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from seaweedq.client.core.answering import Item, Origin
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.message import AsyncMessage, Make
-from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulling
-from seaweedq.client.core.wire import WireMessage
+from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulled, Pulling, ids_of
+
+T = TypeVar("T")
 
 
 class AsyncAcker:
-    """Collects acks and sends them together, in the background: at ACK_BATCH, after ACK_LINGER_S, when hurried."""
+    """Collects acks and other answers, and sends them together, in the background: at ACK_BATCH, after ACK_LINGER_S,
+    when hurried."""
 
-    def __init__(self, send: Callable[[list[str]], Coroutine[Any, Any, object]]) -> None:
+    def __init__(self, send: Callable[[list[Item]], Coroutine[Any, Any, object]]) -> None:
         self._send = send
-        self._pending: list[str] = []
+        self._pending: list[Item] = []
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._error: Exception | None = None
 
-    def ack(self, id: str) -> None:
-        """Adds an ack. On the event loop only."""
-        self._pending.append(id)
+    def answer(self, item: Item) -> None:
+        """Adds an answer. On the event loop only."""
+        self._pending.append(item)
         if len(self._pending) >= ACK_BATCH:
             self._hurry.set()
         if self._task is None:
             self._task = asyncio.create_task(self._send_all(), name="acker")
 
     def hurry(self) -> None:
-        """Sends the waiting acks at once; raises the error of an earlier ack."""
+        """Sends the waiting answers at once; raises the error of an earlier one."""
         self._hurry.set()
         error, self._error = self._error, None
         if error:
             raise error
 
     async def flush(self) -> None:
-        """Returns once all acks so far are durable; raises the error of one that failed."""
+        """Returns once all answers so far were taken; raises the error of one that failed."""
         while self._task is not None:
             self._hurry.set()
             await asyncio.shield(self._task)
@@ -51,36 +53,38 @@ class AsyncAcker:
             except TimeoutError:
                 pass
             self._hurry.clear()
-            ids, self._pending = self._pending, []
+            items, self._pending = self._pending, []
             try:
-                await self._send(ids)
+                await self._send(items)
             except Exception as error:  # whoever iterates learns of it
                 self._error = self._error or error
         self._task = None
 
 
-class AsyncMessages:
-    """The messages of a subscription. A wait that is cancelled ends nothing: the pull goes on, and the next call gets
-    what it brings. Ending it sends the acks and waits for them; it pulls no more once nobody refers to it."""
+class AsyncDeliveries(Generic[T]):
+    """What the pulls of a subscription bring, each item `made` a message or a batch. A wait that is cancelled ends
+    nothing: the pull goes on, and the next call gets what it brings. Ending it sends the answers, waits for them, and
+    gives back what nobody got; it pulls no more once nobody refers to it."""
 
     def __init__(
         self,
         pulling: Pulling,
-        begin: Callable[[], Steps[Any]],
+        accept: str,
         run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]],
         acker: AsyncAcker,
-        message: Make[AsyncMessage],
+        made: Callable[[Any, Origin], T],
     ) -> None:
-        self._pulling, self._begin, self._run, self._acker, self._message = pulling, begin, run, acker, message
-        self._wires: deque[WireMessage] = deque()
-        self._pull: asyncio.Task[list[WireMessage] | None] | None = None
+        self._pulling, self._accept, self._run, self._acker, self._made = pulling, accept, run, acker, made
+        self._waiting: deque[Any] = deque()
+        self._origin = Origin(acker.answer)
+        self._pull: asyncio.Task[Pulled | None] | None = None
         self._begun = self._ended = False
 
-    def __aiter__(self) -> "AsyncMessages":
+    def __aiter__(self) -> "AsyncDeliveries[T]":
         return self
 
-    async def __anext__(self) -> AsyncMessage:
-        while not self._wires:
+    async def __anext__(self) -> T:
+        while not self._waiting:
             if self._ended:
                 raise StopAsyncIteration
             try:
@@ -88,36 +92,42 @@ class AsyncMessages:
             except Exception:
                 await self.aclose()
                 raise
-        return self._message(self._wires.popleft(), self._acker.ack)
+        return self._made(self._waiting.popleft(), self._origin)
 
     async def aclose(self) -> None:
-        """Ends it; raises the error of an ack that failed."""
+        """Ends it; raises the error of an answer that failed."""
         self._ended = True
-        self._wires.clear()
+        lease, ids = self._origin.lease, ids_of(self._waiting)
+        self._waiting.clear()
         if self._pull is not None:
             self._pull.cancel()
             await asyncio.wait([self._pull])
-        await self._acker.flush()
+            if not self._pull.cancelled() and not self._pull.exception() and (pulled := self._pull.result()):
+                lease, ids = pulled.lease, None  # of which nobody has heard
+        try:
+            await self._acker.flush()
+        finally:
+            await self._run(self._pulling.give_back(lease, ids))
 
     async def _fill(self) -> None:
         """Waits for a pull, which is not cancelled with the caller."""
         if self._pull is None:
             if not self._begun:
-                await self._run(self._begin())
+                await self._run(self._pulling.ensure())
                 self._begun = True
                 if self._ended or self._pull is not None:  # another task was faster
                     return
             self._acker.hurry()
-            self._pull = asyncio.create_task(self._run(self._pulling.pull()), name="pull")
+            self._pull = asyncio.create_task(self._run(self._pulling.pull(accept=self._accept)), name="pull")
         pull = self._pull
         await asyncio.wait([pull])
         if self._pull is pull and not self._ended:  # else another task has taken what it brought, or has ended all
             self._pull = None
-            wires = pull.result()
-            if wires is None:
+            pulled = pull.result()
+            if pulled is None:
                 await self.aclose()
             else:
-                self._wires += wires
+                self._waiting, self._origin = deque(pulled.items), Origin(self._acker.answer, pulled.lease)
 
     def __del__(self) -> None:
         if self._pull is not None and not self._pull.done() and not self._pull.get_loop().is_closed():

@@ -11,24 +11,20 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import msgspec
 from msgspec import UnsetType
 
+from seaweedq.client.core.answering import FETCHED, Origin, extension_of, nack_of
 from seaweedq.client.core.wire import PageAnswer, Reference, WireMessage, encode
 from seaweedq.client.files.atomic_file import AtomicFile
 from seaweedq.client.files.payload_file import AsyncPayload, reader
 from seaweedq.client.files.upload_source import CHUNK_BYTES, Progress
-from seaweedq.errors import ClientError
-
-
-def _nothing_to_ack(id: str) -> None:
-    raise ClientError(f"message {id} cannot be acked: it was fetched, not delivered by a subscription", id=id)
 
 
 class BaseMessage:
-    """One message without its payload. Read only, apart from `ack`."""
+    """One message without its payload. Read only, apart from its answers."""
 
-    __slots__ = ("_ack", "_wire")
+    __slots__ = ("_origin", "_wire")
 
-    def __init__(self, wire: WireMessage, ack: Callable[[str], None]) -> None:
-        self._wire, self._ack = wire, ack
+    def __init__(self, wire: WireMessage, origin: Origin) -> None:
+        self._wire, self._origin = wire, origin
 
     @property
     def id(self) -> str:
@@ -104,7 +100,24 @@ class BaseMessage:
 
         Raises ClientError for a message that was fetched.
         """
-        self._ack(self._wire.id)
+        self._origin.answer(self._wire.id)
+
+    def nack(self, delay_s: float | None = None, reject: bool = False, reason: str | None = None) -> None:
+        """Gives the message back: it is delivered again after `delay_s` seconds (0 to 43,200; None: the subscription's
+        backoff), or with `reject` goes to the topic for dead letters, with a `reason` of at most 255 characters.
+        Returns at once, as `ack`; the subscription raises InvalidRequest, NoDeadLetters, NeedsLevel later.
+
+        Raises ClientError for a message that was fetched.
+        """
+        self._origin.answer(nack_of(self._wire.id, self._origin.lease, delay_s, reject, reason))
+
+    def extend(self, ack_deadline_s: float | None = None) -> None:
+        """Lets the message's lease end `ack_deadline_s` seconds from now; None: as many as the subscription gives.
+        Returns at once, as `ack`; the subscription raises InvalidRequest, NeedsLevel later.
+
+        Raises ClientError for a message that was fetched.
+        """
+        self._origin.answer(extension_of(self._wire.id, self._origin.lease, ack_deadline_s))
 
     def __repr__(self) -> str:
         what = repr(self.reference) if self.reference else f"value={self.raw[:80]!r}"
@@ -112,14 +125,12 @@ class BaseMessage:
 
 
 class Message(BaseMessage):
-    """One message. Read only, apart from `ack`."""
+    """One message. Read only, apart from its answers."""
 
     __slots__ = ("_chunks",)
 
-    def __init__(
-        self, wire: WireMessage, chunks: Callable[[WireMessage], Iterator[bytes]], ack: Callable[[str], None]
-    ) -> None:
-        super().__init__(wire, ack)
+    def __init__(self, wire: WireMessage, chunks: Callable[[WireMessage], Iterator[bytes]], origin: Origin) -> None:
+        super().__init__(wire, origin)
         self._chunks = chunks
 
     def open(self) -> BinaryIO:
@@ -147,14 +158,14 @@ class Message(BaseMessage):
 
 
 class AsyncMessage(BaseMessage):
-    """One message, for an event loop. Read only, apart from `ack`."""
+    """One message, for an event loop. Read only, apart from its answers."""
 
     __slots__ = ("_chunks",)
 
     def __init__(
-        self, wire: WireMessage, chunks: Callable[[WireMessage], AsyncIterator[bytes]], ack: Callable[[str], None]
+        self, wire: WireMessage, chunks: Callable[[WireMessage], AsyncIterator[bytes]], origin: Origin
     ) -> None:
-        super().__init__(wire, ack)
+        super().__init__(wire, origin)
         self._chunks = chunks
 
     def open(self) -> AsyncPayload:
@@ -187,7 +198,7 @@ async def _alone(data: bytes) -> AsyncIterator[bytes]:
 
 
 M = TypeVar("M", bound=BaseMessage)
-Make = Callable[[WireMessage, Callable[[str], None]], M]
+Make = Callable[[WireMessage, Origin], M]
 
 
 class Page(Generic[M]):
@@ -196,7 +207,7 @@ class Page(Generic[M]):
     __slots__ = ("messages", "next_offset", "sealed", "successors")
 
     def __init__(self, answer: PageAnswer, message: Make[M]) -> None:
-        self.messages = [message(wire, _nothing_to_ack) for wire in answer.messages]
+        self.messages = [message(wire, FETCHED) for wire in answer.messages]
         self.next_offset = answer.next_offset
         self.sealed = answer.sealed
         self.successors = answer.successors

@@ -1,36 +1,44 @@
-"""The steps of a subscriber: create the subscription, pull, ack, and end when idle. No I/O."""
+"""The steps of a subscriber: create the subscription, pull, answer, give back, and end when idle. No I/O."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
+import msgspec
+
+from seaweedq.client.core.answering import Item, Verb, bodies, nack_of
 from seaweedq.client.core.calls import MAX_WAIT_S, subscription_path
-from seaweedq.client.core.effects import JSON, Request, Steps
+from seaweedq.client.core.effects import ARROW, JSON, Reply, Request, Steps
+from seaweedq.client.core.lease_names import REFUSALS, LeaseNames
+from seaweedq.client.core.problems import check
 from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.wire import Acked, WireMessage, decode_acked, decode_pull, encode
-from seaweedq.errors import SubscriptionConflict
+from seaweedq.client.core.wire import Answered, decode_answered, decode_pull, encode
+from seaweedq.errors import LeaseEnded, NeedsLevel, SeaweedqError, SubscriptionConflict
 
 # Acks wait for company, but no longer than this, and no more of them than that.
 ACK_LINGER_S = 0.1
 ACK_BATCH = 500
 REPORT_S = 10.0
+Mode: TypeAlias = Literal["ordered", "shared", "keyed"]
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class LateAcks:
     """Counts acks that came too late, and says when to report them: at once, then at most every REPORT_S. `example` is
-    the id of one."""
+    the id of one, `total` how many there ever were."""
 
     count: int = 0
     example: str = ""
+    total: int = 0
     _reported_s: float = -inf
 
     def note(self, late: Sequence[str], now_s: float) -> int:
         """Adds acks by their ids. Returns how many are to be reported now."""
         self.count += len(late)
+        self.total += len(late)
         self.example = late[0] if late else self.example
         if not self.count or now_s - self._reported_s < REPORT_S:
             return 0
@@ -39,49 +47,142 @@ class LateAcks:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a subscriber asked for: the subscription's configuration if it is new, and the size of its pulls. `mode` and
+    `settings` are those that it named."""
+
+    start: str | Mapping[str, Any] = "latest"
+    ack_deadline_s: float = 30
+    mode: Mode | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    max_messages: int = 500
+    idle_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull brought: messages, or one Arrow stream; under which lease."""
+
+    lease: str | None
+    items: list[Any]
+
+
+@dataclass(slots=True)
 class Pulling:
-    """One consumer of a subscription."""
+    """One consumer of a subscription. `lease` is the name of a pull that is not answered yet."""
 
     topic: str
     subscription: str
     consumer: str
-    max_messages: int
-    idle_timeout_s: float | None
+    wanted: Wanted
     patience: Patience
-    late: LateAcks = field(default_factory=LateAcks)
+    names: LeaseNames
+    late: LateAcks = field(default_factory=LateAcks, init=False)
+    lease: str | None = field(default=None, init=False)
 
-    def ensure(self, start: str | Mapping[str, Any], ack_deadline_s: float) -> Steps[None]:
-        """Creates the subscription; an existing one is used as it is. A repeated request finds the subscription that it
-        made."""
-        body = {"mode": "ordered", "start": start, "ack_deadline_s": ack_deadline_s}
-        path = subscription_path(self.topic, self.subscription)
+    def ensure(self) -> Steps[dict[str, Any] | None]:
+        """Creates the subscription, and returns it; None where it exists with another configuration, which is used as
+        it is. A repeated request finds the subscription that it made.
+
+        Raises SubscriptionConflict where it exists in another mode, or with other settings, than were named.
+        """
+        wanted = self.wanted
+        about = {"mode": wanted.mode or "ordered", "start": wanted.start, "ack_deadline_s": wanted.ack_deadline_s}
+        body, named = {**about, **wanted.settings}, set(wanted.settings) | ({"mode"} if wanted.mode else set())
+        request = Request("PUT", self._path(), {}, encode(body), {"Content-Type": JSON})
         try:
-            yield from self.patience.send(Request("PUT", path, {}, encode(body), {"Content-Type": JSON}))
-        except SubscriptionConflict:
-            return
+            reply = yield from self.patience.send(request)
+        except SubscriptionConflict as error:
+            if named & set(error.fields.get("differences", ())):
+                raise
+            return None
+        found: dict[str, Any] = msgspec.json.decode(reply.body)
+        return found
 
-    def pull(self) -> Steps[list[WireMessage] | None]:
-        """Waits for messages. Returns at least one, or None once brokers had none for `idle_timeout_s`.
+    def shown(self) -> Steps[dict[str, Any]]:
+        """Creates the subscription unless it exists, and returns its configuration. Raises as `ensure`."""
+        found = yield from self.ensure()
+        if found is None:
+            reply = yield from self.patience.send(Request("GET", self._path()))
+            found = msgspec.json.decode(reply.body)
+        return found
+
+    def pull(self, most: int | None = None, longest_s: float = MAX_WAIT_S, accept: str = JSON) -> Steps[Pulled | None]:
+        """Waits for messages, at most `most`. Returns at least one, or None once brokers had none for `idle_timeout_s`.
 
         Only waits that a broker answered count as idle; an outage raises an error after the timeout.
         """
-        left_s = self.idle_timeout_s
+        left_s = self.wanted.idle_timeout_s
         while True:
-            wait_s = MAX_WAIT_S if left_s is None else min(MAX_WAIT_S, left_s)
-            body = {"max_messages": self.max_messages, "wait_s": wait_s, "consumer": self.consumer}
-            reply = yield from self.patience.send(self._post("pull", body, wait_s))
-            if messages := decode_pull(reply.body).messages:
-                return messages
+            wait_s = longest_s if left_s is None else min(longest_s, left_s)
+            pulled = yield from self.pull_once(most or self.wanted.max_messages, wait_s, accept)
+            if pulled.items:
+                return pulled
             if left_s is not None:
                 left_s -= wait_s
                 if left_s <= 0:
                     return None
 
-    def ack(self, ids: list[str]) -> Steps[Acked]:
-        """Acks; once a broker answers 200, the acks are durable, but for those of ended leases, which it logs."""
-        reply = yield from self.patience.send(self._post("ack", {"ids": ids, "consumer": self.consumer}))
-        acked = decode_acked(reply.body)
-        if late := self.late.note(acked.unknown, self.patience.monotonic_s()):
+    def pull_once(self, most: int, wait_s: float, accept: str = JSON) -> Steps[Pulled]:
+        """Waits up to `wait_s` for messages. A pull whose answer was lost is repeated under its name; where that lease
+        has ended, its messages come again anyway."""
+        while True:
+            self.lease = self.lease or self.names.new_name()
+            body = {"max_messages": most, "wait_s": wait_s, "consumer": self.consumer}
+            body |= {"lease": self.lease} if self.lease else {}
+            try:
+                reply = yield from self.patience.send(self._post("pull", body, wait_s, accept))
+            except LeaseEnded:
+                self.lease = None
+                continue
+            except REFUSALS as error:
+                if self.lease is None or accept == ARROW:
+                    raise
+                self.lease = None
+                self.names.refuse(error)
+                continue
+            self.lease = None
+            return _pulled(reply, accept)
+
+    def answer(self, items: Iterable[Item]) -> Steps[Answered]:
+        """Sends acks, nacks and extensions; once a broker answers 200, the acks are durable, but for those of ended
+        leases, which it logs. Sends all of them before it raises the first error."""
+        unknown: list[str] = []
+        failed: SeaweedqError | None = None
+        for verb, body in bodies(items, self.consumer):
+            try:
+                reply = yield from self.patience.send(self._post(verb, body))
+                found = decode_answered(reply.body).unknown
+            except LeaseEnded as error:
+                found = body.get("ids") or [str(error.fields.get("lease"))]
+            except SeaweedqError as error:
+                failed = failed or error
+                continue
+            unknown += found
+            self._note(verb, found)
+        if failed:
+            raise failed
+        return Answered(unknown=unknown)
+
+    def give_back(self, lease: str | None, ids: Sequence[str] | None) -> Steps[None]:
+        """Lets others have what nobody works on at once: these messages of a lease, None for all of it; and what a pull
+        brings that was broken off. One attempt: if it fails, they come once their leases have ended."""
+        back = [(lease, ids)] if lease and (ids is None or ids) else []
+        if self.lease:
+            back.append((self.lease, None))
+        self.lease = None
+        for name, some in back:
+            items = [nack_of(id, name, 0) for id in some] if some else [nack_of(None, name, 0)]
+            for verb, body in bodies(items, self.consumer):
+                try:
+                    check((yield self._post(verb, body)))
+                except SeaweedqError as error:
+                    logger.debug("what was not worked on comes again once its lease has ended: %s", error)
+
+    def _note(self, verb: Verb, unknown: Sequence[str]) -> None:
+        if verb != "ack":
+            return
+        if late := self.late.note(unknown, self.patience.monotonic_s()):
             logger.warning(
                 "%d acks of subscription %s of topic %s came after their leases had ended, so these messages come "
                 "again, for example %s; ack sooner, pull fewer (max_messages=%d), or give ack_deadline_s more time",
@@ -89,10 +190,28 @@ class Pulling:
                 self.subscription,
                 self.topic,
                 self.late.example,
-                self.max_messages,
+                self.wanted.max_messages,
             )
-        return acked
 
-    def _post(self, verb: str, body: dict[str, Any], wait_s: float = 0) -> Request:
-        path = f"{subscription_path(self.topic, self.subscription)}/{verb}"
-        return Request("POST", path, {}, encode(body), {"Content-Type": JSON}, wait_s, repeatable=True)
+    def _path(self) -> str:
+        return subscription_path(self.topic, self.subscription)
+
+    def _post(self, verb: str, body: dict[str, Any], wait_s: float = 0, accept: str = JSON) -> Request:
+        headers = {"Content-Type": JSON} | ({"Accept": ARROW} if accept == ARROW else {})
+        return Request("POST", f"{self._path()}/{verb}", {}, encode(body), headers, wait_s, repeatable=True)
+
+
+def ids_of(items: Iterable[Any]) -> list[str] | None:
+    """Returns the ids of messages; None for an Arrow stream, which is all that its lease holds."""
+    rest = list(items)
+    return None if rest and isinstance(rest[0], bytes) else [one.id for one in rest]
+
+
+def _pulled(reply: Reply, accept: str) -> Pulled:
+    if accept == ARROW:
+        if not reply.headers.get("content-type", "").startswith(ARROW):
+            raise NeedsLevel("this broker answers pulls as JSON alone; a newer one is needed for batches")
+        lease = reply.headers.get("lease")
+        return Pulled(lease, [reply.body] if lease else [])
+    found = decode_pull(reply.body)
+    return Pulled(found.lease, found.messages)

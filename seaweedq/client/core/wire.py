@@ -49,9 +49,10 @@ class PageAnswer(msgspec.Struct):
 
 
 class PullAnswer(msgspec.Struct):
-    """The answer to a pull."""
+    """The answer to a pull: messages, and the name of the lease that they are under; None of an older broker."""
 
     messages: list[WireMessage]
+    lease: str | None = None
 
 
 class SegmentRows(msgspec.Struct, frozen=True):
@@ -71,10 +72,10 @@ class Published(msgspec.Struct, frozen=True):
     duplicate: bool = False
 
 
-class Acked(msgspec.Struct, frozen=True):
-    """The answer to an ack; `unknown` ids were no longer leased, `late` ones neither, but nobody else had got them."""
+class Answered(msgspec.Struct, frozen=True):
+    """The answer to an ack, a nack or an extend; `unknown` ids were no longer leased, `late` ones neither, but nobody
+    else had got them."""
 
-    acked: int
     late: int = 0
     unknown: list[str] = []
 
@@ -118,7 +119,7 @@ class ReferenceEnvelope(msgspec.Struct, omit_defaults=True):
 decode_page = msgspec.json.Decoder(PageAnswer).decode
 decode_pull = msgspec.json.Decoder(PullAnswer).decode
 decode_published = msgspec.json.Decoder(Published).decode
-decode_acked = msgspec.json.Decoder(Acked).decode
+decode_answered = msgspec.json.Decoder(Answered).decode
 encode = msgspec.json.Encoder().encode
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
-from weakref import WeakSet
 
 import httpx
 
@@ -16,17 +15,17 @@ from seaweedq.client.core.batching import MIB, Limits
 from seaweedq.client.core.broker_choice import Brokers, parse_urls
 from seaweedq.client.core.delivery import Route
 from seaweedq.client.core.importing import Format, Imported, Rows, format_given, imported
+from seaweedq.client.core.lease_names import LeaseNames
 from seaweedq.client.core.message import Make, Message, Page
 from seaweedq.client.core.offload import Offload, type_of
 from seaweedq.client.core.payload_reading import payload
-from seaweedq.client.core.pulling import Pulling
 from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.uploading import ANY_BYTES, Uploading
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files.upload_source import Progress, Source
 from seaweedq.client.http.requests import check_options
 from seaweedq.client.sync.producer import Producer
-from seaweedq.client.sync.subscriber import Acker, messages
+from seaweedq.client.sync.subscriptions import Subscriptions
 from seaweedq.client.sync.transport import SyncTransport
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Client:
+class Client(Subscriptions):
     """Talks to a cluster through any of its brokers. Threads may share one.
 
     `url` is that of one broker, or of several: separated by commas, or a sequence. They are tried in this order. After
@@ -59,10 +58,9 @@ class Client:
         self._urls = parse_urls(url)
         check_options(timeout_s, headers)
         self._transport = SyncTransport(Brokers(self._urls, self._clock.monotonic_s), timeout_s, headers, transport)
-        self._run = self._transport.run
         self._timeout_s = timeout_s
         self._producers: set[Producer] = set()
-        self._ackers: WeakSet[Acker] = WeakSet()
+        self._begin_subscriptions(LeaseNames(self._ids.nonce, self._clock.monotonic_s))
 
     def create_topic(self, name: str, **config: Any) -> dict[str, Any]:
         """Creates a topic, or checks that an existing one matches the given fields. Returns the topic as `topic` does.
@@ -194,45 +192,10 @@ class Client:
         patience = self._patience(delivery_timeout_s)
         offload = Offload(topic, patience, self._urls, max_message_bytes)
         route = Route(topic, patience, self._ids.nonce, self._urls, offload)
-        producer = Producer(route, limits, self._run, self._forget)
+        producer = Producer(route, limits, self._transport.run, self._forget)
         self._producers.add(producer)
         atexit.register(producer.close)
         return producer
-
-    def subscribe(
-        self,
-        topic: str,
-        subscription: str,
-        start: str | Mapping[str, Any] = "latest",
-        idle_timeout_s: float | None = None,
-        max_messages: int = 500,
-        ack_deadline_s: float = 30,
-    ) -> Iterator[Message]:
-        """Iterates over the messages of a subscription; ends after `idle_timeout_s` without any.
-
-        Creates the subscription at once unless it exists. At least once: what is not acked within `ack_deadline_s`
-        comes again, and after a broker's restart what was acked a moment before may too. `start`: "latest", "earliest"
-        or {"timestamp": ...}, for a new subscription.
-        """
-        pulling = Pulling(
-            topic, subscription, self._ids.nonce(), max_messages, idle_timeout_s, self._patience(self._timeout_s)
-        )
-        self._run(pulling.ensure(start, ack_deadline_s))
-        acker = Acker(lambda ids: self._run(pulling.ack(ids)))
-        self._ackers.add(acker)
-        return messages(pulling, self._run, acker, self._message(topic))
-
-    def subscription(self, topic: str, name: str) -> dict[str, Any]:
-        """Returns a subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
-        return self._run(calls.call("GET", calls.subscription_path(topic, name)))
-
-    def subscriptions(self, topic: str) -> list[dict[str, Any]]:
-        """Returns all subscriptions of a topic."""
-        return self._run(calls.pages(f"{calls.topic_path(topic)}/subscriptions", "subscriptions"))
-
-    def delete_subscription(self, topic: str, name: str) -> None:
-        """Deletes a subscription. Raises SubscriptionNotFound."""
-        self._run(calls.call("DELETE", calls.subscription_path(topic, name)))
 
     def read_table(self, topic: str, columns: Sequence[str] | None = None, live: bool = False) -> "pa.Table":
         """Returns a topic's rows from its Parquet files, unsorted; `live`: complete to the last acknowledged row, none
@@ -277,7 +240,7 @@ class Client:
         def chunks(wire: WireMessage) -> Iterator[bytes]:
             return self._transport.chunks(payload(topic, wire, self._patience(self._timeout_s)))
 
-        return lambda wire, ack: Message(wire, chunks, ack)
+        return lambda wire, origin: Message(wire, chunks, origin)
 
     def _patience(self, total_s: float) -> Patience:
         return Patience(total_s, self._clock.monotonic_s, random.random)

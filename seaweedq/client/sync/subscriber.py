@@ -1,39 +1,44 @@
-"""The sync subscriber: an iterator that pulls, and a thread that sends the acks."""
+"""The sync subscriber: an iterator that pulls, and a thread that sends the answers."""
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
+from seaweedq.client.core.answering import Item, Origin
 from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.message import Make, Message
-from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulling
+from seaweedq.client.core.pulling import ACK_BATCH, ACK_LINGER_S, Pulled, Pulling, ids_of
 
-# So long the thread waits for more acks before it ends; the next ack starts another.
+T = TypeVar("T")
+Run = Callable[[Steps[Any]], Any]
+
+# So long the thread waits for more before it ends; the next answer starts another.
 _IDLE_S = 1.0
 
 
 class Acker:
-    """Collects acks and sends them together, in the background: at ACK_BATCH, after ACK_LINGER_S, when hurried."""
+    """Collects acks and other answers, and sends them together, in the background: at ACK_BATCH, after ACK_LINGER_S,
+    when hurried."""
 
-    def __init__(self, send: Callable[[list[str]], object]) -> None:
+    def __init__(self, send: Callable[[list[Item]], object]) -> None:
         self._send = send
         self._begin()
 
     def _begin(self) -> None:
         self._process = os.getpid()
         self._changed = threading.Condition()
-        self._pending: list[str] = []
+        self._pending: list[Item] = []
         self._added = self._settled = 0
         self._hurried = False
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
 
-    def ack(self, id: str) -> None:
-        """Adds an ack."""
+    def answer(self, item: Item) -> None:
+        """Adds an answer."""
         self._check_process()
         with self._changed:
-            self._pending.append(id)
+            self._pending.append(item)
             self._added += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._send_all, name="acker", daemon=True)
@@ -42,7 +47,7 @@ class Acker:
                 self._changed.notify_all()
 
     def hurry(self) -> None:
-        """Sends the waiting acks at once; raises the error of an earlier ack."""
+        """Sends the waiting answers at once; raises the error of an earlier one."""
         self._check_process()
         with self._changed:
             if self._pending:
@@ -51,7 +56,7 @@ class Acker:
             self._raise_error()
 
     def flush(self) -> None:
-        """Returns once all acks so far are durable; raises the error of one that failed."""
+        """Returns once all answers so far were taken; raises the error of one that failed."""
         self._check_process()
         with self._changed:
             self._hurried = bool(self._pending)
@@ -61,7 +66,7 @@ class Acker:
             self._raise_error()
 
     def _check_process(self) -> None:
-        """Begins anew in a forked process: the thread, and the acks that it is to send, are the parent's."""
+        """Begins anew in a forked process: the thread, and the answers that it is to send, are the parent's."""
         if self._process != os.getpid():
             self._begin()
 
@@ -71,35 +76,42 @@ class Acker:
             raise error
 
     def _send_all(self) -> None:
-        while ids := self._take():
+        while items := self._take():
             error: Exception | None = None
             try:
-                self._send(ids)
+                self._send(items)
             except Exception as failed:  # whoever iterates learns of it
                 error = failed
             with self._changed:
                 self._error = self._error or error
-                self._settled += len(ids)
+                self._settled += len(items)
                 self._changed.notify_all()
 
-    def _take(self) -> list[str]:
+    def _take(self) -> list[Item]:
         with self._changed:
             if not self._changed.wait_for(lambda: self._pending, _IDLE_S):
                 self._thread = None
                 return []
             self._changed.wait_for(lambda: self._hurried or len(self._pending) >= ACK_BATCH, ACK_LINGER_S)
-            ids, self._pending, self._hurried = self._pending, [], False
-            return ids
+            items, self._pending, self._hurried = self._pending, [], False
+            return items
 
 
-def messages(
-    pulling: Pulling, run: Callable[[Steps[Any]], Any], acker: Acker, message: Make[Message]
-) -> Iterator[Message]:
-    """Yields the messages of a subscription; ending it sends the acks and waits for them."""
+def deliveries(
+    pulling: Pulling, pull: Callable[[], Pulled | None], run: Run, acker: Acker, made: Callable[[Any, Origin], T]
+) -> Iterator[T]:
+    """Yields what `pull` brings, each item `made` a message or a batch. Its end sends the answers, waits for them, and
+    gives back what was not yielded."""
+    waiting: deque[Any] = deque()
+    origin = Origin(acker.answer)
     try:
-        while (wires := run(pulling.pull())) is not None:
-            for wire in wires:
-                yield message(wire, acker.ack)
+        while (pulled := pull()) is not None:
+            waiting, origin = deque(pulled.items), Origin(acker.answer, pulled.lease)
+            while waiting:
+                yield made(waiting.popleft(), origin)
             acker.hurry()
     finally:
-        acker.flush()
+        try:
+            acker.flush()
+        finally:
+            run(pulling.give_back(origin.lease, ids_of(waiting)))

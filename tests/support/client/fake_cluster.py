@@ -31,6 +31,8 @@ class FakeCluster:
     acked: list[str] = field(default_factory=list)
     ack_requests: list[list[str]] = field(default_factory=list)
     delivered: int = 0
+    leases: dict[str | None, tuple[int, int]] = field(default_factory=dict)
+    answers: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if request.url.path == "/v1/topics/t/segments":
@@ -51,6 +53,9 @@ class FakeCluster:
             return httpx.Response(201, json={})
         if request.url.path.endswith("/pull"):
             return self._pull(json.loads(request.content))
+        if (verb := request.url.path.rpartition("/")[2]) in ("nack", "extend"):
+            self.answers.append((verb, json.loads(request.content)))
+            return httpx.Response(200, json={f"{verb}ed": 1, "late": 0, "unknown": []})
         if request.url.path.endswith("/ack"):
             ids = json.loads(request.content)["ids"]
             self.acked += ids
@@ -82,8 +87,13 @@ class FakeCluster:
         return httpx.Response(200, json=answer)
 
     def _pull(self, body: dict[str, Any]) -> httpx.Response:
-        first, self.delivered = self.delivered, min(len(self.messages), self.delivered + body["max_messages"])
-        return httpx.Response(200, json={"messages": [self.read(at) for at in range(first, self.delivered)]})
+        name = body.get("lease")
+        if name not in self.leases:
+            first, self.delivered = self.delivered, min(len(self.messages), self.delivered + body["max_messages"])
+            self.leases[name] = first, self.delivered
+        first, end = self.leases[name] if name else self.leases.pop(name)
+        lease = name if end > first else None
+        return httpx.Response(200, json={"lease": lease, "messages": [self.read(at) for at in range(first, end)]})
 
     def read(self, offset: int) -> dict[str, Any]:
         """A message as a reader gets it."""

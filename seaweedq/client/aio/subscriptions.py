@@ -1,0 +1,119 @@
+"""The part of the async client about subscriptions; `AsyncClient` inherits it."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from seaweedq.client.aio.subscriber import AsyncAcker, AsyncDeliveries
+from seaweedq.client.aio.transport import AsyncTransport
+from seaweedq.client.core import calls
+from seaweedq.client.core.batch import Batch
+from seaweedq.client.core.effects import ARROW, JSON, Steps
+from seaweedq.client.core.lease_names import LeaseNames
+from seaweedq.client.core.message import AsyncMessage, Make
+from seaweedq.client.core.pulling import Mode, Pulling, Wanted
+from seaweedq.client.core.retry import Patience
+from seaweedq.clock import Ids
+
+T = TypeVar("T")
+
+
+class AsyncSubscriptions:
+    """Subscriptions: create and read them, show and change them."""
+
+    _transport: AsyncTransport
+    _ids: Ids
+    _timeout_s: float
+    _patience: Callable[[float], Patience]
+    _message: Callable[[str], Make[AsyncMessage]]
+
+    def _run(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
+        return self._transport.run(steps)
+
+    def _begin_subscriptions(self, names: LeaseNames) -> None:
+        self._lease_names = names
+        self._ackers: WeakSet[AsyncAcker] = WeakSet()
+
+    def subscribe(
+        self,
+        topic: str,
+        subscription: str,
+        start: str | Mapping[str, Any] = "latest",
+        idle_timeout_s: float | None = None,
+        max_messages: int = 500,
+        ack_deadline_s: float = 30,
+        mode: Mode | None = None,
+        consumer: str | None = None,
+        **settings: Any,
+    ) -> AsyncIterator[AsyncMessage]:
+        """Iterates over the messages of a subscription; ends after `idle_timeout_s` without any.
+
+        Creates the subscription as the iteration begins unless it exists. Breaking off early leaves the last acks to
+        `close`. At least once: what is not acked within `ack_deadline_s` comes again, and after a broker's restart what
+        was acked a moment before may too. `start`: "latest", "earliest" or {"timestamp": ...}, for a new subscription.
+        `mode`: "ordered" (the default of a new one: a segment has one consumer at a time), "shared" (no order) or
+        "keyed" (the order of each key). `settings`: max_attempts, dead_letter_topic, backoff_s, max_in_flight, filter,
+        expires_after_s. `consumer` is this consumer's name, by default a random one. Raises SubscriptionConflict where
+        the subscription exists in another mode, or with other settings, than are named; `start` and `ack_deadline_s`
+        count for a new one alone.
+        """
+        wanted = Wanted(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
+        pulling = self._pulling(topic, subscription, consumer, wanted)
+        return self._deliveries(pulling, JSON, self._message(topic))
+
+    def batches(
+        self,
+        topic: str,
+        subscription: str,
+        start: str | Mapping[str, Any] = "latest",
+        idle_timeout_s: float | None = None,
+        max_messages: int = 5000,
+        ack_deadline_s: float = 30,
+        mode: Mode | None = None,
+        consumer: str | None = None,
+        **settings: Any,
+    ) -> AsyncIterator[Batch]:
+        """Iterates over batches of a subscription: the rows of a pull as a pyarrow table, acked together by
+        `batch.ack()`. At most `max_messages` (10,000) rows a batch, and 8 MiB.
+
+        Parameters and guarantees are those of `subscribe`. Raises NeedsLevel below the cluster's level 3.
+        """
+        wanted = Wanted(start, ack_deadline_s, mode, settings, max_messages, idle_timeout_s)
+        pulling = self._pulling(topic, subscription, consumer, wanted)
+        return self._deliveries(pulling, ARROW, Batch)
+
+    async def subscription(self, topic: str, name: str) -> dict[str, Any]:
+        """Returns a subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
+        return await self._run(calls.call("GET", calls.subscription_path(topic, name)))
+
+    async def subscriptions(self, topic: str) -> list[dict[str, Any]]:
+        """Returns all subscriptions of a topic."""
+        return await self._run(calls.pages(f"{calls.topic_path(topic)}/subscriptions", "subscriptions"))
+
+    async def create_subscription(self, topic: str, name: str, **config: Any) -> dict[str, Any]:
+        """Creates a subscription, or checks that an existing one matches the given fields. Returns it as `subscription`
+        does.
+
+        `config`: mode, start, ack_deadline_s, max_attempts, dead_letter_topic, backoff_s, max_in_flight, filter,
+        expires_after_s. Raises SubscriptionConflict, InvalidRequest, NeedsLevel.
+        """
+        return await self._run(calls.call("PUT", calls.subscription_path(topic, name), config))
+
+    async def update_subscription(self, topic: str, name: str, **config: Any) -> dict[str, Any]:
+        """Changes the given fields: all but mode, start and filter; `paused=True` lets it deliver nothing more. Raises
+        SubscriptionNotFound, InvalidRequest, NeedsLevel.
+        """
+        return await self._run(calls.call("PATCH", calls.subscription_path(topic, name), config))
+
+    async def delete_subscription(self, topic: str, name: str) -> None:
+        """Deletes a subscription. Raises SubscriptionNotFound."""
+        await self._run(calls.call("DELETE", calls.subscription_path(topic, name)))
+
+    def _pulling(self, topic: str, name: str, consumer: str | None, wanted: Wanted) -> Pulling:
+        patience = self._patience(self._timeout_s)
+        return Pulling(topic, name, consumer or self._ids.nonce(), wanted, patience, self._lease_names)
+
+    def _deliveries(self, pulling: Pulling, accept: str, made: Callable[[Any, Any], Any]) -> AsyncIterator[Any]:
+        acker = AsyncAcker(lambda items: self._run(pulling.answer(items)))
+        self._ackers.add(acker)
+        return AsyncDeliveries(pulling, accept, self._run, acker, made)

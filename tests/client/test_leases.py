@@ -1,0 +1,222 @@
+"""The subscribers' leases against a fake broker: names, repeats, brokers that take no names, answers, giving back."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from seaweedq import AsyncClient, Client
+from seaweedq.client.core.lease_names import REFUSED_S
+from seaweedq.errors import InvalidRequest, NeedsLevel, SubscriptionConflict
+from tests.support.client.fake_cluster import FakeCluster, problem
+
+UNKNOWN = "the request is not valid: Object contains unknown field `lease`"
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    return FakeCluster(messages=[{"value": n} for n in range(20)])
+
+
+class Moving:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.at_s = 100.0
+
+    def now_us(self) -> int:
+        return 0
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+@pytest.fixture
+def clock() -> Moving:
+    return Moving()
+
+
+@pytest.fixture
+def client(cluster: FakeCluster, clock: Moving) -> Any:
+    with Client("http://test", transport=httpx.MockTransport(cluster), timeout_s=2, clock=clock) as client:
+        yield client
+
+
+def pulls(cluster: FakeCluster) -> list[dict[str, Any]]:
+    return [json.loads(one.content) for one in cluster.requests if one.url.path.endswith("/pull")]
+
+
+def nothing(request: httpx.Request) -> None:
+    return None
+
+
+def test_each_pull_has_a_name_of_its_own_and_one_consumer(cluster: FakeCluster, client: Client) -> None:
+    assert len(list(client.subscribe("t", "s", idle_timeout_s=0, max_messages=5))) == 20
+    names = [one["lease"] for one in pulls(cluster)]
+    assert len(set(names)) == len(names) == 5
+    assert len({one["consumer"] for one in pulls(cluster)}) == 1
+    list(client.subscribe("t", "s", idle_timeout_s=0, consumer="me"))
+    assert pulls(cluster)[-1]["consumer"] == "me"
+
+
+def test_a_pull_whose_answer_was_lost_is_repeated_under_its_name(cluster: FakeCluster, client: Client) -> None:
+    """It skipped what the lost answer had: 0 to 4 came never, or after their deadline."""
+    cluster.faults = [nothing, cluster.lost]
+    messages = client.subscribe("t", "s", idle_timeout_s=0, max_messages=5)
+    assert [one.value for one in messages] == list(range(20))
+    assert pulls(cluster)[0]["lease"] == pulls(cluster)[1]["lease"]
+
+
+def test_a_name_whose_lease_has_ended_is_not_used_again(cluster: FakeCluster, client: Client) -> None:
+    def ended(request: httpx.Request) -> httpx.Response:
+        return problem(410, "lease-ended")
+
+    cluster.faults = [nothing, ended]
+    assert len(list(client.subscribe("t", "s", idle_timeout_s=0))) == 20
+    first, second, _ = (one["lease"] for one in pulls(cluster))
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    "refusal", [(422, "invalid-request", UNKNOWN), (409, "needs-cluster-level", "a pull with a lease needs level 3")]
+)
+def test_a_broker_that_takes_no_names_is_pulled_without(
+    cluster: FakeCluster, client: Client, clock: Moving, refusal: tuple[int, str, str]
+) -> None:
+    def refuses(request: httpx.Request) -> httpx.Response | None:
+        return problem(*refusal) if b'"lease"' in request.content else None
+
+    cluster.faults = [refuses] * 7
+    assert len(list(client.subscribe("t", "s", idle_timeout_s=0, max_messages=5))) == 20
+    assert ["lease" in one for one in pulls(cluster)] == [True] + [False] * 5, "one probe a client"
+    cluster.faults, cluster.delivered, cluster.requests = [], 0, []
+    assert len(list(client.subscribe("t", "s", idle_timeout_s=0))) == 20
+    assert not any("lease" in one for one in pulls(cluster)), "another subscription of the client knows it"
+    clock.at_s += REFUSED_S
+    cluster.delivered, cluster.requests = 0, []
+    assert len(list(client.subscribe("t", "s", idle_timeout_s=0))) == 20
+    assert all("lease" in one for one in pulls(cluster)), "the cluster's level may have risen"
+
+
+def test_another_refusal_is_raised(cluster: FakeCluster, client: Client) -> None:
+    cluster.faults = [nothing, lambda _: problem(422, "invalid-request", "max_messages is 0: expected 1")]
+    with pytest.raises(InvalidRequest, match="max_messages is 0"):
+        list(client.subscribe("t", "s", max_messages=0))
+
+
+def test_nacks_and_extensions_name_message_and_lease(cluster: FakeCluster, client: Client) -> None:
+    for message in client.subscribe("t", "s", idle_timeout_s=0):
+        if message.value == 0:
+            message.nack()
+        elif message.value == 1:
+            message.nack(delay_s=5, reason="busy")
+        elif message.value == 2:
+            message.nack(reject=True, reason="broken")
+        elif message.value == 3:
+            message.extend(60)
+        else:
+            message.ack()
+    (consumer,) = {one["consumer"] for one in pulls(cluster)}
+    about = {"lease": pulls(cluster)[0]["lease"], "consumer": consumer}
+    assert sorted(cluster.answers, key=lambda one: one[1]["ids"]) == [
+        ("nack", {"ids": ["0-0"], **about}),
+        ("nack", {"ids": ["0-1"], **about, "delay_s": 5, "reason": "busy"}),
+        ("nack", {"ids": ["0-2"], **about, "reject": True, "reason": "broken"}),
+        ("extend", {"ids": ["0-3"], **about, "ack_deadline_s": 60}),
+    ]
+    assert cluster.acked == [f"0-{n}" for n in range(4, 20)]
+
+
+def test_breaking_off_gives_back_what_was_not_yielded(cluster: FakeCluster, client: Client) -> None:
+    for message in client.subscribe("t", "s", max_messages=10):
+        if message.value == 6:
+            break
+    ((verb, body),) = cluster.answers
+    assert (verb, body["ids"], body["delay_s"]) == ("nack", ["0-7", "0-8", "0-9"], 0)
+    assert body["lease"] == pulls(cluster)[0]["lease"]
+
+
+def test_a_pull_that_is_interrupted_is_given_back(cluster: FakeCluster, client: Client) -> None:
+    def interrupt(request: httpx.Request) -> httpx.Response:
+        cluster.handle(request)
+        raise KeyboardInterrupt
+
+    cluster.faults = [nothing, interrupt]
+    with pytest.raises(KeyboardInterrupt):
+        next(client.subscribe("t", "s"))
+    assert cluster.answers == [
+        ("nack", {"consumer": pulls(cluster)[0]["consumer"], "lease": pulls(cluster)[0]["lease"], "delay_s": 0})
+    ]
+
+
+async def test_the_async_client_gives_back_what_nobody_got(cluster: FakeCluster) -> None:
+    async with AsyncClient("http://test", transport=httpx.MockTransport(cluster)) as client:
+        messages: Any = client.subscribe("t", "s", max_messages=10)
+        await anext(messages)
+        await messages.aclose()
+        cluster.delivered = 0
+        others: Any = client.subscribe("t", "s", max_messages=10)
+        waiting = asyncio.create_task(anext(others))
+        while others._pull is None:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([others._pull])
+        await others.aclose()
+    first, second = (body for _, body in cluster.answers)
+    assert first["ids"] == [f"0-{n}" for n in range(1, 10)]
+    assert "ids" not in second
+    assert second["lease"] == pulls(cluster)[1]["lease"]
+
+
+def test_a_subscription_of_another_mode_than_named_is_no_surprise(cluster: FakeCluster, client: Client) -> None:
+    conflict = problem(409, "subscription-exists", differences={"mode": {"current": "shared", "requested": "keyed"}})
+    cluster.faults = [lambda _: conflict]
+    with pytest.raises(SubscriptionConflict):
+        client.subscribe("t", "s", mode="keyed")
+    cluster.faults = [lambda _: conflict]
+    assert next(client.subscribe("t", "s")).offset == 0, "unnamed: as it is"
+
+
+def test_settings_go_with_the_creation(cluster: FakeCluster, client: Client) -> None:
+    client.subscribe("t", "s", mode="keyed", max_in_flight=7, backoff_s=[1, 2])
+    assert json.loads(cluster.requests[0].content) == {
+        "mode": "keyed",
+        "start": "latest",
+        "ack_deadline_s": 30,
+        "max_in_flight": 7,
+        "backoff_s": [1, 2],
+    }
+
+
+def test_batches_of_a_broker_without_arrow_are_an_error(cluster: FakeCluster, client: Client) -> None:
+    with pytest.raises(NeedsLevel):
+        next(client.batches("t", "s"))
+
+
+def test_batches_are_tables_and_acked_by_their_leases(real_client: Client) -> None:
+    real_client.create_topic("batches")
+    real_client.publish("batches", [{"value": {"n": n}, "key": f"k{n}"} for n in range(1000)])
+    offsets: list[int] = []
+    for batch in real_client.batches(
+        "batches", "s", start="earliest", idle_timeout_s=0.1, max_messages=300, mode="shared"
+    ):
+        offsets += batch.table.column("_offset").to_pylist()
+        assert set(batch.table.column("segment").to_pylist()) == {0}
+        assert batch.table.num_rows <= 300
+        batch.extend(60)
+        batch.ack()
+    assert sorted(offsets) == list(range(1000))
+    shown = real_client.subscription("batches", "s")
+    assert (shown["mode"], shown["lag_total"]["messages"], shown["lag_total"]["in_flight"]) == ("shared", 0, 0)
+
+
+def test_a_nacked_batch_comes_again(real_client: Client) -> None:
+    real_client.create_topic("nacked")
+    real_client.publish("nacked", [{"value": n} for n in range(10)])
+    attempts = []
+    for batch in real_client.batches("nacked", "s", start="earliest", idle_timeout_s=0.1):
+        attempts.append(batch.table.column("_attempt").to_pylist())
+        (batch.ack if len(attempts) > 1 else batch.nack)()
+    assert attempts == [[1] * 10, [2] * 10]
