@@ -7,12 +7,20 @@ where the loop and the clock do.
 import asyncio
 from collections.abc import Awaitable, Callable
 from math import inf
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from seaweedq.clock import Clock
-from seaweedq.concurrency.signal import Signal
 
 T = TypeVar("T")
+
+
+class Wake(Protocol):
+    """Something that may change: `count` tells how often it has, and `wait` returns when it does."""
+
+    @property
+    def count(self) -> int: ...
+
+    async def wait(self, timeout_s: float | None) -> None: ...
 
 
 def _never() -> bool:
@@ -47,7 +55,7 @@ class Deadline:
         async with asyncio.timeout(self.left_s):
             return await work
 
-    def attempts(self, wake: Signal | None = None, pause_s: float = inf) -> "Attempts":
+    def attempts(self, wake: Wake | None = None, pause_s: float = inf) -> "Attempts":
         """Attempts until this deadline: `async for attempt in deadline.attempts(...)`."""
         return Attempts(self, wake, pause_s)
 
@@ -55,7 +63,7 @@ class Deadline:
         self,
         step: Callable[[], Awaitable[T]],
         on: type[Exception] | tuple[type[Exception], ...],
-        wake: Signal | None = None,
+        wake: Wake | None = None,
         pause_s: float = inf,
     ) -> T:
         """Returns what `step` does, tried again after each error of the types `on`. The error that the last attempt
@@ -78,7 +86,7 @@ class Attempts:
     in the last moment is seen. `pause_s` may be set anew in the loop. What follows the loop treats the timeout.
     """
 
-    def __init__(self, deadline: Deadline, wake: Signal | None, pause_s: float) -> None:
+    def __init__(self, deadline: Deadline, wake: Wake | None, pause_s: float) -> None:
         self.deadline = deadline
         self.pause_s = pause_s
         self.woken = True  # the attempt follows a change; False: it follows a pause in which nothing has changed

@@ -1,6 +1,7 @@
 """A signal that something has changed: everybody who waits wakes up, and looks what it was."""
 
 import asyncio
+from collections.abc import Callable
 
 
 class Signal:
@@ -9,6 +10,7 @@ class Signal:
     def __init__(self) -> None:
         self.count = 0
         self._waiters: set[asyncio.Future[None]] = set()
+        self._listeners: list[Callable[[], None]] = []
 
     def wake(self) -> None:
         """Lets everybody who waits look again."""
@@ -17,6 +19,16 @@ class Signal:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+        for listener in self._listeners:
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Calls `listener`, which does little and raises nothing, at each wake from now on."""
+        self._listeners = [*self._listeners, listener]
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        """Calls it no more."""
+        self._listeners = [one for one in self._listeners if one != listener]
 
     async def wait(self, timeout_s: float | None) -> None:
         """Returns after the next wake, or after `timeout_s` seconds (None: no bound). A wake before the call does not

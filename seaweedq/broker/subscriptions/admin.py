@@ -111,7 +111,7 @@ class SubscriptionAdmin:
                 unchanged = [Compare(key_of(topic, name), there.revision)]
                 subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
                 subscription.set_rules()
-        topic.signal.wake()
+        subscription.room.event()
 
     async def delete(self, topic: Topic, name: str) -> None:
         """Deletes a subscription with its cursors. Raises SubscriptionNotFound, NotOwner."""

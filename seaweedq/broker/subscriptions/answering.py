@@ -106,7 +106,7 @@ class Answering:
         for cursor, held in self._held(subscription, selection, answered):
             cursor.delivery.nack(held, now_s, delay_s)
         if answered.known:
-            subscription.topic.signal.wake()
+            subscription.room.event()
         return answered
 
     def extend(self, subscription: Subscription, selection: Selection, ack_deadline_s: float | None) -> Answered:
@@ -117,7 +117,7 @@ class Answering:
         for cursor, held in self._held(subscription, selection, answered):
             cursor.delivery.extend(held, due_s)
         if answered.known:
-            subscription.topic.signal.wake()  # those who wait may have to wake up earlier
+            subscription.room.event()  # those who wait may have to wake up earlier
         return answered
 
     def _held(
@@ -161,7 +161,7 @@ class Answering:
             if is_durable:
                 cursor.pin_at(commit.result())
                 subscription.leases.count_acked(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
-            subscription.topic.signal.wake()  # perhaps it is another consumer's turn now, or the window has room again
+            subscription.room.event()  # perhaps it is another consumer's turn now, or the window has room again
 
         commit = self._commit.append_frame(self._frame(subscription, segment, taken))
         commit.add_done_callback(end)

@@ -25,10 +25,11 @@ from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
 from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.leasing import Leased, Leasing, Look, Pull
 from seaweedq.broker.subscriptions.subscription import Subscription
+from seaweedq.broker.subscriptions.waiting import Place, Room
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import NeedsNewerBroker, NotOwner, NotReady, Unavailable
+from seaweedq.errors import NeedsNewerBroker, NotReady, Unavailable
 from seaweedq.failpoints import reach
 
 PAUSE_S = 0.2  # before a segment that could not be read is tried again
@@ -96,18 +97,17 @@ class Dispatcher:
         return found
 
     def close(self) -> None:
-        """Lets no pull wait any more. The caller wakes the topics."""
+        """Lets no pull wait any more."""
         self._closing = True
+        for subscription in self._subscriptions.values():
+            subscription.room.wake_all()
 
     def forget(self, topic: Topic, name: str | None = None) -> None:
         """Closes a subscription, or all of a topic, that was deleted or is another broker's."""
         for key in [k for k in self._subscriptions if k[0] is topic and name in (None, k[1])]:
-            self._subscriptions.pop(key).closed = NotOwner(
-                f"subscription {key[1]!r} is no longer dispatched by this broker"
-            )
+            self._subscriptions.pop(key).close(f"subscription {key[1]!r} is no longer dispatched by this broker")
         if not any(key[0] is topic for key in self._subscriptions):
             self._readables.forget(topic)
-        topic.signal.wake()
 
     async def hand_over(self, topic: Topic, name: str) -> None:
         """Hands a subscription over. Raises Unavailable: then this broker still dispatches it, or has forgotten it."""
@@ -115,8 +115,7 @@ class Dispatcher:
             subscription = self._subscriptions.get((topic, name))
             if subscription is None:
                 return
-            subscription.closed = NotOwner(f"subscription {name!r} is being handed to another broker")
-            topic.signal.wake()
+            subscription.close(f"subscription {name!r} is being handed to another broker")
             try:
                 async with subscription.delivering:
                     await self._commit.quiet()
@@ -140,20 +139,30 @@ class Dispatcher:
         some did not answer, NeedsNewerBroker where the records or cursors of some cannot be read."""
         poll = Deadline(self._clock, wanted.wait_s)
         deadline = Deadline(self._clock, max(wanted.wait_s, self._timeout_s))
-        subscription = await self.open(topic, name)
-        consumer = subscription.leases.consumer(wanted.consumer or ANYBODY)
-        with subscription.turns.waiting(consumer):
-            return await self._wait(topic, name, wanted, poll, deadline)
+        found = None
+        while found is None:
+            subscription = await self.open(topic, name)
+            consumer = subscription.leases.consumer(wanted.consumer or ANYBODY)
+            with subscription.waiting(consumer, wanted.lease) as place:
+                found = await self._wait(subscription, wanted, (poll, deadline), place)
+                place.fed = found is not None and bool(found.messages)
+        return found
 
-    async def _wait(self, topic: Topic, name: str, wanted: Pull, poll: Deadline, deadline: Deadline) -> Leased:
+    async def _wait(
+        self, subscription: Subscription, wanted: Pull, until: tuple[Deadline, Deadline], place: Place
+    ) -> Leased | None:
+        """As `pull`. Returns None where the subscription was closed, and is open here again, with another room."""
+        topic, name, (poll, deadline) = subscription.topic, subscription.name, until
         asked: set[int] = set()
         unsure: set[int] = set()
-        async for attempt in deadline.attempts(topic.signal):
+        async for attempt in deadline.attempts(place):
             look = await self._round(topic, name, wanted)
             if look.found.messages:
                 return look.found
             if self._closing and not poll.is_over:  # there may be messages yet, at another broker
                 raise NotReady("the broker is stopping; pull again")
+            if subscription.closed and not poll.is_over:
+                return None
             unsure = look.missing | (look.stale - asked)
             if unsure:
                 asked |= await self._readables.refresh(topic, unsure)
@@ -163,7 +172,9 @@ class Dispatcher:
             if poll.is_over and not unsure:
                 look.check_hidden()
                 return look.found
-            attempt.pause_s = self._pause_s(topic, name, wanted, PAUSE_S if unsure else poll.left_s)
+            if unsure and not poll.is_over:
+                subscription.room.arm(PAUSE_S)  # the first one who waits looks, for all
+            attempt.pause_s = PAUSE_S if poll.is_over else poll.left_s
         if unsure:
             numbers = sorted(unsure)[:10]
             raise Unavailable(
@@ -208,18 +219,27 @@ class Dispatcher:
         now_s = self._clock.monotonic_s()
         if subscription.unreadable and now_s >= subscription.reread_s:
             subscription.reread_s = now_s + REREAD_S
+            before = len(subscription.unreadable)
             await self._cursors.reread(subscription, now_s)
+            if len(subscription.unreadable) < before:
+                subscription.room.event()
 
     async def _round(self, topic: Topic, name: str, wanted: Pull) -> Look:
         """Looks once at all segments that the subscription may read."""
         subscription = await self.open(topic, name)
         async with subscription.delivering:
             subscription.check()
+            shares = subscription.turns.changes
             await self._advance(topic, subscription)
             look = await self._leasing.look(subscription, wanted)
             while not look.found.messages and subscription.has_ended(self._catalog.records(topic)):
                 await self._advance(topic, subscription)  # all messages that were left had expired
                 look = await self._leasing.look(subscription, wanted)
+            if subscription.turns.changes != shares:
+                subscription.room.event()
+            if look.found.name is not None:
+                subscription.room.leased(look.found.name)
+            subscription.arm(self._clock.monotonic_s())
             return look
 
     async def _advance(self, topic: Topic, subscription: Subscription) -> None:
@@ -231,15 +251,6 @@ class Dispatcher:
             await self._catalog.reread(topic)
             subscription.reset_frontier(self._catalog.records(topic), self._catalog.unreadable_of(topic))
 
-    def _pause_s(self, topic: Topic, name: str, wanted: Pull, longest_s: float) -> float:
-        """Returns the seconds until the next lease ends, or segments of another consumer become free, at most
-        `longest_s`."""
-        subscription = self._subscriptions.get((topic, name))
-        now_s = self._clock.monotonic_s()
-        times_s = subscription.next_changes(wanted.consumer or ANYBODY) if subscription else []
-        left_s = (time_s - now_s for time_s in times_s)
-        return max(0.001, min([longest_s, *left_s]))
-
     async def _open(self, topic: Topic, name: str) -> Subscription:
         held = await self._assignment.take(topic, name)
         reach("dispatch.epoch")
@@ -250,6 +261,7 @@ class Dispatcher:
         records = self._catalog.records(topic)
         subscription = Subscription(topic, name, held, cursors, records, unreadable)
         subscription.leases = taken.leases
+        subscription.room = Room(lambda: subscription.sharers(self._clock.monotonic_s()))
         if held.record.epoch > held.record.created_us + 1:  # it was dispatched before
             subscription.any_until_s = taken.now_s + held.record.ack_deadline_s
         self._subscriptions[topic, name] = subscription

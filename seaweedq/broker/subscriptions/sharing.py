@@ -20,6 +20,8 @@ def share(
     """Returns the consumer of each segment. Pure. `held` ones keep theirs; of the others each of `consumers` keeps what
     it has in `owners`, up to an even share."""
     shares = {segment: held[segment] for segment in segments if segment in held}
+    if _is_even(segments, shares, owners, consumers):
+        return {segment: shares.get(segment, owners.get(segment, NOBODY)) for segment in segments}
     free = sorted(segment for segment in segments if segment not in held)
     if not consumers:
         return shares
@@ -41,13 +43,26 @@ def share(
     return shares
 
 
+def _is_even(
+    segments: Collection[int], held: Mapping[int, int], owners: Mapping[int, int], consumers: Collection[int]
+) -> bool:
+    """Tells whether each segment has another consumer, and none of them has gone: a thousand more who wait change
+    nothing."""
+    if len(consumers) < len(segments):
+        return False
+    whose = {held.get(segment, owners.get(segment, NOBODY)) for segment in segments}
+    return len(whose) == len(segments) and all(one in consumers for one in whose)
+
+
 class Turns:
     """The consumers who pull from a subscription, by number, and the segments that each one has."""
 
     def __init__(self) -> None:
+        self.changes = 0  # of the shares
         self._owners: dict[int, int] = {}
         self._seen_s: dict[int, float] = {}
         self._waiting: Counter[int] = Counter()
+        self._asked: tuple[tuple[int, ...], dict[int, int], set[int]] | None = None  # of the last shares
 
     @contextmanager
     def waiting(self, consumer: int) -> Iterator[None]:
@@ -57,7 +72,8 @@ class Turns:
             yield
         finally:
             self._waiting[consumer] -= 1
-            self._waiting += Counter()  # drops those at 0
+            if not self._waiting[consumer]:
+                del self._waiting[consumer]
 
     def pulls(self, consumer: int, now_s: float) -> None:
         """Notes a pull."""
@@ -68,17 +84,21 @@ class Turns:
         self._seen_s = {one: seen_s for one, seen_s in self._seen_s.items() if now_s - seen_s < ACTIVE_S}
         return {*self._seen_s, *self._waiting}
 
-    def next_change_s(self, consumer: int) -> float | None:
-        """Returns the time at which the first other consumer does not count any more, unless it waits or pulls."""
-        others = [seen_s for one, seen_s in self._seen_s.items() if one != consumer and not self._waiting[one]]
-        return min(others) + ACTIVE_S if others else None
+    def next_change_s(self) -> float | None:
+        """Returns the time at which the first consumer does not count any more, unless it waits or pulls."""
+        going = [seen_s for one, seen_s in self._seen_s.items() if one not in self._waiting]
+        return min(going) + ACTIVE_S if going else None
 
     def share_of(self, consumer: int, segments: Collection[int], held: Mapping[int, int], now_s: float) -> set[int]:
         """Returns the segments that a consumer gets messages of, now that it pulls."""
         self.pulls(consumer, now_s)
-        active = self.active(now_s)
-        if len(active) == 1:
-            self._owners = {**dict.fromkeys(segments, consumer), **held}
-        else:
-            self._owners = share(segments, held, self._owners, active)
-        return {segment for segment, owner in self._owners.items() if owner == consumer}
+        return {segment for segment, owner in self.shares(segments, held, now_s).items() if owner == consumer}
+
+    def shares(self, segments: Collection[int], held: Mapping[int, int], now_s: float) -> dict[int, int]:
+        """Returns the consumer of each segment; none of a free one where nobody pulls."""
+        asked = tuple(segments), dict(held), self.active(now_s)
+        if asked != self._asked:
+            self._asked = asked
+            before, self._owners = self._owners, share(segments, held, self._owners, asked[2])
+            self.changes += self._owners != before
+        return self._owners

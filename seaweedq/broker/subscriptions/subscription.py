@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -21,6 +22,7 @@ from seaweedq.broker.subscriptions.leases import Lease, Leases
 from seaweedq.broker.subscriptions.progress import AckResult
 from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
 from seaweedq.broker.subscriptions.sharing import Turns
+from seaweedq.broker.subscriptions.waiting import ALL, Place, Room
 from seaweedq.broker.subscriptions.window import HELD, NOBODY
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
@@ -76,6 +78,7 @@ class Subscription:
         self.cursors = cursors
         self.leases = Leases()
         self.turns = Turns()
+        self.room = Room(lambda: None)
         self.unreadable = set(unreadable)
         self.frontier = Frontier(records, self.acked_to, hidden=self.unreadable)
         for number in self.frontier.done & cursors.keys():
@@ -99,6 +102,11 @@ class Subscription:
     def record(self) -> SubscriptionRecord:
         """Its record as this broker took it."""
         return self.held.record
+
+    def close(self, why: str) -> None:
+        """Leases and acks nothing any more. Pulls that wait are told."""
+        self.closed = NotOwner(why)
+        self.room.wake_all()
 
     def check(self) -> None:
         """Raises the error that closed the subscription, or blocks it."""
@@ -253,10 +261,29 @@ class Subscription:
         cursors = [self.cursors[number] for number in self.frontier.open if number in self.cursors]
         return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
 
-    def next_changes(self, consumer: str) -> list[float]:
-        """Returns the times at which there may be something for a consumer that waits (monotonic seconds)."""
-        turn_s = self.turns.next_change_s(self.leases.consumer(consumer)) if self.record.mode == "ordered" else None
-        return self.deadlines() + ([] if turn_s is None else [turn_s])
+    def sharers(self, now_s: float) -> Collection[int] | None:
+        """Returns the consumers that have a share of the segments in `ordered`; None where all may get any message."""
+        if self.record.mode != "ordered":
+            return None
+        self.expire(self.frontier.open, now_s)
+        shares = self.turns.shares(self.frontier.open, self._holders(), now_s)
+        return dict.fromkeys(shares.values())
+
+    @contextmanager
+    def waiting(self, consumer: int, lease: str | None) -> Iterator[Place]:
+        """Gives a pull that waits its place in the room."""
+        lane = consumer if self.record.mode == "ordered" else ALL
+        with self.turns.waiting(consumer), self.room.place(self.topic.signal, lane, lease) as place:
+            yield place
+
+    def arm(self, now_s: float) -> None:
+        """Has those who wait look when the next lease or delay ends, or segments of another consumer may become
+        free."""
+        if not len(self.room):
+            return
+        turn_s = self.turns.next_change_s() if self.record.mode == "ordered" else None
+        if times_s := self.deadlines() + ([] if turn_s is None else [turn_s]):
+            self.room.arm(max(0.001, min(times_s) - now_s))
 
     def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
         """Yields the segments, beginning with another one each time, so that none starves. It leaves out those that are

@@ -7,7 +7,7 @@ from typing import Any
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.broker.subscriptions.leasing import Leased, Look, Pull
-from seaweedq.broker.subscriptions.sharing import Turns
+from seaweedq.broker.subscriptions.waiting import ALL, Room
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
 
@@ -28,7 +28,9 @@ class Looking(Dispatcher):
         self.looks = 0
 
     async def open(self, topic: Any, name: str) -> Any:
-        return SimpleNamespace(turns=Turns(), leases=Leases())
+        room = Room(lambda: None)
+        waiting = lambda consumer, lease: room.place(topic.signal, ALL, lease)  # noqa: E731
+        return SimpleNamespace(topic=topic, name=name, closed=None, room=room, leases=Leases(), waiting=waiting)
 
     async def _refresh(self, topic: Any, numbers: Any) -> set[int]:
         return set()

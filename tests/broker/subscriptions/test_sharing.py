@@ -41,11 +41,12 @@ def test_a_consumer_counts_while_it_waits_and_shortly_after_a_pull() -> None:
     turns = Turns()
     assert turns.share_of(1, range(4), {}, 10.0) == {0, 1, 2, 3}
     assert len(turns.share_of(2, range(4), {}, 10.5)) == 2
-    assert turns.next_change_s(2) == 10.0 + ACTIVE_S
+    assert turns.next_change_s() == 10.0 + ACTIVE_S
     assert turns.share_of(2, range(4), {}, 11.1) == {0, 1, 2, 3}, "the first has not pulled for a second"
     with turns.waiting(1):
         assert len(turns.share_of(2, range(4), {}, 20.0)) == 2
-        assert turns.next_change_s(2) is None
+        with turns.waiting(2):
+            assert turns.next_change_s() is None
     assert turns.share_of(2, range(4), {3: 1}, 20.1) == {0, 1, 2}, "held by the first"
 
 

@@ -1,0 +1,184 @@
+"""The waiting room of a subscription: the pulls that wait at its dispatcher until there is something for them.
+
+An *event* is whatever may make messages available: rows, acks, nacks, deadlines, segments, settings. It wakes as many
+pulls as it can feed, the longest waiting first. A *lane* holds the pulls that may get the same messages: all of the
+subscription, in `ordered` those of one consumer. At most one pull of a lane has the *turn*: it looks.
+
+- A pull that got messages hands the turn to the one that waits longest, since there may be more for that one. So does
+  one that goes for another reason: it was cancelled, its time was over, it got an error.
+- A pull that found nothing ends the turn, unless an event came since its look began: then it looks again.
+- Any pull looks before it waits, and again if an event came meanwhile, with or without a turn.
+
+So after each event some pull looks, and no wake-up is lost. In `ordered` an event gives a turn to each consumer that
+has a share of the segments; where none of these waits, to the first lane, whose look may open further segments. A timer
+is an event: it is set for the next deadline. Where the subscription goes to another broker all wake, and are told.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+from seaweedq.concurrency.signal import Signal
+
+ALL = 0  # the lane of a subscription whose messages are for any consumer
+Shares = Callable[[], Collection[int] | None]
+
+
+class Place:
+    """The place of one pull in a room. It is a signal to that pull: `count` rises with each event, and `wait` returns
+    when it is the pull's turn. `fed` says that it got messages."""
+
+    __slots__ = ("_lane", "_lease", "_room", "_woken", "fed")
+
+    def __init__(self, room: "Room", lane: int, lease: str | None) -> None:
+        self.fed = False
+        self._room = room
+        self._lane = lane
+        self._lease = lease
+        self._woken: asyncio.Future[None] | None = None
+
+    @property
+    def count(self) -> int:
+        """How many events there were in the room."""
+        return self._room.count
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Ends the turn, and returns with the next one, or after `timeout_s` seconds. The caller has looked, and no
+        event came since."""
+        loop = asyncio.get_running_loop()
+        is_first = self._woken is None
+        woken = self._woken = loop.create_future()
+        self._room.lie_down(self, is_first)
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self.wake)
+        try:
+            await woken
+        finally:
+            if timer:
+                timer.cancel()
+            self._room.get_up(self)
+
+    def wake(self) -> None:
+        """Ends the wait."""
+        if self._woken and not self._woken.done():
+            self._woken.set_result(None)
+
+
+class Room:
+    """The places of one subscription. `shares` gives the consumers that have segments in `ordered`, else None."""
+
+    def __init__(self, shares: Shares) -> None:
+        self.count = 0
+        self._shares = shares
+        self._places = 0
+        self._asleep: dict[int, OrderedDict[Place, None]] = {}  # by lane, the longest waiting first
+        self._turns: dict[int, Place] = {}  # by lane
+        self._leases: dict[str, list[Place]] = {}
+        self._feeding: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return self._places
+
+    @contextmanager
+    def place(self, signal: Signal, lane: int, lease: str | None) -> Iterator[Place]:
+        """Gives a pull its place. As long as there are any, what wakes `signal` is an event."""
+        place = Place(self, lane, lease)
+        if not self._places:
+            signal.listen(self.event)
+        self._places += 1
+        if lease:
+            self._leases.setdefault(lease, []).append(place)
+        try:
+            yield place
+        finally:
+            self._leave(place)
+            if not self._places:
+                signal.unlisten(self.event)
+
+    def event(self) -> None:
+        """Gives turns to those who may be fed now."""
+        self.count += 1
+        if self._asleep and not self._feeding:
+            self._feeding = asyncio.get_running_loop().call_soon(self._feed)
+
+    def wake_all(self) -> None:
+        """Lets everybody look."""
+        self.count += 1
+        for lane in list(self._asleep.values()):
+            for place in lane:
+                place.wake()
+
+    def leased(self, name: str) -> None:
+        """Lets those look who wait under the name of a lease that has messages now: they get the same ones."""
+        for place in self._leases.get(name, ()):
+            place.wake()
+
+    def arm(self, after_s: float) -> None:
+        """Makes an event after so many seconds, unless there is one before."""
+        if not self._places:
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer:
+            if self._timer.when() <= loop.time() + after_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(after_s, self._ring)
+
+    # Of places
+
+    def lie_down(self, place: Place, is_first: bool) -> None:
+        """Lets a pull wait: behind all others the first time, else where it was."""
+        if self._turns.get(place._lane) is place:
+            del self._turns[place._lane]
+        lane = self._asleep.setdefault(place._lane, OrderedDict())
+        lane[place] = None
+        if not is_first:
+            lane.move_to_end(place, last=False)
+
+    def get_up(self, place: Place) -> None:
+        """Takes a pull from those that wait."""
+        lane = self._asleep.get(place._lane)
+        if lane is not None:
+            lane.pop(place, None)
+            if not lane:
+                del self._asleep[place._lane]
+
+    def _leave(self, place: Place) -> None:
+        self._places -= 1
+        if place._lease:
+            same = self._leases[place._lease]
+            same.remove(place)
+            if not same:
+                del self._leases[place._lease]
+        if self._turns.get(place._lane) is place:
+            del self._turns[place._lane]
+            if place._lane in self._asleep:
+                self._give(place._lane)
+            elif not place.fed and self._asleep and not self._feeding:  # nobody has looked in its stead
+                self._feeding = asyncio.get_running_loop().call_soon(self._feed)
+        if not self._places and self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    # Turns
+
+    def _feed(self) -> None:
+        self._feeding = None
+        shares = self._shares()
+        lanes = [ALL] if shares is None else [lane for lane in shares if lane in self._asleep]
+        for lane in lanes or list(self._asleep)[:1]:
+            self._give(lane)
+
+    def _give(self, lane: int) -> None:
+        """Gives the turn to the one that waits longest; whoever has it now looks again, since `count` has risen."""
+        if lane in self._turns or lane not in self._asleep:
+            return
+        place = next(iter(self._asleep[lane]))
+        self._turns[lane] = place
+        self.get_up(place)
+        place.wake()
+
+    def _ring(self) -> None:
+        self._timer = None
+        self.event()
