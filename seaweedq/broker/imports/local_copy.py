@@ -18,7 +18,7 @@ from seaweedq.storage.interface import ObjectStore
 
 PIECE_BYTES = 4 * 1024 * 1024
 PIECES = 4  # in flight
-SPARE_BYTES = 1024 * 1024 * 1024  # of the disk, which a copy leaves alone
+SPARE_BYTES, SPARE_PART = 1024 * 1024 * 1024, 10  # of the disk, which a copy leaves alone: the lesser; a part in ten
 
 
 async def opened(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:
@@ -44,10 +44,12 @@ def _own(store: ObjectStore, name: str, size: int) -> int | None:
 
 
 async def _copied(store: ObjectStore, name: str, size: int, sha256: str, folder: Path) -> int:
-    free = shutil.disk_usage(folder).free
-    if free < size + SPARE_BYTES:
+    disk = shutil.disk_usage(folder)
+    spare = min(SPARE_BYTES, disk.total // SPARE_PART)  # on a small disk a fixed reserve would bar every import
+    if disk.free < size + spare:
         raise StoreUnavailable(
-            f"the import needs {size} bytes of disk for a copy of its file, but only {free} are free"
+            f"the import needs {size} bytes of disk for a copy of its file, beside {spare} that it leaves free, but "
+            f"only {disk.free} are free"
         )
     with tempfile.TemporaryFile(dir=folder, buffering=0) as copy:
         if await _fill(store, name, size, copy.fileno()) != sha256:

@@ -42,6 +42,7 @@ from seaweedq.failpoints import reach
 from seaweedq.storage.interface import ObjectStore
 
 PAUSE_S, BUDGET_PAUSE_S = 0.5, 0.05
+SAID_EACH = 20  # of the waits one after the other, one has a log line
 DEATHS = 3
 DETAIL, FIELDS_BYTES = 2000, 65_536  # bounds of a problem that coordination keeps
 Stopping = asyncio.Event
@@ -75,7 +76,14 @@ class _Import:
     now: ImportRecord
     stopping: Stopping
     unsaved: int = 0
+    waits: int = 0
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def waits_for(self, error: SeaweedqError) -> None:
+        """Logs why the import waits: at first, and for each SAID_EACH waits."""
+        if self.waits % SAID_EACH == 0:
+            logger.warning("import %s waits after row %d: %s", self.where.upload_id, self.now.rows_done, error)
+        self.waits += 1
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,7 @@ class ImportRunner:
                         )
                         await self._fail(work, _problem(refusal))
                 except (Unavailable, Fenced) as error:
-                    logger.warning("import %s waits: %s", where.upload_id, error)
+                    work.waits_for(error)
                     with suppress(Interrupted):
                         await _pause(work, PAUSE_S)
                 except Interrupted:
@@ -256,7 +264,7 @@ class ImportRunner:
             try:
                 return await step()
             except (Unavailable, Fenced, Damaged) as error:
-                logger.warning("import %s waits after row %d: %s", work.where.upload_id, work.now.rows_done, error)
+                work.waits_for(error)
                 await self._look(work)
                 await _pause(work, PAUSE_S)
 
@@ -281,11 +289,11 @@ class ImportRunner:
                     held = await self._records.write(work.where, work.held, record)
                     break
                 except Unavailable as error:
-                    logger.warning("import %s waits: %s", work.where.upload_id, error)
+                    work.waits_for(error)
                     await _pause(work, PAUSE_S)
             if held is None:
                 raise Lost
-            work.held, work.now, work.unsaved = held, record, 0
+            work.held, work.now, work.unsaved, work.waits = held, record, 0, 0
 
     async def _fail(self, work: _Import, problem: ImportProblem) -> None:
         logger.info("the import of %s has failed: %s", work.where.upload_id, problem.detail)

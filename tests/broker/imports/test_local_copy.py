@@ -49,10 +49,24 @@ async def test_another_file_is_refused(store, tmp_path):
 async def test_a_disk_without_room_is_waited_for(tmp_path, monkeypatch):
     store = MemoryStore()
     await store.create("a/b", DATA)
-    usage = namedtuple("usage", "free")
-    monkeypatch.setattr(import_file.shutil, "disk_usage", lambda _: usage(len(DATA)))
+    usage = namedtuple("usage", "total free")
+    monkeypatch.setattr(import_file.shutil, "disk_usage", lambda _: usage(10**12, len(DATA)))
     with pytest.raises(StoreUnavailable, match="disk"):
         await opened(store, "a/b", len(DATA), SHA, tmp_path)
+
+
+@pytest.mark.parametrize(("spare", "fits"), [(0.09, False), (0.11, True)])
+async def test_a_small_disk_takes_imports_too(tmp_path, monkeypatch, spare, fits):
+    store = MemoryStore()
+    await store.create("a/b", DATA)
+    usage = namedtuple("usage", "total free")
+    total = 100 * 1024 * 1024
+    monkeypatch.setattr(import_file.shutil, "disk_usage", lambda _: usage(total, len(DATA) + int(spare * total)))
+    if fits:
+        os.close(await opened(store, "a/b", len(DATA), SHA, tmp_path))
+    else:
+        with pytest.raises(StoreUnavailable, match="leaves free"):
+            await opened(store, "a/b", len(DATA), SHA, tmp_path)
 
 
 def test_from_s3(moto_server, broker_process, importer_of):
