@@ -2,13 +2,15 @@
 
 import itertools
 import time
+from contextlib import suppress
+from math import inf
 
 import httpx
 import pyarrow as pa
 import pytest
 
 from seaweedq import AsyncClient, Client
-from seaweedq.client.core.broker_choice import AVOID_MOST_S, AVOID_UNKNOWN_S, Brokers, parse_urls
+from seaweedq.client.core.broker_choice import AVOID_MOST_S, AVOID_UNKNOWN_S, SILENT_S, Brokers, parse_urls
 from seaweedq.client.core.effects import Attempt, Reply, Request
 from seaweedq.errors import ConnectionFailed, Forbidden, PartlyTaken, Unavailable
 from tests.support.client.fake_brokers import CELLS, URLS, FakeBrokers, key_in
@@ -91,6 +93,48 @@ def test_a_round_goes_on_where_that_doubles_nothing(request_, answers, asked, en
     found, result = _ask(Brokers(URLS, lambda: 0.0), request_, *answers)
     assert found == URLS[:asked]
     assert result is end or result == end
+
+
+@pytest.mark.parametrize(
+    ("request_", "urls", "silent_s"),
+    [
+        (Request("GET", "/"), URLS, [inf, inf, inf]),
+        (Request("GET", "/", is_hedged=True), URLS, [SILENT_S, inf, inf]),
+        (Request("POST", "/", is_hedged=True, repeatable=True), URLS, [SILENT_S, inf, inf]),
+        (Request("POST", "/", is_hedged=True), URLS, [inf]),  # what may not be repeated is waited for
+        (Request("GET", "/", is_hedged=True), URLS[:1], [inf]),  # and what nobody else can answer
+    ],
+)
+def test_only_the_first_broker_of_a_hedged_request_is_left_soon(request_, urls, silent_s):
+    steps, found = Brokers(urls, lambda: 0.0).send(request_), []
+    found.append(next(steps).silent_s)
+    with suppress(ConnectionFailed):
+        while True:
+            found.append(steps.throw(LOST).silent_s)
+    assert found == silent_s
+
+
+def test_a_producer_leaves_an_owner_that_is_silent_long_before_its_own_timeout(cluster):
+    with Client(URLS, transport=httpx.MockTransport(cluster)) as client, client.producer("t") as producer:
+        first = _send_until_split(producer, cluster)
+        cluster.silent = {URLS[1]}
+        ids = [producer.send(n, key=KEYS[n % CELLS]).result(5) for n in range(first, first + 2 * CELLS)]
+    assert len(ids) == 2 * CELLS
+    assert cluster.waited_s
+    assert set(cluster.waited_s) == {SILENT_S}
+
+
+async def test_an_async_producer_does_so_too(cluster):
+    async with AsyncClient(URLS, transport=httpx.MockTransport(cluster)) as client, client.producer("t") as producer:
+        for first in _until_split(cluster):
+            await producer.send(first, key=KEYS[first % CELLS])
+            await producer.flush()
+        cluster.silent = {URLS[1]}
+        for n in range(first + 1, first + 1 + 2 * CELLS):
+            await producer.send(n, key=KEYS[n % CELLS])
+            await producer.flush()
+    assert cluster.waited_s
+    assert set(cluster.waited_s) == {SILENT_S}
 
 
 def test_who_failed_comes_last_for_a_while_that_doubles():

@@ -3,15 +3,21 @@
 The user names some brokers, and the client learns of others from a topic's segment map. Named brokers are always tried;
 those that failed recently come last. Learned brokers are only a shortcut: one that failed is left out for a while, and
 for longer if it never answered, since its address may be unreachable from here.
+
+A machine that is cut off neither answers nor refuses. The others take over its segments once its lease has ended; a
+producer that waited for its own timeout would learn of it long after. So a hedged request leaves a first broker that is
+silent for about a lease, and asks the next one, which waits for the new owner. It may reach both: it has an identity.
 """
 
 from collections.abc import Callable, Sequence
+from math import inf
 from urllib.parse import urlsplit
 
 from seaweedq.client.core.effects import Attempt, Reply, Request, Steps
 from seaweedq.errors import ConnectionFailed
 
 AVOID_S, AVOID_MOST_S, AVOID_UNKNOWN_S = 1.0, 30.0, 300.0
+SILENT_S = 5.0  # the default of lease_s: a broker that lives has nearly always answered before
 _ELSEWHERE = frozenset({502, 503, 504})
 _SAFE = frozenset({"GET", "PUT"})
 
@@ -41,9 +47,11 @@ class Brokers:
         repeatable = request.repeatable or request.method in _SAFE
         reply: Reply
         last: Reply | ConnectionFailed | None = None
-        for url in self.order(request.urls):
+        order = self.order(request.urls)
+        for number, url in enumerate(order):
+            is_short = request.is_hedged and repeatable and number == 0 and len(order) > 1
             try:
-                last = reply = yield Attempt(url, request)
+                last = reply = yield Attempt(url, request, SILENT_S if is_short else inf)
             except ConnectionFailed as error:
                 last = error
                 self._fail(url)

@@ -128,7 +128,7 @@ class Route:
     def _publish(self, stream: Stream[Any], batch: Batch[Any], lines: list[bytes]) -> Steps[Outcome]:
         identity = {"Producer-Id": stream.producer_id, "Producer-Sequence": str(batch.sequence)}
         request = publish_request(self.topic, batch.content_type, batch.content(lines), identity)
-        request = replace(request, urls=stream.urls, repeatable=True)
+        request = replace(request, urls=stream.urls, repeatable=True, is_hedged=True)
         reply = yield from self.patience.send(request, batch.opened_s)
         published = decode_published(reply.body)
         detour = reply.url not in request.urls[:1] if request.urls else False

@@ -5,6 +5,7 @@ A call is a generator: it yields an effect and is sent the result. A transport, 
 
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeVar
 
 from seaweedq.client.files.upload_source import Slice
@@ -20,7 +21,8 @@ class Request:
     """One HTTP request; answered with a Reply, or ConnectionFailed is thrown in. `wait_s`: how long the server was
     asked to wait, in addition to the client's own timeout. `urls` are the preferred brokers, the best first; any other
     broker can serve the request too. If the outcome is unknown, only requests that are `repeatable`, and GET and PUT,
-    are repeated. `streamed`: the body of a success is not read yet, but comes from the reply's `stream`."""
+    are repeated. `streamed`: the body of a success is not read yet, but comes from the reply's `stream`. `is_hedged`:
+    where another broker can be asked, the first one may be silent for `broker_choice.SILENT_S` only."""
 
     method: str
     path: str
@@ -31,14 +33,17 @@ class Request:
     urls: tuple[str, ...] = ()
     repeatable: bool = False
     streamed: bool = False
+    is_hedged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt of a request at one broker; answered as the request is."""
+    """One attempt of a request at one broker; answered as the request is. It ends once the broker was silent for the
+    client's own timeout, or for `silent_s` where that is less."""
 
     url: str
     request: Request
+    silent_s: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class KeyRule:
 
 def fetch_map(topic: str) -> Steps[SegmentMap]:
     """Fetches the current map from a broker. Raises the broker's errors, ConnectionFailed, msgspec.DecodeError."""
-    reply = check((yield Request("GET", f"{topic_path(topic)}/segments")))
+    reply = check((yield Request("GET", f"{topic_path(topic)}/segments", is_hedged=True)))
     return SegmentMap.of(_decode(reply.body).segments)
 
 

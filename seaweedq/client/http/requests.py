@@ -65,6 +65,7 @@ def build(
     if isinstance(effect, Attempt):
         request: Request | Signed = effect.request
         url, params = effect.url + effect.request.path, dict(effect.request.params) or None
+        timeout_s = min(timeout_s, effect.silent_s)
     else:
         request, url, params = effect, effect.url, None
     content, headers = request.content, dict(request.headers)

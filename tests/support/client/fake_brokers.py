@@ -39,6 +39,8 @@ class FakeBrokers(FakeCluster):
     segment_of: list[int] = field(default_factory=lambda: [0, 0, 0, 1, 1, 1, 2, 2])
     owners: dict[int, int | None] = field(default_factory=lambda: {0: 0, 1: 1, 2: 2})
     down: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    waited_s: list[float] = field(default_factory=list)  # for each request to a silent one: how long it was waited for
     taken: list[tuple[str | None, Any]] = field(default_factory=list)
     forwarded: int = 0
     key_field: str | None = None
@@ -49,6 +51,9 @@ class FakeBrokers(FakeCluster):
     def __call__(self, request: httpx.Request) -> httpx.Response:
         if f"http://{request.url.host}" in self.down:
             raise httpx.ConnectError("refused", request=request)
+        if f"http://{request.url.host}" in self.silent:
+            self.waited_s.append(request.extensions["timeout"]["read"])
+            raise httpx.ReadTimeout("silent", request=request)
         return super().__call__(request)
 
     def handle(self, request: httpx.Request) -> httpx.Response:
