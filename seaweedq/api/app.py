@@ -41,6 +41,7 @@ from seaweedq.api.routes import (
     imports,
     metrics,
     payloads,
+    seek,
     segment_changes,
     segment_map,
     subscriptions,
@@ -57,6 +58,7 @@ from seaweedq.api.routes.imports import ImportServices
 from seaweedq.api.routes.payloads import PayloadServices
 from seaweedq.api.routes.publish import Publish
 from seaweedq.api.routes.pulls import Pulls, SubscriptionCalls
+from seaweedq.api.routes.seek import SeekServices
 from seaweedq.api.routes.segment_changes import ChangeServices
 from seaweedq.api.routes.segment_map import SegmentMapServices
 from seaweedq.api.routes.subscriptions import SubscriptionServices
@@ -232,6 +234,7 @@ class Application:
             payloads,
             segment_changes,
             subscriptions,
+            seek,
             uploads,
             cluster,
             cluster_confirm,
@@ -271,6 +274,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield SubscriptionServices(
         catalog, subscribing.admin, dispatcher, subscribing.finder, proxy, reader, core.level, subscribing.meter
     )
+    yield SeekServices(catalog, subscribing.seeking, subscribing.finder, proxy, reader, core.level, environment.ids)
     yield ImportServices(catalog, serving.imports, reader)
     yield UploadServices(catalog, joined.topics, uploads_, reader)
     store_url, peers = environment.settings.store_path, environment.peers

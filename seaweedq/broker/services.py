@@ -44,6 +44,7 @@ from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handoff
 from seaweedq.broker.subscriptions.lag import LagMeter
+from seaweedq.broker.subscriptions.seeking import Seeking
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.suspicion.marks import Marks
@@ -155,6 +156,7 @@ class Subscribing:
     assignment: Assignment
     dispatcher: Dispatcher
     admin: SubscriptionAdmin
+    seeking: Seeking
     handoff: Handoff
     finder: DispatcherFinder
     meter: LagMeter

@@ -66,6 +66,8 @@ from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.handoff import Handoff
 from seaweedq.broker.subscriptions.lag import LagMeter
+from seaweedq.broker.subscriptions.seeking import Seeking
+from seaweedq.broker.subscriptions.starts import Starts
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.suspicion.marks import Marks
@@ -264,10 +266,12 @@ def _subscribing(
     assignment = Assignment(coordination, view.roster, view.membership)
     cursors = CursorStore(coordination, lambda: level.written, view.catalog.end_of)
     dispatcher = Dispatcher(view, assignment, cursors, readables, log.commit, timeout_s)
+    starts = Starts(readables, positions)
     return Subscribing(
         assignment=assignment,
         dispatcher=dispatcher,
-        admin=SubscriptionAdmin(coordination, assignment, dispatcher, readables, positions),
+        admin=SubscriptionAdmin(coordination, assignment, dispatcher, starts),
+        seeking=Seeking(dispatcher, starts),
         handoff=Handoff(dispatcher, assignment, view.membership, view.clock),
         finder=DispatcherFinder(reading.finder.context, assignment, dispatcher),
         meter=LagMeter(dispatcher, readables, positions, view.clock),

@@ -17,6 +17,7 @@ BEFORE_LEVEL_3: dict[str, Any] = {  # all that brokers of lower levels heed
     "filter": None,
     "expires_after_s": None,
     "paused": False,
+    "seek": None,
 }
 
 
@@ -262,6 +263,19 @@ class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
     headers: dict[str, str] = {}
 
 
+class SeekRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The last seek of a subscription, which began `epoch`; `ids` are the names of the last ones, the newest at the
+    end.
+
+    `plan` says where the cursors of that epoch begin (coordination/seek_plan). It is there until all of them are
+    written: until then nothing is delivered, and nobody acks.
+    """
+
+    epoch: int
+    ids: tuple[str, ...] = ()
+    plan: str | None = None
+
+
 class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A subscription's configuration and state; `epoch` rises with each seek and each change of dispatcher.
 
@@ -284,7 +298,13 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     filter: MessageFilter | None = None
     expires_after_s: float | None = None
     paused: bool = False
+    seek: SeekRecord | None = None
     needs_level: int | UnsetType = UNSET
+
+    @property
+    def is_seeking(self) -> bool:
+        """Tells whether its cursors are not yet those of its last seek."""
+        return self.seek is not None and self.seek.plan is not None
 
     @property
     def new_in_level_3(self) -> list[str]:
@@ -318,6 +338,8 @@ class CursorRecord(msgspec.Struct, frozen=True):
 
     From level 2 on it says `needs_level`, and its stored form holds `acked` and `attempts` in `packed`
     (coordination/cursor_form). From level 3 on `held` has the leases in place of `leases` and `consumer`.
+    `sought_below`: offsets below it may have been delivered before a seek, so that acks which came late from there say
+    nothing.
     """
 
     epoch: int
@@ -330,6 +352,7 @@ class CursorRecord(msgspec.Struct, frozen=True):
     needs_level: int | UnsetType = UNSET
     packed: str | UnsetType = UNSET
     held: tuple[HeldLease, ...] | UnsetType = UNSET
+    sought_below: int | UnsetType = UNSET
 
 
 class SecretRecord(msgspec.Struct, frozen=True):

@@ -76,7 +76,7 @@ def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, An
     """Returns the members of the record that a request names, as the record has them. Raises InvalidRequest."""
     found = {name: value for name in wanted.__struct_fields__ if (value := getattr(wanted, name)) is not UNSET}
     if isinstance(start := found.get("start"), StartAt):
-        found["start"] = {"timestamp": _in_utc(start.timestamp).isoformat()}
+        found["start"] = {"timestamp": in_utc(start.timestamp, "start.timestamp").isoformat()}
     if "backoff_s" in found:
         found["backoff_s"] = tuple(found["backoff_s"])
     if (chosen := found.get("filter")) is not None:
@@ -105,9 +105,10 @@ def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, na
         )
 
 
-def _in_utc(moment: datetime) -> datetime:
+def in_utc(moment: datetime, field: str) -> datetime:
+    """Returns a moment in UTC. Raises InvalidRequest."""
     try:
         return moment.astimezone(UTC)
     except OverflowError:
-        detail = f"start.timestamp is {moment.isoformat()}; in UTC it must be in the years 1 to 9999"
-        raise InvalidRequest(detail, field="start.timestamp", value=moment.isoformat()) from None
+        detail = f"{field} is {moment.isoformat()}; in UTC it must be in the years 1 to 9999"
+        raise InvalidRequest(detail, field=field, value=moment.isoformat()) from None

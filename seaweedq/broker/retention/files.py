@@ -15,6 +15,7 @@ from seaweedq.coordination.interface import Coordination
 from seaweedq.coordination.records import RetentionPolicy
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import Chain, ListedEntry
 from seaweedq.segments.entry import EntryName
@@ -70,6 +71,9 @@ class TopicFiles:
             cursor = keys.CURSORS.read(entry)
             if name in acked and not isinstance(cursor, Unreadable):
                 acked[name][number] = cursor.record.acked_to
+        for name in names:
+            if isinstance(there := found[name], Versioned) and there.record.is_seeking:
+                acked[name].clear()  # its cursors are those of the epoch before the seek
         everywhere = set.intersection(*(set(one) for one in acked.values()))
         return {number: min(one[number] for one in acked.values()) for number in sorted(everywhere)}
 

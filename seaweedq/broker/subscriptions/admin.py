@@ -9,15 +9,13 @@ cursor that is left of a segment that the next creator does not know would be on
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from msgspec.structs import replace
 
-from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.read.topic_positions import TopicPositions
-from seaweedq.broker.subscriptions.assignment import Assignment, key_of
+from seaweedq.broker.subscriptions.assignment import Assignment, changed_meanwhile, key_of
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.starts import Starts
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
@@ -25,11 +23,10 @@ from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import NotOwner, SubscriptionNotFound
+from seaweedq.errors import SubscriptionNotFound
 from seaweedq.failpoints import reach
 
 PAGE = 60
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class SubscriptionAdmin:
@@ -41,14 +38,12 @@ class SubscriptionAdmin:
         coordination: Coordination,
         assignment: Assignment,
         dispatcher: Dispatcher,
-        readables: ReadableSegments,
-        positions: TopicPositions,
+        starts: Starts,
     ) -> None:
         self._coordination = coordination
         self._assignment = assignment
         self._dispatcher = dispatcher
-        self._readables = readables
-        self._positions = positions
+        self._starts = starts
 
     async def find(self, topic: Topic, name: str) -> SubscriptionRecord | None:
         """Returns the record of an active subscription, or None."""
@@ -67,7 +62,7 @@ class SubscriptionAdmin:
         NotOwner."""
         if await self.find(topic, name):
             return False
-        starts = await self._starts(topic, record.start)
+        starts = {one.segment: one.to or 0 for one in await self._starts.find(topic, record.start)}
         async with self._dispatcher.changing(topic, name):
             there = await self._assignment.read(topic, name)
             if there and there.record.state == "active":
@@ -92,7 +87,7 @@ class SubscriptionAdmin:
         for start in range(0, len(cursors), PAGE):
             reach("subscribe.cursors")
             if not await self._coordination.commit(unchanged, cursors[start : start + PAGE]):
-                raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
+                raise changed_meanwhile(topic, name)
         reach("subscribe.record")
         await self._assignment.write(topic, name, held.replace(state="active"), unchanged)
         self._dispatcher.forget(
@@ -134,22 +129,5 @@ class SubscriptionAdmin:
         writes: list[list[Delete]] = [[Delete(entry.key) for entry in page] for page in pages]
         for doomed in [*writes, [Delete(key_of(topic, name))]]:
             if not await self._coordination.commit(unchanged, doomed):
-                raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
+                raise changed_meanwhile(topic, name)
             reach("unsubscribe.record")
-
-    async def _starts(self, topic: Topic, start: str | dict[str, str]) -> dict[int, int]:
-        """Returns the offset to begin at in each segment of now. Segments that are created later begin at 0, so no
-        message is missed or delivered twice where a segment is replaced meanwhile. Raises NeedsNewerBroker where that
-        offset is not known of a segment."""
-        if start != "earliest":
-            self._readables.check_whole(topic)
-        positions = await self._positions.positions(topic)
-        ends = {number: position.end for number, position in positions.items()}
-        if start == "earliest":
-            begin = self._readables.start_offsets(topic)
-            return {number: begin.get(number, 0) for number in ends}
-        if start == "latest":
-            return ends
-        assert isinstance(start, dict)
-        timestamp_us = (datetime.fromisoformat(start["timestamp"]) - EPOCH) // timedelta(microseconds=1)
-        return await self._readables.find(topic, ends, timestamp_us)

@@ -130,7 +130,7 @@ class Assignment:
         put = Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(wanted))
         revision = await self._coordination.commit(compares, [put])
         if revision is None:
-            raise NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")
+            raise changed_meanwhile(topic, name)
         return wanted.stored(revision)
 
     async def free(self, topic: Topic, record: SubscriptionRecord | None) -> list[Compare]:
@@ -157,3 +157,8 @@ class Assignment:
 def key_of(topic: Topic, name: str) -> str:
     """Returns the key of the subscription's record."""
     return keys.SUBSCRIPTIONS.key(topic.name, topic.record.incarnation, name)
+
+
+def changed_meanwhile(topic: Topic, name: str) -> NotOwner:
+    """Returns the error of a write that another one was faster than."""
+    return NotOwner(f"subscription {name!r} of {topic.name!r} was changed concurrently; try again")

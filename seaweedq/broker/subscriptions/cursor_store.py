@@ -10,9 +10,11 @@ cursor in whose place there is one that cannot be read.
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from seaweedq.broker.subscriptions.assignment import key_of
+from msgspec.structs import replace
+
+from seaweedq.broker.subscriptions.assignment import changed_meanwhile, key_of
 from seaweedq.broker.subscriptions.invariants import broken_by
 from seaweedq.broker.subscriptions.leases import Leases
 from seaweedq.broker.subscriptions.progress import PACKED_LEVEL
@@ -20,7 +22,7 @@ from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
 from seaweedq.broker.subscriptions.subscription import Subscription, rules_of
 from seaweedq.broker.subscriptions.window import WINDOW
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.coordination import keys
+from seaweedq.coordination import keys, seek_plan
 from seaweedq.coordination.cursor_form import fits
 from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
@@ -34,6 +36,7 @@ PAGE = 60  # cursors a transaction: a write and a comparison each
 PAGE_BYTES = 512 * 1024
 MAX_RUNS = 1_000  # acked runs that a cursor of level 1 carries before nothing new is delivered
 EndOf = Callable[[Topic, int], int | None]
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
@@ -104,26 +107,31 @@ class CursorStore:
                 taken = TakeOver(subscription.record, subscription.leases, now_s)
                 subscription.cursors[segment] = taken.cursor(segment, held)
 
-    async def save(self, subscription: Subscription, handover_s: float | None = None) -> bool:
+    async def save(
+        self, subscription: Subscription, handover_s: float | None = None, is_last: bool | None = None
+    ) -> bool:
         """Writes the cursors that have changed, and releases the commits that held their acks. Returns False where
         another broker dispatches now.
 
-        With `handover_s` (now, monotonic) the leases are written too. Raises CoordinationUnavailable.
+        With `handover_s` (now, monotonic) the leases are written too. The last checkpoint of a closed subscription, by
+        default that of a handover, has all cursors. Raises CoordinationUnavailable; of the last one also
+        NeedsNewerBroker, InvariantViolated.
         """
+        is_last = handover_s is not None if is_last is None else is_last
         async with subscription.saving:
-            if subscription.closed and handover_s is None:
-                return True  # `Dispatcher.hand_over` writes its last checkpoint, with the leases
+            if subscription.closed and not is_last:
+                return True  # who has closed it writes the last checkpoint
             while True:
                 changed = [
                     _Change(segment, cursor, record, cursor.newest)
                     for segment, cursor in subscription.cursors.items()
                     if (record := cursor.changed(subscription.record.epoch, self._level(), handover_s))
                 ]
-                if handover_s is not None:
+                if is_last:
                     subscription.check_readable(one.segment for one in changed)
                 changed = [one for one in changed if one.segment not in subscription.unreadable]
-                changed = self._checked(subscription, changed, handover_s is not None)
-                pages = _pages([self._put(subscription, one) for one in changed])
+                changed = self._checked(subscription, changed, is_last)
+                pages = pages_of([self._put(subscription, one) for one in changed], lambda one: len(one[1].value))
                 if not [page for page in pages if not await self._write(subscription, page)]:
                     subscription.forget_done(self._level())
                     return True
@@ -131,7 +139,7 @@ class CursorStore:
                     return False
                 await self._look(subscription)
 
-    def _checked(self, subscription: Subscription, changed: Sequence[_Change], handing_on: bool) -> list[_Change]:
+    def _checked(self, subscription: Subscription, changed: Sequence[_Change], is_last: bool) -> list[_Change]:
         """Returns the cursors that may be written, and logs the others. Raises InvariantViolated if all are needed."""
         topic, name, good = subscription.topic, subscription.name, []
         for one in changed:
@@ -146,9 +154,9 @@ class CursorStore:
                     one.cursor.held.record,
                     one.record,
                 )
-            elif handing_on or self._fits(subscription, one):
+            elif is_last or self._fits(subscription, one):
                 good.append(one)
-        if handing_on and len(good) < len(changed):
+        if is_last and len(good) < len(changed):
             raise InvariantViolated(f"subscription {name!r} of {topic.name!r} has cursors that may not be written")
         return good
 
@@ -193,6 +201,34 @@ class CursorStore:
         subscription.set_rules()
         return True
 
+    async def finish_seek(
+        self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]
+    ) -> Versioned[SubscriptionRecord]:
+        """Writes the cursors with which the epoch of a seek begins, as far as they are not written, and then the record
+        without the plan. Each write compares the record's revision. Raises NotOwner, NeedsNewerBroker."""
+        seek = held.record.seek
+        assert seek is not None
+        wanted: list[tuple[Compare, Put]] = []
+        entries = await self._entries(topic, name)
+        for one in seek_plan.unpacked(seek.plan or ""):
+            entry = entries.get(one.segment)
+            there = keys.CURSORS.require(entry) if entry else None
+            if cursor := seek_plan.cursor_after(one, seek.epoch, there.record if there else None):
+                new = there.with_record(cursor) if there else Versioned.new(cursor)
+                key = keys.CURSORS.key(topic.name, topic.record.incarnation, name, one.segment)
+                wanted.append((Compare(key, new.revision), Put(key, keys.CURSORS.encode(new))))
+        unchanged = Compare(key_of(topic, name), held.revision)
+        for page in pages_of(wanted, lambda one: len(one[1].value)):
+            reach("seek.cursors")
+            if not await self._coordination.commit([unchanged, *(c for c, _ in page)], [put for _, put in page]):
+                raise changed_meanwhile(topic, name)
+        reach("seek.written")
+        done = held.with_record(replace(held.record, seek=replace(seek, plan=None)).in_its_form())
+        revision = await self._coordination.commit([unchanged], [Put(unchanged.key, keys.SUBSCRIPTIONS.encode(done))])
+        if revision is None:
+            raise changed_meanwhile(topic, name)
+        return done.stored(revision)
+
     async def _entries(self, topic: Topic, name: str) -> dict[int, Entry]:
         entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
         return {int(keys.CURSORS.parse(entry.key)[3]): entry for entry in entries}
@@ -222,14 +258,14 @@ def _tenure(record: SubscriptionRecord) -> tuple[str, int, int, str | None]:
     return record.state, record.created_us, record.epoch, record.dispatcher
 
 
-def _pages(puts: Sequence[tuple[_Change, Put]]) -> list[list[tuple[_Change, Put]]]:
+def pages_of(writes: Sequence[T], size_of: Callable[[T], int]) -> list[list[T]]:
     """Returns the writes in transactions of at most PAGE cursors and PAGE_BYTES, or of one cursor."""
-    pages: list[list[tuple[_Change, Put]]] = []
+    pages: list[list[T]] = []
     size = 0
-    for one in puts:
-        size += len(one[1].value)
+    for one in writes:
+        size += size_of(one)
         if not pages or len(pages[-1]) >= PAGE or size > PAGE_BYTES:
             pages.append([])
-            size = len(one[1].value)
+            size = size_of(one)
         pages[-1].append(one)
     return pages

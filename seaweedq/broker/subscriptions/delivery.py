@@ -53,7 +53,9 @@ class Delivery(Progress):
     def of(record: CursorRecord, rules: Rules | None = None) -> "Delivery":
         """Returns the state that a cursor's record holds, without leases."""
         attempts = {int(offset): count for offset, count in record.attempts.items()}
-        return Delivery(record.acked_to, record.acked, attempts, record.delivered_to, rules)
+        found = Delivery(record.acked_to, record.acked, attempts, record.delivered_to, rules)
+        found.sought_below = record.sought_below or 0
+        return found
 
     @property
     def read_to(self) -> int:
@@ -359,7 +361,8 @@ class Delivery(Progress):
 
     def _is_of(self, offsets: Offsets, asker: Asker) -> Array:
         if asker.anything:
-            return np.ones(len(offsets), bool)
+            given: Array = self._window.of("consumer", offsets) != NOBODY
+            return given | (offsets >= self.sought_below)
         consumer = self._window.of("consumer", offsets)
         mine: Array = consumer != NOBODY if asker.consumer is None else consumer == asker.consumer
         return mine if asker.lease is None else mine & (self._window.of("lease", offsets) == asker.lease)

@@ -10,12 +10,19 @@ Order of a handover: 1. no more leases and acks, waiting requests are redirected
 3. a checkpoint of everything, leases too, so that no message is delivered twice; 4. the record names no dispatcher; 5.
 this broker forgets it. A crash before 4 is the death of a dispatcher whose journal holds nothing of this subscription;
 a crash after 4 has no effect.
+
+Order of a seek, which begins a new epoch: 1. to 3. as above, but leases end: all acks of the old epoch are in cursors,
+so those of segments that stay are kept; 4. the record says the epoch and the plan; from here on the seek has happened;
+5. the cursors of the epoch are written, and then the record without the plan; 6. the subscription is opened anew. A
+crash behind 4 leaves 5 to the next dispatcher, before it opens the subscription.
 """
 
 import asyncio
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
 from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
 
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.read.remote_reader import ReadableSegments
@@ -29,10 +36,13 @@ from seaweedq.broker.subscriptions.waiting import Place, Room
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import NeedsNewerBroker, NotReady, Unavailable
+from seaweedq.coordination.records import SeekRecord, SubscriptionRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import NeedsNewerBroker, NotOwner, NotReady, Unavailable
 from seaweedq.failpoints import reach
 
 PAUSE_S = 0.2  # before a segment that could not be read is tried again
+SEEK_NAMES = 16  # of the last seeks that are remembered
 REREAD_S = 1.0  # between two looks at cursors that could not be read
 
 
@@ -115,19 +125,48 @@ class Dispatcher:
             subscription = self._subscriptions.get((topic, name))
             if subscription is None:
                 return
-            subscription.close(f"subscription {name!r} is being handed to another broker")
-            try:
-                async with subscription.delivering:
-                    await self._commit.quiet()
-                    saved = await self._cursors.save(subscription, self._clock.monotonic_s())
-            except BaseException:
-                subscription.closed = None
-                raise
+            why = f"subscription {name!r} is being handed to another broker"
+            saved = await self._write_all(subscription, why, self._clock.monotonic_s())
             try:
                 if saved:
                     await self._assignment.release(topic, name, subscription.held)
             finally:
                 self.forget(topic, name)
+
+    async def seek(self, topic: Topic, name: str, key: str, plan: str) -> tuple[Subscription, Subscription]:
+        """Begins a new epoch as a plan says (coordination/seek_plan), unless the seek of this name has. Returns the
+        subscription as it was, which is closed, and as it is. Raises NotOwner where it was changed meanwhile: then try
+        again."""
+        async with self.changing(topic, name):
+            before = self._subscriptions.get((topic, name)) or await self._open(topic, name)
+            before.check()
+            if before.sought_as(key):
+                return before, before
+            before.check_readable(before.frontier.hidden | before.unreadable)
+            if not await self._write_all(before, f"subscription {name!r} is just being sought; try again"):
+                self.forget(topic, name)
+                raise NotOwner(f"subscription {name!r} is no longer dispatched by this broker")
+            new = _sought(before.record, key, plan)
+            try:
+                reach("seek.begin")
+                held = await self._assignment.claim(topic, name, before.held.with_record(new), before.held)
+                reach("seek.begun")
+            finally:
+                # Where the outcome is unknown, the record tells it when the subscription is opened again.
+                self._subscriptions.pop((topic, name), None)
+            return before, await self._opened(topic, name, held)
+
+    async def _write_all(self, subscription: Subscription, why: str, handover_s: float | None = None) -> bool:
+        """Closes a subscription, and writes a checkpoint of everything. Returns False where another broker dispatches
+        by now. Where it fails the subscription is open again."""
+        subscription.close(why)
+        try:
+            async with subscription.delivering:
+                await self._commit.quiet()
+                return await self._cursors.save(subscription, handover_s, is_last=True)
+        except BaseException:
+            subscription.closed = None
+            raise
 
     async def look(self, topic: Topic, name: str, wanted: Pull) -> Leased:
         """Leases up to `max_messages` of those that are known to exist. Raises LeaseEnded."""
@@ -254,6 +293,15 @@ class Dispatcher:
     async def _open(self, topic: Topic, name: str) -> Subscription:
         held = await self._assignment.take(topic, name)
         reach("dispatch.epoch")
+        subscription = await self._opened(topic, name, held)
+        if held.record.epoch > held.record.created_us + 1:  # it was dispatched before
+            subscription.any_until_s = self._clock.monotonic_s() + held.record.ack_deadline_s
+        return subscription
+
+    async def _opened(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> Subscription:
+        """Opens a subscription of this broker, behind the end of a seek that was cut off."""
+        if held.record.is_seeking:
+            held = await self._cursors.finish_seek(topic, name, held)
         taken = TakeOver(held.record, Leases(), self._clock.monotonic_s())
         cursors, unreadable = await self._cursors.read(topic, name, taken)
         await self._catalog.reread(topic)
@@ -262,7 +310,12 @@ class Dispatcher:
         subscription = Subscription(topic, name, held, cursors, records, unreadable)
         subscription.leases = taken.leases
         subscription.room = Room(lambda: subscription.sharers(self._clock.monotonic_s()))
-        if held.record.epoch > held.record.created_us + 1:  # it was dispatched before
-            subscription.any_until_s = taken.now_s + held.record.ack_deadline_s
         self._subscriptions[topic, name] = subscription
         return subscription
+
+
+def _sought(record: SubscriptionRecord, key: str, plan: str) -> SubscriptionRecord:
+    """Returns the record in the epoch that a seek begins."""
+    names = (*(record.seek.ids if record.seek else ()), key)[-SEEK_NAMES:]
+    epoch = record.epoch + 1
+    return replace(record, epoch=epoch, seek=SeekRecord(epoch, names, plan)).in_its_form()

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets, Run, runs_of
 from seaweedq.broker.subscriptions.window import ACKED, ACKING, MOST_ATTEMPTS, Array, Window
-from seaweedq.coordination.records import CursorRecord
+from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, CursorRecord
 
 PACKED_LEVEL = 2  # of the cluster, from which on cursors are packed (coordination/cursor_form)
 
@@ -24,7 +25,8 @@ EMPTY: Offsets = np.zeros(0, np.int64)
 @dataclass(frozen=True, slots=True)
 class Asker:
     """The consumer or lease in whose name something is acked, nacked or extended; None for any. `anything`: it may ack
-    whatever lies in the window, delivered by this dispatcher or not."""
+    whatever lies in the window, delivered by this dispatcher or not, unless it may have been delivered before a
+    seek."""
 
     consumer: int | None = None
     lease: int | None = None
@@ -44,7 +46,7 @@ class AckResult:
 
 class Progress:
     """Everything below `acked_to` is acked, and `acked_count` offsets beyond it; offsets from `delivered_to` on were
-    never delivered."""
+    never delivered. Those below `sought_below` may have been delivered before a seek."""
 
     def __init__(
         self, acked_to: int, acked: Iterable[Run], attempts: Mapping[int, int] | None, delivered_to: int
@@ -52,6 +54,7 @@ class Progress:
         acked = list(acked)
         self.acked_to = acked_to
         self.acked_count = 0
+        self.sought_below = 0
         # After a crash acks are newer than the checkpoint.
         self.delivered_to = max(delivered_to, acked_to, *(high for _, high in acked))
         self._window = Window(acked_to)
@@ -66,9 +69,12 @@ class Progress:
         """Returns the state as a cursor's record of a level, without leases."""
         needs = PACKED_LEVEL if level >= PACKED_LEVEL else UNSET
         attempts = self._attempts(least=2 if needs is UNSET else 0)
-        return CursorRecord(
+        record = CursorRecord(
             epoch, self.acked_to, tuple(self.acked_runs()), attempts, self.delivered_to, needs_level=needs
         )
+        if self.sought_below <= self.acked_to:
+            return record
+        return replace(record, needs_level=SUBSCRIPTION_LEVEL, sought_below=self.sought_below)
 
     @property
     def is_idle(self) -> bool:

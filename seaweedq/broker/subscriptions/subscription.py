@@ -54,6 +54,16 @@ class Backlog:
     in_flight: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class SeekResult:
+    """The outcome of the seek `key`: for each segment that it moved the offset before and behind it, and which of them
+    were `moved` up, since retention had taken what was wanted. Without segments: another dispatcher has answered it."""
+
+    key: str
+    segments: Sequence[tuple[int, int, int]] = ()
+    moved: Sequence[int] = ()
+
+
 class Subscription:
     """One subscription of one topic, open at its dispatcher. Leases are given under `delivering`, cursors are written
     under `saving`; once `closed` is set nothing is leased or acked any more. `cursors` are those of segments that are
@@ -89,6 +99,7 @@ class Subscription:
         self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
         self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
+        self.last_seek: SeekResult | None = None
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
         self._turn = 0
         self._warned = False  # of consumers that get nothing
@@ -135,6 +146,16 @@ class Subscription:
         """Returns the offset below which everything is acked, in a segment that is not done."""
         found = self.cursors.get(segment)
         return found.delivery.acked_to if found else 0
+
+    def stands_at(self, segment: int, end: int) -> int:
+        """Returns the offset below which everything is acked, in any segment that ends at `end`."""
+        return end if segment in self.frontier.done else self.acked_to(segment)
+
+    def sought_as(self, key: str) -> SeekResult | None:
+        """Returns the outcome of a seek of this name, None where there was none."""
+        if self.record.seek is None or key not in self.record.seek.ids:
+            return None
+        return self.last_seek if self.last_seek and self.last_seek.key == key else SeekResult(key)
 
     def retire(self, segment: int, below: int) -> None:
         """Moves a cursor up over what retention has removed, unless the segment is done, or its cursor cannot be
