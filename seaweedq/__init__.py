@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 from seaweedq.levels import VERSION as __version__
 
 if TYPE_CHECKING:
-    from seaweedq.client import AsyncClient, Client, Message
+    from seaweedq.client import AsyncClient, Batch, Client, Message, Reject, Worked
     from seaweedq.errors import SeaweedqError
 
-__all__ = ["AsyncClient", "Client", "Message", "SeaweedqError", "__version__"]
+__all__ = ["AsyncClient", "Batch", "Client", "Message", "Reject", "SeaweedqError", "Worked", "__version__"]
 
 _HOMES = {
     "AsyncClient": "seaweedq.client",
     "Client": "seaweedq.client",
+    "Batch": "seaweedq.client",
     "Message": "seaweedq.client",
+    "Reject": "seaweedq.client",
+    "Worked": "seaweedq.client",
     "SeaweedqError": "seaweedq.errors",
 }
 

@@ -23,7 +23,16 @@ from tests.support.tiers import examples
 
 
 def test_public_names():
-    assert sorted(seaweedq.__all__) == ["AsyncClient", "Client", "Message", "SeaweedqError", "__version__"]
+    assert sorted(seaweedq.__all__) == [
+        "AsyncClient",
+        "Batch",
+        "Client",
+        "Message",
+        "Reject",
+        "SeaweedqError",
+        "Worked",
+        "__version__",
+    ]
     assert all(getattr(seaweedq, name) for name in seaweedq.__all__)
     with pytest.raises(AttributeError, match="nonsense"):
         _ = seaweedq.nonsense

@@ -209,7 +209,9 @@ class AsyncClient(AsyncSubscriptions):
         return await self._run(read_table(topic, columns, live))
 
     async def close(self) -> None:
-        """Closes the producers, sends the waiting acks, closes the connections. Raises the first error of these."""
+        """Ends `work` once what runs is finished, closes the producers, sends the waiting acks, closes the connections.
+        Raises the first error of these."""
+        await self._end_works()
         errors: list[Exception] = []
         for step in [*(p.close for p in tuple(self._producers)), *(a.flush for a in tuple(self._ackers))]:
             try:

@@ -6,6 +6,7 @@ from weakref import WeakSet
 
 from seaweedq.client.aio.subscriber import AsyncAcker, AsyncDeliveries
 from seaweedq.client.aio.transport import AsyncTransport
+from seaweedq.client.aio.work import AsyncWork
 from seaweedq.client.core import calls
 from seaweedq.client.core.batch import Batch
 from seaweedq.client.core.effects import ARROW, JSON, Steps
@@ -13,6 +14,7 @@ from seaweedq.client.core.lease_names import LeaseNames
 from seaweedq.client.core.message import AsyncMessage, Make
 from seaweedq.client.core.pulling import Mode, Pulling, Wanted
 from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.working import Worked
 from seaweedq.clock import Ids
 
 T = TypeVar("T")
@@ -33,6 +35,7 @@ class AsyncSubscriptions:
     def _begin_subscriptions(self, names: LeaseNames) -> None:
         self._lease_names = names
         self._ackers: WeakSet[AsyncAcker] = WeakSet()
+        self._works: set[AsyncWork] = set()
 
     def subscribe(
         self,
@@ -82,6 +85,44 @@ class AsyncSubscriptions:
         pulling = self._pulling(topic, subscription, consumer, wanted)
         return self._deliveries(pulling, ARROW, Batch)
 
+    async def work(
+        self,
+        topic: str,
+        subscription: str,
+        handler: Callable[[AsyncMessage], Any],
+        workers: int = 8,
+        start: str | Mapping[str, Any] = "latest",
+        idle_timeout_s: float | None = None,
+        max_messages: int | None = None,
+        ack_deadline_s: float = 30,
+        mode: Mode | None = None,
+        consumer: str | None = None,
+        max_extension_s: float = 3600,
+        **settings: Any,
+    ) -> Worked:
+        """Handles the messages of a subscription, up to `workers` at a time, and returns the counts once none came for
+        `idle_timeout_s`, or the client is closed.
+
+        A message is acked when `handler(message)` returns, and nacked when it raises: it comes again after the
+        subscription's backoff. `Reject` makes it a dead letter. The messages of a segment (`ordered`) or of a key
+        (`keyed`) are handled one at a time, in their order. Leases are extended meanwhile, each message's for at most
+        `max_extension_s` (3,600). At most `max_messages` wait to be handled, by default twice as many as there are
+        workers; short handlers want more. Other parameters are those of `subscribe`. Acks that came too late are
+        logged, and counted as `unknown`. An interrupt, or a cancellation, gives back what was not begun, and lets
+        nothing be leased for long. Raises the errors of `subscribe`, and the first one of an ack.
+        """
+        if workers < 1:
+            raise ValueError(f"workers={workers} is not a number from 1 on")
+        most = max_messages or 2 * workers
+        wanted = Wanted(start, ack_deadline_s, mode, settings, most, idle_timeout_s)
+        pulling = self._pulling(topic, subscription, consumer, wanted)
+        work = AsyncWork(pulling, handler, self._message(topic), self._run, workers, max_extension_s)
+        self._works.add(work)
+        try:
+            return await work.run()
+        finally:
+            self._works.discard(work)
+
     async def subscription(self, topic: str, name: str) -> dict[str, Any]:
         """Returns a subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
         return await self._run(calls.call("GET", calls.subscription_path(topic, name)))
@@ -117,3 +158,11 @@ class AsyncSubscriptions:
         acker = AsyncAcker(lambda items: self._run(pulling.answer(items)))
         self._ackers.add(acker)
         return AsyncDeliveries(pulling, accept, self._run, acker, made)
+
+    async def _end_works(self) -> None:
+        """Ends all `work` of this client: what runs is finished."""
+        works = tuple(self._works)
+        for work in works:
+            work.stop()
+        for work in works:
+            await work.wait()

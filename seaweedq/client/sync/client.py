@@ -208,7 +208,9 @@ class Client(Subscriptions):
         return self._run(read_table(topic, columns, live))
 
     def close(self) -> None:
-        """Closes the producers, sends the waiting acks, closes the connections. Raises the first error of these."""
+        """Ends `work` once what runs is finished, closes the producers, sends the waiting acks, closes the connections.
+        Raises the first error of these."""
+        self._end_works()
         errors: list[Exception] = []
         for step in [*(p.close for p in tuple(self._producers)), *(a.flush for a in tuple(self._ackers))]:
             try:

@@ -11,8 +11,10 @@ from seaweedq.client.core.lease_names import LeaseNames
 from seaweedq.client.core.message import Make, Message
 from seaweedq.client.core.pulling import Mode, Pulling, Wanted
 from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.working import Worked
 from seaweedq.client.sync.subscriber import Acker, deliveries
 from seaweedq.client.sync.transport import SyncTransport
+from seaweedq.client.sync.work import Work
 from seaweedq.clock import Ids
 
 T = TypeVar("T")
@@ -33,6 +35,7 @@ class Subscriptions:
     def _begin_subscriptions(self, names: LeaseNames) -> None:
         self._lease_names = names
         self._ackers: WeakSet[Acker] = WeakSet()
+        self._works: set[Work] = set()
 
     def subscribe(
         self,
@@ -83,6 +86,44 @@ class Subscriptions:
         self._run(pulling.ensure())
         return self._deliveries(pulling, ARROW, Batch)
 
+    def work(
+        self,
+        topic: str,
+        subscription: str,
+        handler: Callable[[Message], Any],
+        workers: int = 8,
+        start: str | Mapping[str, Any] = "latest",
+        idle_timeout_s: float | None = None,
+        max_messages: int | None = None,
+        ack_deadline_s: float = 30,
+        mode: Mode | None = None,
+        consumer: str | None = None,
+        max_extension_s: float = 3600,
+        **settings: Any,
+    ) -> Worked:
+        """Handles the messages of a subscription, up to `workers` at a time, and returns the counts once none came for
+        `idle_timeout_s`, or the client is closed.
+
+        A message is acked when `handler(message)` returns, and nacked when it raises: it comes again after the
+        subscription's backoff. `Reject` makes it a dead letter. The messages of a segment (`ordered`) or of a key
+        (`keyed`) are handled one at a time, in their order. Leases are extended meanwhile, each message's for at most
+        `max_extension_s` (3,600). At most `max_messages` wait to be handled, by default twice as many as there are
+        workers; short handlers want more. Other parameters are those of `subscribe`. Acks that came too late are
+        logged, and counted as `unknown`. An interrupt, or a cancellation, gives back what was not begun, and lets
+        nothing be leased for long. Raises the errors of `subscribe`, and the first one of an ack.
+        """
+        if workers < 1:
+            raise ValueError(f"workers={workers} is not a number from 1 on")
+        most = max_messages or 2 * workers
+        wanted = Wanted(start, ack_deadline_s, mode, settings, most, idle_timeout_s)
+        pulling = self._pulling(topic, subscription, consumer, wanted)
+        work = Work(pulling, handler, self._message(topic), self._run, workers, max_extension_s)
+        self._works.add(work)
+        try:
+            return work.run()
+        finally:
+            self._works.discard(work)
+
     def subscription(self, topic: str, name: str) -> dict[str, Any]:
         """Returns a subscription's configuration, and its lag for each segment. Raises SubscriptionNotFound."""
         return self._run(calls.call("GET", calls.subscription_path(topic, name)))
@@ -118,3 +159,11 @@ class Subscriptions:
         acker = Acker(lambda items: self._run(pulling.answer(items)))
         self._ackers.add(acker)
         return deliveries(pulling, lambda: self._run(pulling.pull(accept=accept)), self._run, acker, made)
+
+    def _end_works(self) -> None:
+        """Ends all `work` of this client: what runs is finished."""
+        works = tuple(self._works)
+        for work in works:
+            work.stop()
+        for work in works:
+            work.wait()

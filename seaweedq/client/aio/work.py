@@ -1,0 +1,207 @@
+"""A bounded pool of tasks that handle the messages of a subscription.
+
+One task pulls, one extends leases, the acker's sends the acks. At the end no more is begun, what is not begun is given
+back, and what runs is finished; a cancellation cancels what runs, too, and gives that back as well.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from seaweedq.client.aio.subscriber import AsyncAcker
+from seaweedq.client.core.answering import Answer, Item, Origin, extension_of, nack_of
+from seaweedq.client.core.calls import MAX_WAIT_S
+from seaweedq.client.core.effects import Steps
+from seaweedq.client.core.message import AsyncMessage, Make
+from seaweedq.client.core.pulling import Pulling
+from seaweedq.client.core.working import Job, Worked, by_lease, failure_of, held_of, is_reject, without_reject
+from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncWork:
+    """One call of `AsyncClient.work`."""
+
+    def __init__(
+        self,
+        pulling: Pulling,
+        handler: Callable[[AsyncMessage], object],
+        message: Make[AsyncMessage],
+        run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]],
+        workers: int,
+        max_extension_s: float,
+    ) -> None:
+        self._pulling, self._handler, self._message, self._run = pulling, handler, message, run
+        self._workers = workers
+        self._acker = AsyncAcker(lambda items: run(pulling.answer(items)))
+        self._monotonic_s = pulling.patience.monotonic_s
+        self._held = held_of({}, pulling.wanted, max_extension_s)
+        self._max_extension_s = max_extension_s
+        self._is_ending = False
+        self._error: BaseException | None = None
+        self._running: set[asyncio.Task[None]] = set()
+        self._room, self._finished = asyncio.Event(), asyncio.Event()
+        self._puller: asyncio.Task[None] | None = None
+        self._worked = Worked()
+
+    async def run(self) -> Worked:
+        """Handles messages until none came for `idle_timeout_s`, or until `stop`."""
+        try:
+            shown = await self._run(self._pulling.shown())
+            self._held = held_of(shown, self._pulling.wanted, self._max_extension_s)
+            await self._pull_and_handle()
+            await self._acker.flush()
+            if self._error:
+                raise self._error
+        finally:
+            self._finished.set()
+        self._worked.unknown = self._pulling.late.total
+        return self._worked
+
+    def stop(self) -> None:
+        """Ends it: what runs is finished, and nothing else is begun."""
+        self._is_ending = True
+        if self._puller is not None:
+            self._puller.cancel()
+
+    async def wait(self) -> None:
+        """Waits until it has ended, unless one of its own tasks asks."""
+        if asyncio.current_task() not in self._running:
+            await self._finished.wait()
+
+    async def _pull_and_handle(self) -> None:
+        puller = self._puller = asyncio.create_task(self._pull_all(), name="pull")
+        extender = asyncio.create_task(self._extend(), name="extend")
+        if self._is_ending:
+            puller.cancel()
+        try:
+            await asyncio.wait([puller])
+            self._is_ending = True
+            await self._give_back(self._held.clear())
+            while self._running:
+                await asyncio.wait(self._running)
+        finally:
+            self._is_ending = True
+            tasks = [puller, extender, *self._running]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self._give_back(self._held.clear())
+            await self._run(self._pulling.give_back(None, []))
+        if not puller.cancelled():
+            puller.result()
+
+    async def _pull_all(self) -> None:
+        wanted, idle_s = self._pulling.wanted, 0.0
+        limit_s = wanted.idle_timeout_s
+        while not self._is_ending:
+            wait_s = self._held.wait_s(MAX_WAIT_S, limit_s, idle_s)
+            self._held.begin_pull()
+            pulled = await self._run(self._pulling.pull_once(wanted.max_messages - self._held.waiting, wait_s))
+            stale = self._held.add(pulled, self._monotonic_s())
+            is_idle = not pulled.items and self._held.is_empty
+            self._begin_jobs()
+            await self._give_back(stale)
+            self._acker.hurry()
+            idle_s = idle_s + wait_s if is_idle else 0.0
+            if is_idle and limit_s is not None and idle_s >= limit_s:
+                return
+            while self._held.waiting > wanted.max_messages // 2 and not self._is_ending:
+                self._room.clear()
+                await self._room.wait()
+
+    def _begin_jobs(self) -> None:
+        while not self._is_ending and len(self._running) < self._workers:
+            job = self._held.next(self._monotonic_s())
+            if job is None:
+                break
+            task = asyncio.create_task(self._work(job), name=f"work on {job.wire.id}")
+            self._running.add(task)
+            task.add_done_callback(self._end_job)
+        self._room.set()
+
+    def _end_job(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._fail(error)
+        self._begin_jobs()
+
+    async def _give_back(self, jobs: list[Job]) -> None:
+        for lease, ids in by_lease(jobs):
+            await self._run(self._pulling.give_back(lease, ids))
+
+    async def _work(self, job: Job) -> None:
+        try:
+            done = self._handler(self._message(job.wire, Origin(partial(self._said, job), job.lease)))
+            if inspect.isawaitable(done):
+                await done
+            verdict = job.verdict
+        except Exception as error:
+            verdict = failure_of(job, error)
+            if not is_reject(verdict):
+                logger.warning("the handler of message %s failed; it comes again", job.wire.id, exc_info=True)
+        except asyncio.CancelledError:
+            await self._settle(job, nack_of(job.wire.id, job.lease, 0))
+            raise
+        await self._settle(job, verdict)
+
+    def _said(self, job: Job, item: Item) -> None:
+        """Takes what a handler says itself of its message: a nack counts once it returns."""
+        if isinstance(item, Answer) and item.verb == "nack":
+            job.verdict = item
+        elif isinstance(item, Answer):
+            self._acker.answer(item)
+
+    async def _settle(self, job: Job, verdict: Answer | None) -> None:
+        if verdict is None:
+            self._acker.answer(job.wire.id)
+            self._worked.acked += 1
+            self._held.done(job)
+            return
+        is_rejected = False
+        try:
+            is_rejected = await self._nack(verdict)
+        finally:
+            self._worked.rejected += is_rejected
+            self._worked.failed += not is_rejected
+            self._held.failed(job)
+
+    async def _nack(self, verdict: Answer) -> bool:
+        """Nacks a message; returns whether it was rejected."""
+        try:
+            await self._run(self._pulling.answer([verdict]))
+        except NoDeadLetters as error:
+            logger.error("message %s comes again: %s", verdict.id, error)
+            await self._run(self._pulling.answer([without_reject(verdict)]))
+            return False
+        except NeedsLevel as error:
+            logger.warning("message %s comes again once its lease has ended: %s", verdict.id, error)
+            return False
+        return is_reject(verdict)
+
+    def _fail(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self.stop()
+
+    async def _extend(self) -> None:
+        while True:
+            await asyncio.sleep(self._held.ack_deadline_s / 3)
+            sent_s = self._monotonic_s()
+            jobs = self._held.to_extend(sent_s)
+            if not jobs:
+                continue
+            try:
+                answered = await self._run(
+                    self._pulling.answer([extension_of(job.wire.id, None, None) for job in jobs])
+                )
+            except BadRequest as error:
+                logger.warning("leases are not extended: %s", error)
+                return
+            except SeaweedqError as error:
+                logger.warning("leases were not extended, and will be tried again: %s", error)
+                continue
+            self._held.extended(jobs, set(answered.unknown), sent_s)

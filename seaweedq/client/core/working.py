@@ -1,0 +1,194 @@
+"""The messages that a `work` holds: which of them may be handled now, whose leases go on, which are lost. Pure.
+
+In `ordered` the messages of a segment, and in `keyed` those of a key, are a *lane*: one of them is handled at a time,
+in their order. When one fails, the broker ends the leases of all behind it, which come again after it; so they are
+dropped here. Those of a pull that was under way while the failure was told are dropped too, unless they begin with the
+failed one.
+"""
+
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seaweedq.client.core.answering import Answer, nack_of
+from seaweedq.client.core.pulling import Mode, Pulled, Wanted
+from seaweedq.client.core.wire import WireMessage
+
+REASON_CHARS = 255
+WAIT_S = 2.0  # of a sync pull: so long a stop may take
+BUSY_S = 0.1  # of a pull at least, while something is handled that may come again
+
+
+class Reject(Exception):
+    """A handler raises it for a message that nobody will ever be able to handle: it goes to the topic for dead letters,
+    with this reason. Where the subscription has none, the message comes again."""
+
+
+@dataclass(slots=True)
+class Worked:
+    """The count of messages that a `work` has handled: `acked`; `failed` ones come again; `rejected` ones became dead
+    letters. `unknown` ones were handled, and their acks came after their leases had ended: they come again, too."""
+
+    acked: int = 0
+    failed: int = 0
+    rejected: int = 0
+    unknown: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A message that is held since `since_s`, until `due_s`. `verdict` is the handler's own nack."""
+
+    wire: WireMessage
+    lease: str | None
+    lane: Hashable
+    since_s: float
+    due_s: float
+    verdict: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The message of a lane that failed while a pull was under way."""
+
+    segment: int
+    offset: int
+
+
+class Held:
+    """All messages that are held: `running` ones, and `waiting` many others."""
+
+    def __init__(self, mode: Mode, ack_deadline_s: float, max_extension_s: float) -> None:
+        self._mode = mode
+        self.ack_deadline_s = ack_deadline_s
+        self._max_extension_s = max_extension_s
+        self.running: set[Job] = set()
+        self._ready: deque[Job] = deque()
+        self._behind: dict[Hashable, deque[Job]] = {}  # of the lanes of which one is ready or runs
+        self._failures: dict[Hashable, Failure] = {}
+        self._is_pulling = False
+
+    @property
+    def waiting(self) -> int:
+        """Returns how many messages are held and not begun."""
+        return len(self._ready) + sum(map(len, self._behind.values()))
+
+    @property
+    def is_empty(self) -> bool:
+        """Returns whether nothing is held."""
+        return not self.running and not self.waiting
+
+    def wait_s(self, longest_s: float, limit_s: float | None, idle_s: float) -> float:
+        """Returns how long the next pull is to wait, of one that ends after `limit_s` seconds without messages, and has
+        had none for `idle_s`."""
+        if limit_s is None:
+            return longest_s
+        return min(longest_s, max(limit_s - idle_s, 0 if self.is_empty else BUSY_S))
+
+    def begin_pull(self) -> None:
+        """Notes that a pull is sent: one at a time."""
+        self._is_pulling = True
+
+    def add(self, pulled: Pulled, now_s: float) -> list[Job]:
+        """Takes in what the last pull has brought. Returns what is dropped of it."""
+        stale = []
+        for wire in pulled.items:
+            job = Job(wire, pulled.lease, self._lane(wire), now_s, now_s + self.ack_deadline_s)
+            if self._is_stale(job):
+                stale.append(job)
+            elif job.lane in self._behind:
+                self._behind[job.lane].append(job)
+            else:
+                self._ready.append(job)
+                if job.lane is not None:
+                    self._behind[job.lane] = deque()
+        self._failures.clear()
+        self._is_pulling = False
+        return stale
+
+    def next(self, now_s: float) -> Job | None:
+        """Returns the next message to handle, which is `running` from now on; those whose leases are over are
+        dropped, and what is behind them."""
+        while self._ready:
+            job = self._ready.popleft()
+            if job.due_s > now_s:
+                self.running.add(job)
+                return job
+            self._behind.pop(job.lane, None)
+        return None
+
+    def done(self, job: Job) -> None:
+        """Notes that a message was handled: the next one of its lane is ready."""
+        self.running.discard(job)
+        behind = self._behind.get(job.lane)
+        if behind:
+            self._ready.append(behind.popleft())
+        elif behind is not None:
+            del self._behind[job.lane]
+
+    def failed(self, job: Job) -> None:
+        """Notes that a broker knows of a message that failed, or will: what is behind it comes again."""
+        self.running.discard(job)
+        if job.lane is not None:
+            del self._behind[job.lane]
+            if self._is_pulling:
+                self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
+
+    def to_extend(self, now_s: float) -> list[Job]:
+        """Returns the messages whose leases are to go on, the first of them first."""
+        waiting = [*self._ready, *(job for behind in self._behind.values() for job in behind)]
+        return [job for job in (*self.running, *waiting) if now_s < job.since_s + self._max_extension_s]
+
+    def extended(self, jobs: Iterable[Job], unknown: Collection[str], sent_s: float) -> None:
+        """Takes in the answer to an extension that was sent then; what is unknown is another's."""
+        for job in jobs:
+            job.due_s = 0 if job.wire.id in unknown else sent_s + self.ack_deadline_s
+
+    def clear(self) -> list[Job]:
+        """Forgets what is not begun, and returns it."""
+        waiting = [*self._ready, *(job for behind in self._behind.values() for job in behind)]
+        self._ready.clear()
+        for behind in self._behind.values():
+            behind.clear()
+        return waiting
+
+    def _lane(self, wire: WireMessage) -> Hashable:
+        return {"ordered": wire.segment, "keyed": wire.key}.get(self._mode)
+
+    def _is_stale(self, job: Job) -> bool:
+        failure = self._failures.get(job.lane)
+        if failure is None or job.wire.segment != failure.segment:
+            return False
+        if job.wire.offset > failure.offset:
+            return True
+        del self._failures[job.lane]
+        return False
+
+
+def held_of(shown: Mapping[str, Any], wanted: Wanted, max_extension_s: float) -> Held:
+    """Returns an empty one for a subscription, as a broker shows it."""
+    return Held(shown.get("mode", "ordered"), shown.get("ack_deadline_s", wanted.ack_deadline_s), max_extension_s)
+
+
+def failure_of(job: Job, error: BaseException) -> Answer:
+    """Returns the nack of a message whose handler raised this."""
+    if isinstance(error, Reject):
+        return nack_of(job.wire.id, job.lease, reject=True, reason=str(error)[:REASON_CHARS] or None)
+    return nack_of(job.wire.id, job.lease, reason=f"{type(error).__name__}: {error}"[:REASON_CHARS])
+
+
+def without_reject(verdict: Answer) -> Answer:
+    """Returns a nack that does not reject."""
+    return Answer("nack", verdict.id, verdict.lease, tuple(one for one in verdict.more if one[0] != "reject"))
+
+
+def is_reject(verdict: Answer) -> bool:
+    """Tells whether a nack rejects."""
+    return ("reject", True) in verdict.more
+
+
+def by_lease(jobs: Sequence[Job]) -> Iterator[tuple[str | None, list[str]]]:
+    """Yields each lease of messages with their ids."""
+    for lease in {job.lease: None for job in jobs}:
+        yield lease, [job.wire.id for job in jobs if job.lease == lease]

@@ -1,0 +1,217 @@
+"""A bounded pool of threads that handle the messages of a subscription.
+
+The caller's thread pulls, the pool's threads handle, one thread extends leases, the acker's sends the acks. At the end,
+whatever the reason, no more is begun, what is not begun is given back, and what runs is finished; a second interrupt
+leaves what runs to the ends of its leases.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from seaweedq.client.core.answering import Answer, Item, Origin, extension_of
+from seaweedq.client.core.message import Make, Message
+from seaweedq.client.core.pulling import Pulling
+from seaweedq.client.core.working import (
+    WAIT_S,
+    Job,
+    Worked,
+    by_lease,
+    failure_of,
+    held_of,
+    is_reject,
+    without_reject,
+)
+from seaweedq.client.sync.subscriber import Acker, Run
+from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
+
+logger = logging.getLogger(__name__)
+
+
+class Work:
+    """One call of `Client.work`."""
+
+    def __init__(
+        self,
+        pulling: Pulling,
+        handler: Callable[[Message], object],
+        message: Make[Message],
+        run: Run,
+        workers: int,
+        max_extension_s: float,
+    ) -> None:
+        self._pulling, self._handler, self._message, self._run = pulling, handler, message, run
+        self._workers = workers
+        self._acker = Acker(lambda items: run(pulling.answer(items)))
+        self._monotonic_s = pulling.patience.monotonic_s
+        self._held = held_of({}, pulling.wanted, max_extension_s)
+        self._max_extension_s = max_extension_s
+        self._changed = threading.Condition()
+        self._is_ending = False
+        self._error: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+        self._over, self._finished = threading.Event(), threading.Event()
+        self._worked = Worked()
+
+    def run(self) -> Worked:
+        """Handles messages until none came for `idle_timeout_s`, or until `stop`."""
+        try:
+            shown = self._run(self._pulling.shown())
+            self._held = held_of(shown, self._pulling.wanted, self._max_extension_s)
+            self._begin()
+            try:
+                self._pull_all()
+            finally:
+                self._end()
+            self._acker.flush()
+            if self._error:
+                raise self._error
+        finally:
+            self._over.set()
+            self._finished.set()
+        self._worked.unknown = self._pulling.late.total
+        return self._worked
+
+    def stop(self) -> None:
+        """Ends it: what runs is finished, and nothing else is begun."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Waits until it has ended, unless one of its own threads asks."""
+        if threading.current_thread() not in self._threads:
+            self._finished.wait()
+
+    def _begin(self) -> None:
+        self._threads = [threading.Thread(target=self._work, name=f"worker-{n}") for n in range(self._workers)]
+        for thread in (*self._threads, threading.Thread(target=self._extend, name="extender")):
+            thread.daemon = True
+            thread.start()
+
+    def _pull_all(self) -> None:
+        wanted, idle_s = self._pulling.wanted, 0.0
+        limit_s = wanted.idle_timeout_s
+        while self._has_room():
+            wait_s = self._held.wait_s(WAIT_S, limit_s, idle_s)
+            most = wanted.max_messages - self._held.waiting
+            with self._changed:
+                self._held.begin_pull()
+            pulled = self._run(self._pulling.pull_once(most, wait_s))
+            with self._changed:
+                stale = self._held.add(pulled, self._monotonic_s())
+                is_idle = not pulled.items and self._held.is_empty
+                self._changed.notify_all()
+            self._give_back(stale)
+            self._acker.hurry()
+            idle_s = idle_s + wait_s if is_idle else 0.0
+            if is_idle and limit_s is not None and idle_s >= limit_s:
+                return
+
+    def _has_room(self) -> bool:
+        """Waits until at most half of what may wait does; returns False at the end."""
+        half = self._pulling.wanted.max_messages // 2
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_ending or self._held.waiting <= half)
+            return not self._is_ending
+
+    def _end(self) -> None:
+        with self._changed:
+            self._is_ending = True
+            rest = self._held.clear()
+            self._changed.notify_all()
+        self._give_back(rest)
+        self._run(self._pulling.give_back(None, []))
+        for thread in self._threads:
+            thread.join()
+
+    def _give_back(self, jobs: list[Job]) -> None:
+        for lease, ids in by_lease(jobs):
+            self._run(self._pulling.give_back(lease, ids))
+
+    def _work(self) -> None:
+        while job := self._next():
+            try:
+                self._handler(self._message(job.wire, Origin(partial(self._said, job), job.lease)))
+                verdict = job.verdict
+            except Exception as error:
+                verdict = failure_of(job, error)
+                if not is_reject(verdict):
+                    logger.warning("the handler of message %s failed; it comes again", job.wire.id, exc_info=True)
+            except BaseException as error:
+                verdict = failure_of(job, error)
+                self._fail(error)
+            self._settle(job, verdict)
+
+    def _next(self) -> Job | None:
+        with self._changed:
+            while not self._is_ending:
+                if job := self._held.next(self._monotonic_s()):
+                    self._changed.notify_all()  # there may be room for a pull
+                    return job
+                self._changed.wait()
+            return None
+
+    def _said(self, job: Job, item: Item) -> None:
+        """Takes what a handler says itself of its message: a nack counts once it returns."""
+        if isinstance(item, Answer) and item.verb == "nack":
+            job.verdict = item
+        elif isinstance(item, Answer):
+            self._acker.answer(item)
+
+    def _settle(self, job: Job, verdict: Answer | None) -> None:
+        if verdict is None:
+            self._acker.answer(job.wire.id)
+            with self._changed:
+                self._worked.acked += 1
+                self._held.done(job)
+                self._changed.notify_all()
+            return
+        is_rejected = False
+        try:
+            is_rejected = self._nack(verdict)
+        except Exception as error:
+            self._fail(error)
+        with self._changed:
+            self._worked.rejected += is_rejected
+            self._worked.failed += not is_rejected
+            self._held.failed(job)
+            self._changed.notify_all()
+
+    def _nack(self, verdict: Answer) -> bool:
+        """Nacks a message; returns whether it was rejected."""
+        try:
+            self._run(self._pulling.answer([verdict]))
+        except NoDeadLetters as error:
+            logger.error("message %s comes again: %s", verdict.id, error)
+            self._run(self._pulling.answer([without_reject(verdict)]))
+            return False
+        except NeedsLevel as error:
+            logger.warning("message %s comes again once its lease has ended: %s", verdict.id, error)
+            return False
+        return is_reject(verdict)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._changed:
+            self._error = self._error or error
+            self._is_ending = True
+            self._changed.notify_all()
+
+    def _extend(self) -> None:
+        while not self._over.wait(self._held.ack_deadline_s / 3):
+            with self._changed:
+                sent_s = self._monotonic_s()
+                jobs = self._held.to_extend(sent_s)
+            if not jobs:
+                continue
+            try:
+                answered = self._run(self._pulling.answer([extension_of(job.wire.id, None, None) for job in jobs]))
+            except BadRequest as error:
+                logger.warning("leases are not extended: %s", error)
+                return
+            except SeaweedqError as error:
+                logger.warning("leases were not extended, and will be tried again: %s", error)
+                continue
+            with self._changed:
+                self._held.extended(jobs, set(answered.unknown), sent_s)

@@ -1,0 +1,189 @@
+"""`work`, sync and async, against a real broker: pools, failures, order, extensions, and all ways to end."""
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from seaweedq import AsyncClient, Client, Reject, Worked
+
+
+@pytest.fixture
+def topic(real_client: Client, request: pytest.FixtureRequest) -> str:
+    name = request.node.originalname.replace("_", "-")[:60]
+    real_client.create_topic(name)
+    return name
+
+
+def fill(client: Client, topic: str, count: int, keys: int = 4) -> None:
+    client.publish(topic, [{"value": n, "key": f"k{n % keys}"} for n in range(count)])
+
+
+def lag(client: Client, topic: str) -> tuple[int, int]:
+    shown = client.subscription(topic, "s")["lag_total"]
+    return shown["messages"], shown["in_flight"]
+
+
+def test_messages_are_handled_by_several_at_once_and_acked(real_client: Client, topic: str) -> None:
+    fill(real_client, topic, 40)
+    together = threading.Barrier(4, timeout=10)
+    seen: list[Any] = []
+
+    def handle(message: Any) -> None:
+        together.wait()
+        seen.append(message.value)
+
+    done = real_client.work(topic, "s", handle, workers=4, start="earliest", idle_timeout_s=0.1, mode="shared")
+    assert (sorted(seen), done) == (list(range(40)), Worked(acked=40))
+    assert lag(real_client, topic) == (0, 0)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "keyed"])
+def test_what_fails_comes_again_and_nothing_overtakes_it(real_client: Client, topic: str, mode: Any) -> None:
+    topic = f"{topic}-{mode}"
+    real_client.create_topic(topic)
+    fill(real_client, topic, 60)
+    seen = defaultdict(list)
+    failed = set()
+
+    def handle(message: Any) -> None:
+        lane = message.key if mode == "keyed" else message.segment
+        if message.value % 7 == 0 and message.value not in failed:
+            failed.add(message.value)
+            raise ValueError(message.value)
+        seen[lane].append(message.value)
+
+    done = real_client.work(topic, "s", handle, start="earliest", idle_timeout_s=0.2, mode=mode)
+    assert sorted(n for lane in seen.values() for n in lane) == list(range(60)), "each once"
+    assert all(lane == sorted(lane) for lane in seen.values())
+    assert (done.acked, done.failed, done.unknown) == (60, 9, 0)
+
+
+def test_what_cannot_be_rejected_comes_again(real_client: Client, topic: str, caplog: Any) -> None:
+    fill(real_client, topic, 1)
+    attempts = []
+
+    def handle(message: Any) -> None:
+        attempts.append(message.attempt)
+        if message.attempt == 1:
+            raise Reject("broken")
+
+    done = real_client.work(topic, "s", handle, start="earliest", idle_timeout_s=0.2)
+    assert (attempts, done) == ([1, 2], Worked(acked=1, failed=1))
+    assert "dead_letter_topic" in caplog.text
+
+
+def test_a_handlers_own_nack_counts_once_it_returns(real_client: Client, topic: str) -> None:
+    fill(real_client, topic, 1)
+
+    def handle(message: Any) -> None:
+        if message.attempt == 1:
+            message.nack(delay_s=0)
+        else:
+            message.ack()
+
+    assert real_client.work(topic, "s", handle, start="earliest", idle_timeout_s=0.2) == Worked(acked=1, failed=1)
+
+
+def test_leases_are_extended_while_handlers_run(real_client: Client, topic: str) -> None:
+    fill(real_client, topic, 2)
+    attempts = []
+
+    def handle(message: Any) -> None:
+        attempts.append(message.attempt)
+        time.sleep(3.5)  # the deadline is 2 s
+
+    done = real_client.work(
+        topic, "s", handle, 2, start="earliest", idle_timeout_s=0.1, ack_deadline_s=1, mode="shared"
+    )
+    assert (attempts, done) == ([1, 1], Worked(acked=2))
+
+
+def test_closing_the_client_finishes_what_runs_and_gives_the_rest_back(real_client: Client, topic: str) -> None:
+    fill(real_client, topic, 20)
+    running, finish = threading.Event(), threading.Event()
+    done: list[Worked] = []
+
+    def handle(message: Any) -> None:
+        running.set()
+        finish.wait(10)
+
+    with Client(real_client._urls) as other:
+        run = threading.Thread(
+            target=lambda: done.append(other.work(topic, "s", handle, 2, start="earliest", mode="shared"))
+        )
+        run.start()
+        assert running.wait(10)
+        threading.Timer(0.2, finish.set).start()
+    run.join(10)
+    assert done == [Worked(acked=2)]
+    assert lag(real_client, topic) == (18, 0), "nothing stays leased"
+
+
+def test_an_interrupt_gives_back_what_was_not_begun(real_client: Client, topic: str) -> None:
+    fill(real_client, topic, 20)
+
+    def handle(message: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        real_client.work(topic, "s", handle, 1, start="earliest", mode="shared")
+    assert lag(real_client, topic) == (20, 0)
+
+
+async def test_the_async_client_does_the_same(real_client: Client, topic: str) -> None:
+    fill(real_client, topic, 40)
+    seen, failed = defaultdict(list), set()
+
+    async def handle(message: Any) -> None:
+        await asyncio.sleep(0)
+        if message.value % 7 == 0 and message.value not in failed:
+            failed.add(message.value)
+            raise ValueError(message.value)
+        seen[message.key].append(message.value)
+
+    async with AsyncClient(real_client._urls) as client:
+        done = await client.work(topic, "s", handle, start="earliest", idle_timeout_s=0.2, mode="keyed")
+    assert all(lane == sorted(lane) for lane in seen.values())
+    assert (done.acked, done.failed, sum(map(len, seen.values()))) == (40, 6, 40)
+    assert lag(real_client, topic) == (0, 0)
+
+
+async def test_a_cancellation_leaves_nothing_leased(real_client: Client, topic: str) -> None:
+    fill(real_client, topic, 20)
+    running = asyncio.Event()
+
+    async def handle(message: Any) -> None:
+        running.set()
+        await asyncio.sleep(60)
+
+    async with AsyncClient(real_client._urls) as client:
+        work = asyncio.create_task(client.work(topic, "s", handle, 2, start="earliest", mode="shared"))
+        await asyncio.wait_for(running.wait(), 10)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+    assert lag(real_client, topic) == (20, 0)
+
+
+async def test_closing_the_async_client_finishes_what_runs(real_client: Client, topic: str) -> None:
+    fill(real_client, topic, 3)
+    running = asyncio.Event()
+
+    async def handle(message: Any) -> None:
+        running.set()
+        await asyncio.sleep(0.1)
+
+    async with AsyncClient(real_client._urls) as client:
+        work = asyncio.create_task(client.work(topic, "s", handle, 1, start="earliest", mode="shared"))
+        await asyncio.wait_for(running.wait(), 10)
+    assert await work == Worked(acked=1)
+    assert lag(real_client, topic) == (2, 0)
+
+
+def test_a_pool_without_workers_is_refused(real_client: Client) -> None:
+    with pytest.raises(ValueError, match="workers=0"):
+        real_client.work("t", "s", print, workers=0)

@@ -1,0 +1,106 @@
+"""What a `work` holds, without I/O: lanes, failures, extensions, ends of leases."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from seaweedq.client.core.pulling import Mode, Pulled
+from seaweedq.client.core.wire import WireMessage
+from seaweedq.client.core.working import Held, Job, Reject, failure_of, is_reject, without_reject
+
+
+def wire(offset: int, key: str | None = None, segment: int = 0) -> WireMessage:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    return WireMessage(id=f"{segment}-{offset}", key=key, timestamp=moment, segment=segment, offset=offset)
+
+
+def held_with(mode: Mode, *wires: WireMessage) -> Held:
+    held = Held(mode, 30, 100)
+    held.begin_pull()
+    assert held.add(Pulled("a", list(wires)), 0) == []
+    return held
+
+
+def begun(held: Held, now_s: float = 0) -> list[Job]:
+    """All that may run now."""
+    jobs = []
+    while job := held.next(now_s):
+        jobs.append(job)
+    return jobs
+
+
+def ids(jobs: list[Job]) -> list[str]:
+    return [job.wire.id for job in jobs]
+
+
+@pytest.mark.parametrize(
+    ("mode", "first"), [("ordered", ["0-0", "1-0"]), ("keyed", ["0-0", "0-1", "0-3", "1-0"]), ("shared", None)]
+)
+def test_a_lane_has_one_message_at_work(mode: Mode, first: list[str] | None) -> None:
+    wires = [wire(0, "a"), wire(1, "b"), wire(2, "a"), wire(3), wire(0, "c", 1)]
+    held = held_with(mode, *wires)
+    jobs = begun(held)
+    assert ids(jobs) == (first or [one.id for one in wires])
+    seen = ids(jobs)
+    while jobs:
+        held.done(jobs.pop(0))
+        jobs += (more := begun(held))
+        seen += ids(more)
+    assert sorted(seen) == sorted(one.id for one in wires)
+    assert held.is_empty
+
+
+def test_a_failure_drops_what_is_behind_it() -> None:
+    held = held_with("keyed", wire(0, "a"), wire(1, "b"), wire(2, "a"), wire(3, "b"))
+    first, second = begun(held)
+    held.failed(first)
+    held.done(second)
+    assert ids(begun(held)) == ["0-3"], "0-2 comes again, after 0-0"
+
+
+def test_a_pull_under_way_may_bring_what_a_failure_has_ended() -> None:
+    """It was answered before the failure was told: its messages come again after the failed one."""
+    held = held_with("ordered", wire(0), wire(1))
+    (first,) = begun(held)
+    held.begin_pull()
+    held.failed(first)
+    assert ids(held.add(Pulled("b", [wire(2), wire(3), wire(7, segment=1)]), 0)) == ["0-2", "0-3"]
+    assert ids(begun(held)) == ["1-7"]
+    held.begin_pull()
+    assert held.add(Pulled("c", [wire(0), wire(1)]), 0) == []
+    assert ids(begun(held)) == ["0-0"]
+
+
+def test_a_pull_under_way_may_bring_the_failed_message_again() -> None:
+    held = held_with("ordered", wire(0), wire(1))
+    (first,) = begun(held)
+    held.begin_pull()
+    held.failed(first)
+    assert held.add(Pulled("b", [wire(0), wire(1)]), 0) == []
+    assert ids(begun(held)) == ["0-0"]
+
+
+def test_what_has_lost_its_lease_is_not_begun() -> None:
+    held = held_with("shared", wire(0), wire(1), wire(2))
+    assert len(held.to_extend(20)) == 3
+    held.extended(held.to_extend(20), {"0-1"}, 20)
+    assert ids(begun(held, 49)) == ["0-0", "0-2"]
+    assert begun(held_with("ordered", wire(0), wire(1)), 30) == []
+
+
+def test_leases_go_on_for_so_long_at_most() -> None:
+    held = held_with("shared", wire(0), wire(1))
+    held.next(0)
+    assert len(held.to_extend(99.9)) == 2
+    assert held.to_extend(100) == []
+
+
+def test_what_a_handler_raises_is_told() -> None:
+    job = Job(wire(0), "a", None, 0, 30)
+    plain = failure_of(job, ValueError("x" * 1000))
+    reason = dict(plain.more)["reason"]
+    assert (plain.verb, reason[:13], len(reason), is_reject(plain)) == ("nack", "ValueError: x", 255, False)
+    rejected = failure_of(job, Reject("broken"))
+    assert (is_reject(rejected), dict(rejected.more)) == (True, {"reject": True, "reason": "broken"})
+    assert dict(without_reject(rejected).more) == {"reason": "broken"}
+    assert dict(failure_of(job, Reject()).more) == {"reject": True}
