@@ -5,6 +5,11 @@ is acked, and all its predecessors are done too. So the messages of a key come i
 acknowledged, and done segments cost nothing. Ids rise along the lineage: a successor's id is above those of its
 predecessors.
 
+Where no order is wanted (`shared`), each segment is open from the beginning, and done once it is sealed and all of it
+is acked: nothing waits for its predecessors. A cursor says of its own segment alone what is acked, so nothing is stored
+that depends on this: after a crash the frontier comes from the records and the cursors, and a successor that was acked
+before its predecessors is done again, while these are open.
+
 A segment whose record is gone, since retention has removed it, counts as done. So a frontier must be made with all
 records that exist. One whose record or cursor cannot be read is `hidden`: neither open nor done, so that it is not
 skipped, and its successors wait. One that was done before stays done.
@@ -22,8 +27,14 @@ class Frontier:
     """`open` segments in the order in which they became open, those that are `done`, and the `hidden` ones."""
 
     def __init__(
-        self, records: Records, acked_to: AckedTo, done: Collection[int] = (), hidden: Collection[int] = ()
+        self,
+        records: Records,
+        acked_to: AckedTo,
+        done: Collection[int] = (),
+        hidden: Collection[int] = (),
+        in_order: bool = True,
     ) -> None:
+        self.in_order = in_order
         self.done = {number for number in done if number in records or number in hidden}
         self.hidden = {number for number in hidden if number not in self.done}
         for number in sorted(records.keys() - self.hidden):
@@ -31,34 +42,61 @@ class Frontier:
                 self.done.add(number)
         others = sorted(records.keys() - self.hidden - self.done)
         self.open = {number: None for number in others if self._is_due(records, number)}
+        self._gone = {n for number in self.open for n in _successors(records, number) if n not in records}
 
     def advance(self, records: Records, acked_to: AckedTo) -> bool:
         """Takes in new acks and seals. Returns False where the records of some segments are not known here: the caller
         reads them again, and makes another frontier."""
-        complete = True
+        complete = self.in_order or self._open_successors(records)
         reached = [number for number in self.open if _has_ended(records, number, acked_to)]
         while reached:
             number = reached.pop()
-            successors = records[number].record.successors if number in records else ()
+            successors = _successors(records, number)
             if number not in records or any(successor not in records for successor in successors):
                 complete = False
                 continue
             del self.open[number]
             self.done.add(number)
             for successor in successors:
+                if successor in self.open:  # without order it was before
+                    continue
                 if successor not in self.done | self.hidden and self._is_due(records, successor):
                     self.open[successor] = None
                     if _has_ended(records, successor, acked_to):
                         reached.append(successor)
         return complete
 
+    def _open_successors(self, records: Records) -> bool:
+        """Opens the successors of open segments. Returns False where some are not known here."""
+        left, complete = list(self.open), True
+        while left:
+            for successor in self._unopened(records, left.pop()):
+                if successor in records:
+                    self.open[successor] = None
+                    left.append(successor)
+                else:
+                    complete = False
+        return complete
+
+    def _unopened(self, records: Records, number: int) -> list[int]:
+        known = (self.open, self.done, self.hidden, self._gone)
+        return [n for n in _successors(records, number) if not any(n in some for some in known)]
+
     def _is_due(self, records: Records, number: int) -> bool:
+        if not self.in_order:
+            return True
         before = records[number].record.predecessors
         return all(n in self.done or not (n in records or n in self.hidden) for n in before)
 
     def has_ended(self, records: Records, acked_to: AckedTo) -> bool:
         """Whether `advance` would change anything."""
-        return any(_has_ended(records, number, acked_to) for number in self.open)
+        if any(_has_ended(records, number, acked_to) for number in self.open):
+            return True
+        return not self.in_order and any(self._unopened(records, number) for number in self.open)
+
+
+def _successors(records: Records, number: int) -> tuple[int, ...]:
+    return records[number].record.successors if number in records else ()
 
 
 def _has_ended(records: Records, number: int, acked_to: AckedTo) -> bool:

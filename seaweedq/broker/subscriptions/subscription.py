@@ -90,7 +90,7 @@ class Subscription:
         self.turns = Turns()
         self.room = Room(lambda: None)
         self.unreadable = set(unreadable)
-        self.frontier = Frontier(records, self.acked_to, hidden=self.unreadable)
+        self.frontier = Frontier(records, self.acked_to, hidden=self.unreadable, in_order=self._in_order)
         for number in self.frontier.done & cursors.keys():
             del cursors[number]  # coordination has it as it was read
         self.delivering = asyncio.Lock()
@@ -108,6 +108,10 @@ class Subscription:
     def pin(self) -> int | None:
         """The oldest commit that must stay because of acks."""
         return min((c.pin for c in self.cursors.values() if c.pin is not None), default=None)
+
+    @property
+    def _in_order(self) -> bool:
+        return self.record.mode != "shared"
 
     @property
     def record(self) -> SubscriptionRecord:
@@ -198,7 +202,9 @@ class Subscription:
 
     def reset_frontier(self, records: Records, unreadable: Iterable[int] = ()) -> None:
         """Makes a frontier from all records that exist; those of `unreadable` segments cannot be read."""
-        self.frontier = Frontier(records, self.acked_to, self.frontier.done, {*unreadable, *self.unreadable})
+        self.frontier = Frontier(
+            records, self.acked_to, self.frontier.done, {*unreadable, *self.unreadable}, self._in_order
+        )
 
     def forget_done(self, level: int) -> None:
         """Forgets the cursors of done segments, as far as a checkpoint has them."""

@@ -12,7 +12,8 @@ from seaweedq.coordination.versioned import Versioned
 class Lineage:
     """A topic's records as they come to be; `seen` are those that a broker knows."""
 
-    def __init__(self, roots: int) -> None:
+    def __init__(self, roots: int, in_order: bool = True) -> None:
+        self.in_order = in_order
         self.records = {n: Versioned(_open(()), 1) for n in range(roots)}
         self.order = list(range(roots))  # the open ones by their ranges
         self.acked: dict[int, int] = {}
@@ -33,12 +34,16 @@ class Lineage:
     def acked_to(self, number: int) -> int:
         return self.acked.get(number, 0)
 
+    def before(self, number: int) -> tuple[int, ...]:
+        """The segments that must be done before."""
+        return self.records[number].record.predecessors if self.in_order else ()
+
     def done(self) -> set[int]:
         """What is done, by the definition."""
         found: set[int] = set()
         for number, record in sorted((n, known.record) for n, known in self.records.items()):
             ended = record.state == "sealed" and self.acked_to(number) >= (record.end_offset or 0)
-            if ended and found.issuperset(record.predecessors):
+            if ended and found.issuperset(self.before(number)):
                 found.add(number)
         return found
 
@@ -60,10 +65,12 @@ STEPS = st.lists(
 )
 
 
-@given(st.integers(1, 3), STEPS)
-def test_what_is_open_is_what_comes_behind_all_that_is_done(roots: int, steps: list[tuple[str, int]]) -> None:
-    lineage = Lineage(roots)
-    frontier = Frontier(lineage.seen, lineage.acked_to)
+@given(st.integers(1, 3), STEPS, st.booleans())
+def test_what_is_open_is_what_comes_behind_all_that_is_done(
+    roots: int, steps: list[tuple[str, int]], in_order: bool
+) -> None:
+    lineage = Lineage(roots, in_order)
+    frontier = Frontier(lineage.seen, lineage.acked_to, in_order=in_order)
     for what, *numbers in steps:
         if what == "replace":
             lineage.replace(*numbers)
@@ -76,21 +83,18 @@ def test_what_is_open_is_what_comes_behind_all_that_is_done(roots: int, steps: l
             lineage.seen = dict(lineage.records)
         elif what == "look" and not frontier.advance(lineage.seen, lineage.acked_to):
             lineage.seen = dict(lineage.records)
-            frontier = Frontier(lineage.seen, lineage.acked_to, frontier.done)
+            frontier = Frontier(lineage.seen, lineage.acked_to, frontier.done, in_order=in_order)
         for number in frontier.open:
-            assert frontier.done.issuperset(lineage.records[number].record.predecessors)
+            assert frontier.done.issuperset(lineage.before(number))
         assert frontier.done <= lineage.done()
     if not frontier.advance(lineage.records, lineage.acked_to):
         raise AssertionError("all records are known")
     done = lineage.done()
     assert frontier.done == done
-    due = {
-        n
-        for n, r in ((n, known.record) for n, known in lineage.records.items())
-        if n not in done and done.issuperset(r.predecessors)
-    }
+    due = {n for n in lineage.records if n not in done and done.issuperset(lineage.before(n))}
     assert {*frontier.open} == due
-    fresh = Frontier(lineage.records, lineage.acked_to)
+    assert not frontier.has_ended(lineage.records, lineage.acked_to)
+    fresh = Frontier(lineage.records, lineage.acked_to, in_order=in_order)
     assert (fresh.done, {*fresh.open}) == (done, due)
 
 
