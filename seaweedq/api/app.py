@@ -28,7 +28,7 @@ from seaweedq.api.asgi.raw_path import check_raw_path
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import provide
-from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, TopicCalls
+from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
 from seaweedq.api.internal.peer_secret import PeerSecret
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.internal.server import PREFIX, Call, InternalServer
@@ -68,6 +68,7 @@ from seaweedq.api.routes.uploads import UploadServices
 from seaweedq.api.streams.chunks import Chunks
 from seaweedq.api.streams.declared import declare_streams
 from seaweedq.api.streams.outlets import Room
+from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.api.streams.web_socket import refuse
 from seaweedq.broker.broker import Broker
@@ -181,6 +182,8 @@ class Application:
                 return self._call(UploadContent, UploadContent.serve, scope, body, out, topic, upload)
             case ["", "v1", "topics", topic, "stream"] if scope["method"] == "GET":
                 return self._call(TopicStreamRoute, TopicStreamRoute.serve, scope, body, out, topic)
+            case ["", "v1", "topics", topic, "subscriptions", name, "stream"] if scope["method"] == "GET":
+                return self._call(SubscriptionStreamRoute, SubscriptionStreamRoute.serve, scope, body, out, topic, name)
         return None
 
     async def _serve_socket(self, scope: Scope, receive: Receive, out: Send) -> None:
@@ -194,6 +197,9 @@ class Application:
         match scope["path"].split("/"):
             case ["", "v1", "topics", topic, "stream"]:
                 return self._call(TopicStreamRoute, TopicStreamRoute.serve_socket, scope, receive, out, topic)
+            case ["", "v1", "topics", topic, "subscriptions", name, "stream"]:
+                serve = SubscriptionStreamRoute.serve_socket
+                return self._call(SubscriptionStreamRoute, serve, scope, receive, out, topic, name)
         return _no_route(scope["path"])
 
     async def _call(self, group: type[T], route: Callable[..., Awaitable[A]], *arguments: Any) -> A:
@@ -209,7 +215,7 @@ class Application:
     def _calls(self) -> dict[str, Call]:
         groups = self._made()
         calls: dict[str, Call] = {}
-        for kind in (BrokerCalls, TopicCalls, SegmentCalls):
+        for kind in (BrokerCalls, TopicCalls, SegmentCalls, StreamCalls):
             calls |= groups[kind].by_name()
         return calls
 
@@ -259,13 +265,16 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
     subscription_calls = SubscriptionCalls(catalog, dispatcher, subscribing.finder, proxy, reader, core.level)
     yield Pulls(subscription_calls, payloads_, environment.ids)
-    yield Answers(subscription_calls)
+    yield (answers := Answers(subscription_calls))
     yield UploadContent(catalog, uploads_, environment.store, reader)
     yield FetchServices(
         catalog, serving.reading.finder, proxy, serving.reading.fetcher, payloads_, clock, reader.unread
     )
     room = Room(reader.unread, clock)
     yield TopicStreamRoute(catalog, serving.streams, Chunks(payloads_, clock), room, clock)
+    ended = serving.streams.feeds.ended
+    yield StreamCalls(catalog, serving.subscription_streams)
+    yield SubscriptionStreamRoute(serving.subscription_streams, answers, ended, room, clock, environment.ids)
     yield PayloadServices(catalog, payloads_, reader)
     files = serving.leading.retained
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, files)

@@ -37,6 +37,7 @@ from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
 from seaweedq.broker.streams.topic_streams import TopicStreams
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Assignment
@@ -206,6 +207,7 @@ class Serving:
     reading: Reading
     subscribing: Subscribing
     streams: TopicStreams
+    subscription_streams: SubscriptionStreams
     payloads: Payloads
     imports: Imports
     reshaping: Reshaping

@@ -58,6 +58,7 @@ from seaweedq.broker.services import (
     Suspecting,
 )
 from seaweedq.broker.streams.feeds import Feeds
+from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
 from seaweedq.broker.streams.topic_streams import TopicStreams
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.assignment import Assignment
@@ -181,6 +182,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
     local = LocalPositions(joined.view, ownership, core.reader, log.flusher, loads, timeout_s)
     reading = _reading(environment, core.reader, joined.view, ownership, local, readiness)
     subscribing = _subscribing(environment, core.level, joined.view, reading, log)
+    payloads = _payloads(environment, joined, reading)
     imports = _imports(environment, core, joined, publishing.publisher)
     reshaping = _reshaping(environment, joined.view, ownership, log, planner, roller)
     closing = TopicClosing(
@@ -201,7 +203,10 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         reading=reading,
         subscribing=subscribing,
         streams=_streams(core.catalog, reading),
-        payloads=_payloads(environment, joined, reading),
+        subscription_streams=SubscriptionStreams(
+            subscribing.admin, subscribing.dispatcher, subscribing.finder, payloads, environment.peers
+        ),
+        payloads=payloads,
         imports=imports,
         reshaping=reshaping,
         changes=_changes(environment, joined, planner, readiness),

@@ -22,8 +22,10 @@ from seaweedq.broker.rpc.messages import (
     Greeting,
     RecoverCall,
     SegmentCall,
+    StreamCall,
     TopicCall,
 )
+from seaweedq.broker.streams.subscription_streams import LEAVE, NEXT, SubscriptionStreams
 from seaweedq.broker.suspicion.greetings import Greetings
 from seaweedq.broker.topic_deletion import TopicClosing
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -132,7 +134,27 @@ class SegmentCalls:
         return await self.server.size_since(await _topic(self.catalog, call), call)
 
 
-async def _topic(catalog: Catalog, call: TopicCall | EndsCall | SegmentCall | GiveCall) -> Topic:
+@dataclass(frozen=True)
+class StreamCalls:
+    """Calls for streams of subscriptions that this broker dispatches."""
+
+    catalog: Catalog
+    streams: SubscriptionStreams
+
+    def by_name(self) -> dict[str, Call]:
+        """Returns the handlers."""
+        return {NEXT: self._next, LEAVE: self._leave}
+
+    async def _next(self, content: bytes) -> Any:
+        call = decode(content, type=StreamCall)
+        return await self.streams.answer_next(await _topic(self.catalog, call), call)
+
+    async def _leave(self, content: bytes) -> bool:
+        call = decode(content, type=StreamCall)
+        return await self.streams.answer_leave(await _topic(self.catalog, call), call)
+
+
+async def _topic(catalog: Catalog, call: TopicCall | EndsCall | SegmentCall | GiveCall | StreamCall) -> Topic:
     """Returns the topic that the other broker means. Raises NotOwner where this broker knows a different one,
     NeedsNewerBroker where it cannot read that one."""
     catalog.check_readable(call.topic)

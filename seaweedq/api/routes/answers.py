@@ -83,19 +83,20 @@ class Answers:
     async def ack(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
         """Acks messages; they are acked durably when this answers."""
         async with self.calls.asked(scope, receive, _ACK, topic_name, name) as (topic, wanted):
-            return await self._answer(scope, topic, name, wanted)
+            return await self.answer(scope, topic, name, wanted)
 
     async def nack(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
         """Gives leased messages back, which are delivered again after a delay."""
         async with self.calls.asked(scope, receive, _NACK, topic_name, name) as (topic, wanted):
-            return await self._answer(scope, topic, name, wanted)
+            return await self.answer(scope, topic, name, wanted)
 
     async def extend(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
         """Gives leases a new deadline, counted from now."""
         async with self.calls.asked(scope, receive, _EXTEND, topic_name, name) as (topic, wanted):
-            return await self._answer(scope, topic, name, wanted)
+            return await self.answer(scope, topic, name, wanted)
 
-    async def _answer(self, scope: Scope, topic: Topic, name: str, wanted: AckRequest) -> Answer:
+    async def answer(self, scope: Scope, topic: Topic, name: str, wanted: AckRequest) -> Answer:
+        """Returns the answer to a request about messages, of the dispatcher."""
         calls = self.calls
         if wanted.ids is None and wanted.lease is None:
             raise InvalidRequest("ids and lease are both left out; name one of them, or both", field="ids")

@@ -6,14 +6,35 @@ from fastapi import FastAPI, Request, Response
 
 from seaweedq.api.asgi.openapi import described
 from seaweedq.api.streams.sse import MEDIA
+from seaweedq.api.streams.subscription_stream import (
+    CONSUMER_CHARACTERS,
+    LARGEST_IN_FLIGHT,
+    MAX_IN_FLIGHT,
+    SubscriptionStreamRoute,
+)
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.errors import RouteNotFound
 
 TOPIC_STREAM = "/v1/topics/{topic}/stream"
+SUBSCRIPTION_STREAM = "/v1/topics/{topic}/subscriptions/{subscription}/stream"
 EXAMPLE = 'data: {"id":"0-17","key":"UA","value":{"carrier":"UA"},"segment":0,"offset":17}\nid: 1:0-18\n\n'
 
 
+LEASED = 'id: 5f2b8a6c.1.17\ndata: {"id":"0-17","key":"UA","value":1,"segment":0,"offset":17,"attempt":1}\n\n'
+LAST_ID = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "the id of the last event that the client has",
+    "schema": {"type": "string"},
+}
+
+
 async def stream(request: Request, topic: str) -> Response:
+    """Never called."""
+    raise RouteNotFound("answered ahead of FastAPI")
+
+
+async def subscription_stream(request: Request, topic: str, subscription: str) -> Response:
     """Never called."""
     raise RouteNotFound("answered ahead of FastAPI")
 
@@ -32,13 +53,36 @@ def declare_streams(app: FastAPI) -> None:
                 "schema": {"type": "string", "default": "latest"},
                 "example": "earliest",
             },
-            {
-                "name": "Last-Event-ID",
-                "in": "header",
-                "description": "the id of the last event that the client has; instead of start",
-                "schema": {"type": "string"},
-            },
+            {**LAST_ID, "description": "the id of the last event that the client has; instead of start"},
         ],
     )
     about = cleandoc(TopicStreamRoute.serve.__doc__ or "")
     app.add_api_route(TOPIC_STREAM, stream, methods=["GET"], tags=["read"], description=about, **options)
+    _declare_subscription_stream(app)
+
+
+def _declare_subscription_stream(app: FastAPI) -> None:
+    in_flight = {"type": "integer", "minimum": 1, "maximum": LARGEST_IN_FLIGHT, "default": MAX_IN_FLIGHT}
+    options = described(
+        None,
+        {200: {MEDIA: {"schema": {"type": "string"}, "example": LEASED}}},
+        (400, 404, 406, 409),
+        parameters=[
+            {
+                "name": "consumer",
+                "in": "query",
+                "description": "as in a pull; a stream without one is a consumer of its own",
+                "schema": {"type": "string", "maxLength": CONSUMER_CHARACTERS},
+            },
+            {
+                "name": "max_in_flight",
+                "in": "query",
+                "description": "so many messages of the stream may be unacked",
+                "schema": in_flight,
+            },
+            LAST_ID,
+        ],
+    )
+    about = cleandoc(SubscriptionStreamRoute.serve.__doc__ or "")
+    told = {"tags": ["subscriptions"], "description": about, **options}
+    app.add_api_route(SUBSCRIPTION_STREAM, subscription_stream, methods=["GET"], **told)

@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from seaweedq.api.asgi.http import Send
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.streams.chunks import Chunk
+from seaweedq.api.streams.event_ids import lease_numbers
+from seaweedq.broker.streams.batches import Batch
 from seaweedq.codec.message_json import joined
 from seaweedq.errors import SeaweedqError
 
@@ -32,15 +34,20 @@ class EventStream:
     def __init__(self, out: Send) -> None:
         self._out = out
 
-    async def begin(self, positions: str) -> None:
+    async def begin(self, positions: str | None = None) -> None:
         """Sends the head, how long to wait before a reconnection, and the first positions."""
         headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in HEADERS.items()]
         await self._out({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send(b"retry: %d\nid: %b\n\n" % (RETRY_MS, positions.encode()))
+        place = b"" if positions is None else b"id: %b\n" % positions.encode()
+        await self._send(b"retry: %d\n%b\n" % (RETRY_MS, place))
 
     async def batch(self, chunks: Sequence[Chunk], positions: str) -> None:
         """Sends an event for each message; the last one has the positions."""
         await self._send(events(chunks, positions))
+
+    async def leased(self, batch: Batch) -> None:
+        """Sends an event for each message, with an id of its own."""
+        await self._send(leased_events(batch))
 
     async def keep_alive(self) -> None:
         """Sends a comment, so that neither the client nor a proxy takes the connection for dead."""
@@ -59,6 +66,14 @@ def events(chunks: Sequence[Chunk], positions: str) -> bytes:
     """Returns the events of all messages. There is at least one."""
     columns = [_in_lines(column) for chunk in chunks for column in chunk.texts]
     return b"data: %b\nid: %b\n\n" % (joined(columns, _BETWEEN), positions.encode())
+
+
+def leased_events(batch: Batch) -> bytes:
+    """Returns the events of leased messages. The id of each is that of its lease, and its number there."""
+    segments, offsets, texts = batch.rows.columns
+    numbers = lease_numbers(segments, offsets)
+    parts = pc.binary_join_element_wise(f"id: {batch.lease}.", numbers, "\ndata: ", _in_lines(texts), "\n\n", "")
+    return bytes(joined([parts], ""))
 
 
 def _in_lines(column: pa.StringArray) -> pa.StringArray:

@@ -13,24 +13,24 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from seaweedq.api.asgi.http import ClientGone, Receive, Scope, Send, connection_of, header, query, until_gone
+from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
 from seaweedq.api.asgi.parameters import check_name
-from seaweedq.api.asgi.problems import unexpected
+from seaweedq.api.streams import lives
+from seaweedq.api.streams.accepting import check_accepted
 from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunk, Chunks
+from seaweedq.api.streams.lives import Life
 from seaweedq.api.streams.outlets import Outlet, Room
-from seaweedq.api.streams.sse import MEDIA, EventStream
-from seaweedq.api.streams.web_socket import WebSocket, accept, listen
+from seaweedq.api.streams.sse import EventStream
+from seaweedq.api.streams.web_socket import WebSocket, accept, listen, nothing_to_say
 from seaweedq.broker.streams.feeds import Feed
 from seaweedq.broker.streams.positions import Positions
 from seaweedq.broker.streams.topic_reader import TopicReader
 from seaweedq.broker.streams.topic_streams import Start, StartTime, TopicStreams
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
-from seaweedq.errors import InvalidPositions, InvalidRequest, NotAcceptable, NotReady, SeaweedqError, Unavailable
+from seaweedq.errors import InvalidPositions, InvalidRequest, Unavailable
 
-COMMENT_S = 15.0
 AGAIN_S = 0.2  # before a segment that could not be read is tried again
-BYE_S = 1.0  # for a stream to end by itself
 SHOWN = 100
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = Annotated[datetime, Meta(tz=True)]
@@ -66,7 +66,7 @@ class TopicStreamRoute:
         outlet = WebSocket(out)
         await accept(scope, receive, out)
         await outlet.begin(positions)
-        await self._run(scope, reader, outlet, listen(receive, outlet))
+        await self._run(scope, reader, outlet, listen(receive, outlet, nothing_to_say))
 
     async def _open(self, scope: Scope, topic: str) -> tuple[TopicReader, str]:
         """Returns a reader where the request wants it to begin, and its positions."""
@@ -74,62 +74,34 @@ class TopicStreamRoute:
         return reader, reader.positions
 
     async def _run(self, scope: Scope, reader: TopicReader, outlet: Outlet, goes: Coroutine[Any, Any, None]) -> None:
-        with self.streams.feeds.following(reader.topic) as feed:
-            await self._until_end(Stream(self, scope, reader, feed, outlet).run(), scope, goes)
-
-    async def _until_end(self, work: Coroutine[Any, Any, None], scope: Scope, goes: Coroutine[Any, Any, None]) -> None:
-        """Runs a stream until it ends, its client goes, or the broker leaves. Then a stream whose client does not take
-        what was sent gets nothing more: its connection is cut."""
-        running = asyncio.create_task(work)
-        gone = asyncio.create_task(goes)
-        leaving = asyncio.create_task(self.streams.feeds.ended.wait())
-        try:
-            await asyncio.wait({running, gone, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not (running.done() or gone.done()):
-                await asyncio.wait({running, gone}, timeout=BYE_S, return_when=asyncio.FIRST_COMPLETED)
-                if not running.done() and (connection := connection_of(scope)):
-                    connection.abort()
-                    await asyncio.wait({gone}, timeout=BYE_S)
-            if running.done():
-                running.result()
-        finally:
-            for task in (running, gone, leaving):
-                task.cancel()
+        feeds = self.streams.feeds
+        with feeds.following(reader.topic) as feed:
+            stream = Stream(self, scope, reader, feed, outlet)
+            await Life(feeds.ended, scope, outlet).live(stream.step, goes)
 
 
 @dataclass
 class Stream:
-    """One stream, from its begin to its last word."""
+    """The steps of one stream. `needed` is the room that the next batch takes, at least: it is not read before."""
 
     route: TopicStreamRoute
     scope: Scope
     reader: TopicReader
     feed: Feed
     outlet: Outlet
+    needed: int = CHUNK_BYTES
 
-    async def run(self) -> None:
-        """Sends batches until the broker leaves, or an error ends the stream, which is its last word."""
-        try:
-            while not self.route.streams.feeds.ended.is_set():
-                await self._step()
-            raise NotReady("the broker is leaving; connect again")
-        except ClientGone:
-            return
-        except SeaweedqError as error:
-            await self.outlet.bye(error)
-        except Exception as error:
-            unexpected(error)  # logs it
-            await self.outlet.bye(SeaweedqError("the broker met an unexpected error; its log has the details"))
-
-    async def _step(self) -> None:
+    async def step(self) -> None:
         """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of life."""
-        until_s = self.route.clock.monotonic_s() + COMMENT_S
+        until_s = self.route.clock.monotonic_s() + lives.COMMENT_S
         while not self.route.streams.feeds.ended.is_set():
             seen = self.feed.signal.count
-            await self.route.room.wait(self.scope)
-            if await self._send_batch():
-                await asyncio.sleep(0)  # where nothing had to be waited for, others have their turn
-                return
+            if await self.route.room.wait(self.scope, self.needed, until_s):
+                if await self._send_batch():
+                    await asyncio.sleep(0)  # where nothing had to be waited for, others have their turn
+                    return
+                if self.needed > CHUNK_BYTES:
+                    continue
             left_s = until_s - self.route.clock.monotonic_s()
             if left_s <= 0:
                 await self.outlet.keep_alive()
@@ -141,6 +113,7 @@ class Stream:
         found: list[Chunk] = []
         size = 0
         has_read = False
+        self.needed = CHUNK_BYTES
         for segment in await self.reader.due():
             try:
                 chunk = await self.route.chunks.read(self.reader.topic, segment, self.reader.offset(segment))
@@ -148,7 +121,7 @@ class Stream:
                 self.reader.missing = True
                 continue
             if chunk.size > CHUNK_BYTES and not self.route.room.has(size + chunk.size):
-                self.reader.missing = True  # a message so large that it has to wait for room of its own
+                self.needed = chunk.size  # a message so large that it has to wait for room of its own
                 break
             has_read = True
             self.reader.advance_to(segment, chunk.next_offset)
@@ -160,18 +133,6 @@ class Stream:
         if found:
             await self.outlet.batch(found, self.reader.positions)
         return has_read
-
-
-def check_accepted(scope: Scope) -> None:
-    """Raises NotAcceptable where the client takes no events."""
-    accepted = header(scope, b"accept")
-    if accepted is None:
-        return
-    ranges = [one.partition(";")[0].strip().lower() for one in accepted.split(",")]
-    if not {MEDIA, "text/*", "*/*", ""} & set(ranges):
-        raise NotAcceptable(
-            f"the stream is {MEDIA}, or a WebSocket; the request accepts {accepted[:SHOWN]!r}", supported=[MEDIA]
-        )
 
 
 def start_of(scope: Scope) -> Start:

@@ -4,19 +4,21 @@ Each frame is a JSON object. Subprotocols: `seaweedq.v1`; `bearer.{token}` is fo
 headers of a page's own: it is taken, and means nothing while there is no authentication.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 import msgspec
 
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send
-from seaweedq.api.asgi.problems import problem
+from seaweedq.api.asgi.problems import problem, unexpected
 from seaweedq.api.streams.chunks import Chunk
+from seaweedq.broker.streams.batches import Batch
 from seaweedq.codec.message_json import json_array
 from seaweedq.errors import InvalidRequest, NotReady, SeaweedqError, UnreadableBody
 
 SUBPROTOCOL = "seaweedq.v1"
 RESTARTS, GOES_AWAY = 1012, 1001  # why the broker closes
+Hear = Callable[[str | None], Awaitable[bytes]]  # returns the answer to a text; of bytes there is none
 
 
 async def refuse(answer: Answer, out: Send) -> None:
@@ -39,14 +41,24 @@ class WebSocket:
     def __init__(self, out: Send) -> None:
         self._out = out
 
-    async def begin(self, positions: str) -> None:
-        """Sends the first positions."""
-        await self._send(b'{"positions":"%b"}' % positions.encode())
+    async def begin(self, positions: str | None = None) -> None:
+        """Sends the first positions, if there are any."""
+        if positions is not None:
+            await self._send(b'{"positions":"%b"}' % positions.encode())
 
     async def batch(self, chunks: Sequence[Chunk], positions: str) -> None:
         """Sends messages, and the positions behind them."""
         messages = json_array([column for chunk in chunks for column in chunk.texts])
         await self._send(b'{"messages":%b,"positions":"%b"}' % (messages, positions.encode()))
+
+    async def leased(self, batch: Batch) -> None:
+        """Sends messages, and the name of their lease."""
+        messages = json_array([batch.rows.column(2)])
+        await self._send(b'{"messages":%b,"lease":%b}' % (messages, msgspec.json.encode(batch.lease)))
+
+    async def answer(self, content: bytes) -> None:
+        """Sends the answer to what the client has said."""
+        await self._send(content)
 
     async def keep_alive(self) -> None:
         """Sends nothing: there are pings."""
@@ -69,16 +81,26 @@ class WebSocket:
             raise ClientGone from None
 
 
-async def listen(receive: Receive, socket: WebSocket) -> None:
-    """Answers what the client says to a stream that takes nothing; returns once it has gone."""
+async def listen(receive: Receive, socket: WebSocket, hear: Hear) -> None:
+    """Answers what the client says, one message after the other; returns once it has gone. An error is an answer
+    too."""
     with suppress(ClientGone):
         while (message := await receive())["type"] != "websocket.disconnect":
-            await socket.refuse(_judge(message.get("text")))
+            try:
+                await socket.answer(await hear(message.get("text")))
+            except SeaweedqError as error:
+                await socket.refuse(error)
+            except OSError:
+                raise ClientGone from None
+            except Exception as error:
+                unexpected(error)  # logs it
+                await socket.refuse(SeaweedqError("the broker met an unexpected error; its log has the details"))
 
 
-def _judge(text: str | None) -> SeaweedqError:
+async def nothing_to_say(text: str | None) -> bytes:
+    """Refuses what the client of a stream says that takes nothing. Raises UnreadableBody, InvalidRequest."""
     try:
         msgspec.json.decode(text or "", type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError) as error:
-        return UnreadableBody(f"the message is not JSON: {error}")
-    return InvalidRequest("the stream of a topic takes no messages; a subscription does")
+        raise UnreadableBody(f"the message is not JSON: {error}") from None
+    raise InvalidRequest("the stream of a topic takes no messages; a subscription does")

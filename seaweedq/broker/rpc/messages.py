@@ -45,6 +45,35 @@ class GiveCall(msgspec.Struct, array_like=True):
     target: str
 
 
+class StreamCall(msgspec.Struct, array_like=True):
+    """Asks the dispatcher of a subscription for the messages of a stream behind a place (broker/subscriptions/
+    stream_leases), or tells it that a connection has left, and whether its leases are to end at once (`free`)."""
+
+    topic: TopicName
+    incarnation: Id
+    subscription: TopicName
+    stream: str
+    connection: str
+    consumer: str
+    serial: Count = 0
+    segment: Time = -1
+    offset: Time = -1
+    resumed: bool = False
+    max_in_flight: Count = 0
+    max_messages: Count = 0
+    max_bytes: Count = 0
+    wait_s: Seconds = 0.0
+    free: bool = False
+
+
+class StreamAnswer(msgspec.Struct, array_like=True):
+    """Messages of a stream: the rows of a batch, encoded (broker/streams/batches), and their lease; both are empty
+    where the wait has ended."""
+
+    lease: str
+    rows: bytes
+
+
 class RecoverCall(msgspec.Struct, array_like=True):
     """Asks a broker to recover the journal of `broker`, which is gone."""
 

@@ -20,6 +20,7 @@ from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.subscriptions.leases import UNKNOWN, Lease
 from seaweedq.broker.subscriptions.progress import AckResult, Asker
 from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
+from seaweedq.broker.subscriptions.stream_turn import held_by
 from seaweedq.broker.subscriptions.subscription import Acks, Subscription
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
@@ -107,7 +108,16 @@ class Answering:
             cursor.delivery.nack(held, now_s, delay_s)
         if answered.known:
             subscription.room.event()
+            subscription.leases.streams.wake_all()
         return answered
+
+    def free(self, subscription: Subscription, stream: str) -> None:
+        """Ends all leases of a stream at once: its messages are delivered again without a delay."""
+        now_s = self._clock.monotonic_s()
+        subscription.expire(list(subscription.cursors), now_s)
+        for delivery, offsets, _ in held_by(subscription, stream).values():
+            delivery.nack(offsets, now_s, 0.0)
+        subscription.room.event()
 
     def extend(self, subscription: Subscription, selection: Selection, ack_deadline_s: float | None) -> Answered:
         """Lets leases end so many seconds from now, None: as many as the subscription gives. Raises LeaseEnded,

@@ -162,6 +162,11 @@ class Delivery(Progress):
         mine: Offsets = held[self._window.of("lease", held) == lease]
         return mine
 
+    def held(self) -> tuple[Offsets, Array]:
+        """Returns what is leased, and the lease of each."""
+        held = self._window.find(self.acked_to, HELD)
+        return held, self._window.of("lease", held)
+
     def last_had_by(self, lease: int) -> Offsets:
         """Returns what a lease may ack: what it has, what it had last and is with nobody, and what is being acked."""
         here = self._window.find(self.acked_to, HELD, FREE, DELAYED, ACKING)

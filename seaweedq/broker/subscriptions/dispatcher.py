@@ -31,6 +31,8 @@ from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
 from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.leasing import Leased, Leasing, Look, Pull
+from seaweedq.broker.subscriptions.stream_leases import Position
+from seaweedq.broker.subscriptions.stream_turn import next_turn
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.subscriptions.waiting import Place, Room
 from seaweedq.broker.topics.catalog import Topic
@@ -43,6 +45,7 @@ from seaweedq.failpoints import reach
 
 PAUSE_S = 0.2  # before a segment that could not be read is tried again
 SEEK_NAMES = 16  # of the last seeks that are remembered
+HELD_BACK_S = 1.0  # between two looks of a stream that holds too much: what no ack says, retention for one
 REREAD_S = 1.0  # between two looks at cursors that could not be read
 
 
@@ -181,6 +184,8 @@ class Dispatcher:
         found = None
         while found is None:
             subscription = await self.open(topic, name)
+            if wanted.position:
+                await self._until_free(subscription, wanted.position, poll)
             consumer = subscription.leases.consumer(wanted.consumer or ANYBODY)
             with subscription.waiting(consumer, wanted.lease) as place:
                 found = await self._wait(subscription, wanted, (poll, deadline), place)
@@ -190,7 +195,8 @@ class Dispatcher:
     async def _wait(
         self, subscription: Subscription, wanted: Pull, until: tuple[Deadline, Deadline], place: Place
     ) -> Leased | None:
-        """As `pull`. Returns None where the subscription was closed, and is open here again, with another room."""
+        """As `pull`. Returns None where the subscription was closed, and is open here again, with another room; or
+        where a stream is held back, which must not keep the turn of others."""
         topic, name, (poll, deadline) = subscription.topic, subscription.name, until
         asked: set[int] = set()
         unsure: set[int] = set()
@@ -200,7 +206,7 @@ class Dispatcher:
                 return look.found
             if self._closing and not poll.is_over:  # there may be messages yet, at another broker
                 raise NotReady("the broker is stopping; pull again")
-            if subscription.closed and not poll.is_over:
+            if (subscription.closed or look.held_back) and not poll.is_over:
                 return None
             unsure = look.missing | (look.stale - asked)
             if unsure:
@@ -222,6 +228,19 @@ class Dispatcher:
             )
         return await self.look(topic, name, wanted)  # the last refresh reported new messages
 
+    async def _until_free(self, subscription: Subscription, position: Position, poll: Deadline) -> None:
+        """Waits while a stream is held back: it holds too much. It stands in no queue, in which it would take turns
+        for nothing. Raises NotOwner, LeaseEnded, NotReady."""
+        streams = subscription.leases.streams
+        while not poll.is_over and not self._closing:
+            subscription.check()
+            now_s = self._clock.monotonic_s()
+            subscription.expire(list(subscription.cursors), now_s)
+            if streams.has_left(position.connection) or next_turn(subscription, position) is not None:
+                return
+            left_s = [deadline_s - now_s for deadline_s in subscription.deadlines()]
+            await streams.of(position.stream).freed.wait(max(0.001, min([poll.left_s, HELD_BACK_S, *left_s])))
+
     async def ack(self, topic: Topic, name: str, selection: Selection) -> Answered:
         """Acks messages, and returns when they are durable. Raises LeaseEnded, JournalUnavailable, NotReady,
         NeedsNewerBroker."""
@@ -238,6 +257,16 @@ class Dispatcher:
         """Lets leases end so many seconds from now, by default as many as a new lease has. Raises LeaseEnded,
         NeedsNewerBroker."""
         return self._answering.extend(await self.open(topic, name), selection, ack_deadline_s)
+
+    async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
+        """Has a connection of a stream get nothing any more, and with `free` its stream holds nothing then."""
+        subscription = await self.open(topic, name)
+        subscription.leases.streams.leave(position.connection, self._clock.monotonic_s())
+        if free:
+            self._answering.free(subscription, position.stream)
+            subscription.turns.leave(subscription.leases.known_consumer(position.consumer))
+        subscription.room.wake_all()  # a pull of that connection may wait
+        subscription.leases.streams.wake_all()
 
     async def checkpoint(self) -> None:
         """Writes the cursors that have changed, and releases the commits that held their acks."""

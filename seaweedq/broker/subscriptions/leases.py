@@ -9,6 +9,8 @@ from bisect import bisect_right
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from seaweedq.broker.subscriptions.stream_leases import Streams
+
 UNKNOWN = -1  # no lease and no consumer has this number
 ANYBODY = ""  # pulls without a consumer count as one
 MOST_ENDED = 100_000  # leases of about 0.5 KB: an hour's deadline and short leases would make millions
@@ -31,6 +33,7 @@ class Leases:
     """The leases and consumers by name and number."""
 
     def __init__(self) -> None:
+        self.streams = Streams()
         self._by_name: dict[str, Lease] = {}
         self._by_number: dict[int, Lease] = {}
         self._consumers: dict[str, int] = {}
@@ -54,6 +57,7 @@ class Leases:
         """Takes in a lease that has messages."""
         self._by_name[lease.name] = lease
         self._by_number[lease.number] = lease
+        self.streams.add(lease.name, lease.number)
 
     def numbered(self, number: int) -> Lease | None:
         """Returns the lease with a number, as long as it is remembered."""
@@ -80,6 +84,7 @@ class Leases:
         for number, count in numbers.items():
             if lease := self._by_number.get(number):
                 lease.acked += count
+                self.streams.free(lease.name)
 
     def sweep(self, held: Collection[int], consumers: Collection[int], now_s: float, keep_s: float) -> None:
         """Forgets the leases that have held nothing for `keep_s`, the first ones of more than MOST_ENDED, and the
@@ -100,6 +105,7 @@ class Leases:
         if self._made:
             used.add(self._made.consumer)
         self._consumers = {name: number for name, number in self._consumers.items() if number in used}
+        self.streams.sweep(held, now_s)
 
     def _forget(self, lease: Lease) -> None:
         del self._by_number[lease.number]

@@ -6,7 +6,8 @@ nothing any more. So a pull that is repeated after a lost answer gets the same m
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +21,8 @@ from seaweedq.broker.subscriptions.choosing import NORMAL, SLOTS, Want
 from seaweedq.broker.subscriptions.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.broker.subscriptions.leases import ANYBODY, Lease
+from seaweedq.broker.subscriptions.stream_leases import Position
+from seaweedq.broker.subscriptions.stream_turn import Again, next_turn
 from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.subscriptions.window import NO_KEY, WINDOW, Array
 from seaweedq.broker.topics.catalog import Catalog
@@ -38,12 +41,14 @@ Part = tuple[Offsets, pa.RecordBatch]
 @dataclass(frozen=True, slots=True)
 class Pull:
     """The messages that a client wants: how many at most, for whom, under which lease, and how long it waits for the
-    first one."""
+    first one. A stream names its position instead of a lease. Rows of `max_bytes` are enough."""
 
     max_messages: int = 100
     wait_s: float = 0.0
     consumer: str | None = None
     lease: str | None = None
+    position: Position | None = None
+    max_bytes: int = PULL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +78,13 @@ def _nothing_hidden() -> None:
 class Look:
     """The outcome of one look at the segments: what was leased, which segments could not be read, and which have a
     `stale` end: the one that their owner reported last. `check_hidden` raises NeedsNewerBroker where there are more,
-    whose records or cursors cannot be read."""
+    whose records or cursors cannot be read. A stream is `held_back` while it holds too much."""
 
     found: Leased
     missing: set[int] = field(default_factory=set)
     stale: set[int] = field(default_factory=set)
     check_hidden: Callable[[], None] = _nothing_hidden
+    held_back: bool = False
 
 
 @dataclass(slots=True)
@@ -89,7 +95,7 @@ class _Round:
     lease: Lease
     count: int
     max_runs: int
-    max_bytes: int = PULL_BYTES
+    max_bytes: int
     kind: int | None = None
     found: list[Delivered] = field(default_factory=list)
 
@@ -117,7 +123,28 @@ class Leasing:
         now_s = self._clock.monotonic_s()
         if wanted.lease and (lease := subscription.leases.find(wanted.lease)):
             return Look(Leased(lease.name, await self._again(subscription, lease, now_s)))
+        if wanted.position:
+            return await self._next(subscription, wanted, wanted.position)
         return await self._lease(subscription, wanted, now_s)
+
+    async def _next(self, subscription: Subscription, wanted: Pull, position: Position) -> Look:
+        """Gives a stream what it holds behind its position, one lease at a time, else a new lease. Raises LeaseEnded
+        where the connection has left."""
+        while True:
+            now_s = self._clock.monotonic_s()
+            if subscription.leases.streams.has_left(position.connection):
+                raise LeaseEnded("the client of the stream has gone", lease=position.lease)
+            subscription.expire(list(subscription.cursors), now_s)
+            turn = next_turn(subscription, position)
+            if turn is None:
+                return Look(Leased(), held_back=True)
+            if not isinstance(turn, Again):
+                count = min(turn.count, wanted.max_messages)
+                return await self._lease(subscription, replace(wanted, lease=turn.name, max_messages=count), now_s)
+            with suppress(LeaseEnded):  # of all that it held the deadline was over, or the acks came, in between
+                found = await self._again(subscription, turn.lease, now_s)
+                if behind := [part for one in found if (part := _behind(turn, one))]:
+                    return Look(Leased(turn.lease.name, behind))
 
     async def _again(self, subscription: Subscription, lease: Lease, now_s: float) -> list[Delivered]:
         """Reads what an open lease holds, and gives it a new deadline."""
@@ -157,7 +184,7 @@ class Leasing:
         touched: list[Delivery] = []
         patience = Deadline(self._clock, LOOK_S)
         room = record.max_in_flight - subscription.in_flight  # nobody else leases meanwhile
-        round = _Round(subscription, lease, min(wanted.max_messages, room), self._cursors.max_runs)
+        round = _Round(subscription, lease, min(wanted.max_messages, room), self._cursors.max_runs, wanted.max_bytes)
         try:
             for segment in subscription.rotate([segment for segment in segments if segment.id in mine]):
                 touched.append(delivery := subscription.cursor(segment.id).delivery)
@@ -281,6 +308,14 @@ def _retire(subscription: Subscription, segment: int, start: int) -> None:
     subscription.retire(segment, start)
     if subscription.acked_to(segment) < start:
         raise Unavailable(f"the cursor of segment {segment} cannot be moved up to its start, {start}; try again")
+
+
+def _behind(turn: Again, one: Delivered) -> Delivered | None:
+    """Returns those of some messages that a stream's client does not have."""
+    mask = np.isin(one.offsets, turn.behind(one.segment.id, one.offsets))
+    if not mask.any():
+        return None
+    return Delivered(one.segment, one.offsets[mask], one.attempts[mask], one.rows.filter(pa.array(mask)))
 
 
 def _end_of_span(offsets: Offsets) -> int:

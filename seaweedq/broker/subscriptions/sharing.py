@@ -79,6 +79,10 @@ class Turns:
         """Notes a pull."""
         self._seen_s[consumer] = now_s
 
+    def leave(self, consumer: int) -> None:
+        """Lets a consumer not count any more, unless it waits or pulls again."""
+        self._seen_s.pop(consumer, None)
+
     def active(self, now_s: float) -> set[int]:
         """Returns the consumers who wait, or pulled lately."""
         self._seen_s = {one: seen_s for one, seen_s in self._seen_s.items() if now_s - seen_s < ACTIVE_S}

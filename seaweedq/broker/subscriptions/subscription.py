@@ -122,6 +122,7 @@ class Subscription:
         """Leases and acks nothing any more. Pulls that wait are told."""
         self.closed = NotOwner(why)
         self.room.wake_all()
+        self.leases.streams.wake_all()
 
     def check(self) -> None:
         """Raises the error that closed the subscription, or blocks it."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from seaweedq.api.app import Application
-from seaweedq.api.streams import topic_stream
+from seaweedq.api.streams import lives
 from seaweedq.api.streams.chunks import CHUNK_BYTES
 from seaweedq.broker.broker import Broker
 from tests.support.brokers.in_process import make_topic, publish, running
@@ -142,7 +142,7 @@ async def test_what_accepts_events(inside: Broker) -> None:
 
 
 async def test_a_sign_of_life(inside: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_stream, "COMMENT_S", 0.01)
+    monkeypatch.setattr(lives, "COMMENT_S", 0.01)
     await make_topic(inside)
     async with listening(Application(inside), STREAM) as one:
         await until(lambda: one.parsed.comments >= 3)

@@ -1,0 +1,206 @@
+"""`GET /v1/topics/{topic}/subscriptions/{subscription}/stream`: messages are leased to a client as they come, up to
+`max_in_flight` that are not acked. Bare ASGI.
+
+States of a connection: opening -> sending <-> full -> ended. *Sending*: one request to the dispatcher at a time, for
+what comes behind the last message that was sent (broker/subscriptions/stream_leases). It begins once the socket has
+taken what was sent before: what is leased is sent at once, else its deadline would run while it waits here. *Full*:
+`max_in_flight` messages are not acked, so that the dispatcher gives nothing. *Ended*: the client has gone, the
+subscription was deleted, or the broker leaves; the dispatcher is told, so that no request that waits there leases
+anything more. The leases of a WebSocket end with that. Those of server-sent events stay until their deadline, since
+EventSource comes back. Nothing is written: a crash of this broker leaves leases that end at their deadline.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from seaweedq.api.asgi.decoding_memory import needed_by_json
+from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
+from seaweedq.api.asgi.json_requests import decode_request
+from seaweedq.api.asgi.parameters import check_name, whole_number
+from seaweedq.api.routes.answers import AckRequest, Answers, ExtendRequest, NackRequest
+from seaweedq.api.routes.pulls import MAX_PULL
+from seaweedq.api.streams import lives
+from seaweedq.api.streams.accepting import check_accepted
+from seaweedq.api.streams.chunks import CHUNK_BYTES
+from seaweedq.api.streams.event_ids import EventId
+from seaweedq.api.streams.lives import Life
+from seaweedq.api.streams.outlets import Outlet, Room
+from seaweedq.api.streams.sse import EventStream
+from seaweedq.api.streams.web_socket import WebSocket, accept, listen
+from seaweedq.broker.streams.batches import Batch
+from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
+from seaweedq.broker.subscriptions.leasing import Pull
+from seaweedq.broker.subscriptions.stream_leases import Position, parse_lease
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.clock import Clock, Ids
+from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
+from seaweedq.errors import InvalidRequest, SeaweedqError, Unavailable, UnreadableBody
+
+MAX_IN_FLIGHT, LARGEST_IN_FLIGHT = 1_000, 1_000_000
+CONSUMER_CHARACTERS = 255
+AGAIN_S = 0.5  # before a dispatcher that cannot answer is asked again
+LEAVE_S = 2.0  # for the dispatcher to hear that a client has gone
+logger = logging.getLogger(__name__)
+
+
+class Said(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of a WebSocket's client: one of the three."""
+
+    ack: AckRequest | UnsetType = UNSET
+    nack: NackRequest | UnsetType = UNSET
+    extend: ExtendRequest | UnsetType = UNSET
+
+
+_SAID = msgspec.json.Decoder(Said)
+
+
+@dataclass(frozen=True)
+class SubscriptionStreamRoute:
+    """The route, with the services that it uses. `ended` is set once the broker leaves."""
+
+    streams: SubscriptionStreams
+    answers: Answers
+    ended: asyncio.Event
+    room: Room
+    clock: Clock
+    ids: Ids
+
+    async def serve(self, scope: Scope, receive: Receive, out: Send, topic: str, name: str) -> None:
+        """Leases messages to a consumer as they come, as server-sent events, at most `max_in_flight` unacked ones.
+
+        An event's data is a message as in a pull, its id `{lease}.{n}`; acks come by requests of their own.
+        `Last-Event-ID` goes on there: first comes what is unacked behind it, in the order in which it was sent. A
+        comment comes each 15 s, and `event: bye`, with a problem, where the broker ends the stream.
+        """
+        check_accepted(scope)
+        stream = await self._open(scope, topic, name, outlet := EventStream(out))
+        await outlet.begin()
+        try:
+            await Life(self.ended, scope, outlet).live(stream.step, until_gone(receive))
+        finally:
+            await stream.leave(free=False)
+
+    async def serve_socket(self, scope: Scope, receive: Receive, out: Send, topic: str, name: str) -> None:
+        """Sends the same over a WebSocket, which takes acks, nacks and extensions; its close frees its leases."""
+        stream = await self._open(scope, topic, name, outlet := WebSocket(out))
+        await accept(scope, receive, out)
+        try:
+            await Life(self.ended, scope, outlet).live(stream.step, listen(receive, outlet, stream.hear))
+        finally:
+            await stream.leave(free=True)
+
+    async def _open(self, scope: Scope, topic_name: str, name: str, outlet: Outlet) -> "Stream":
+        calls = self.answers.calls
+        check_name(topic_name)
+        check_name(name, "subscription")
+        resumed = header(scope, b"last-event-id")
+        before = EventId.parse(resumed) if resumed else None
+        max_in_flight, consumer = _options(scope)
+        calls.level.require(SUBSCRIPTION_LEVEL, "a stream of a subscription")
+        topic = await calls.catalog.known(topic_name)
+        await self.streams.check(topic, name)
+        position = _begin(before, self.ids.nonce(), consumer, max_in_flight)
+        return Stream(self, scope, topic, name, outlet, position)
+
+
+@dataclass
+class Stream:
+    """One connection. `needed` is the room that the next batch takes, at least: it is not leased before."""
+
+    route: SubscriptionStreamRoute
+    scope: Scope
+    topic: Topic
+    name: str
+    outlet: Outlet
+    position: Position
+    needed: int = CHUNK_BYTES
+
+    async def step(self) -> None:
+        """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of life."""
+        route, life = self.route, Life(self.route.ended, self.scope, self.outlet)
+        until_s = route.clock.monotonic_s() + lives.COMMENT_S
+        while not route.ended.is_set():
+            has_room = await route.room.wait(self.scope, self.needed, until_s)
+            left_s = until_s - route.clock.monotonic_s()
+            if left_s <= 0:
+                await self.outlet.keep_alive()
+                return
+            batch = await life.unless_ended(self._next(left_s)) if has_room else None
+            if batch and await self._send(batch):
+                return
+
+    async def leave(self, free: bool) -> None:
+        """Tells the dispatcher that this connection gets nothing more. If it does not hear it, the leases end at their
+        deadline."""
+        with suppress(SeaweedqError, TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self.route.streams.leave(self.topic, self.name, self.position, free)
+
+    async def hear(self, text: str | None) -> bytes:
+        """Returns the answer to what the client has said."""
+        if not text:
+            raise UnreadableBody("the message is not JSON: it is empty, or no text")
+        content = text.encode()
+        with self.route.answers.calls.reader.budget.holding(needed_by_json(content)):
+            said = decode_request(content, {"headers": ()}, _SAID)
+            named = {verb: one for verb in said.__struct_fields__ if (one := getattr(said, verb)) is not UNSET}
+            if len(named) != 1:
+                raise InvalidRequest(f"the message has {sorted(named)}; it must have one of ack, nack and extend")
+            ((verb, wanted),) = named.items()
+            found = await self.route.answers.answer(self._request(verb), self.topic, self.name, wanted)
+        return bytes(found.body) if found.status < 400 else b'{"error":%b}' % bytes(found.body)
+
+    async def _next(self, wait_s: float) -> Batch | None:
+        """Leases what comes next. A dispatcher that cannot answer is asked again: the stream lives on."""
+        try:
+            wanted = Pull(MAX_PULL, wait_s, self.position.consumer, position=self.position, max_bytes=CHUNK_BYTES)
+            return await self.route.streams.next(self.topic, self.name, wanted)
+        except Unavailable as error:
+            logger.debug("the stream of %s of %s waits: %s", self.name, self.topic.name, error)
+            await asyncio.sleep(AGAIN_S)
+            return None
+
+    async def _send(self, batch: Batch) -> bool:
+        """Sends a batch, unless it is so large that it has to wait for room of its own: it is read again then."""
+        if batch.size > CHUNK_BYTES and not self.route.room.has(batch.size):
+            self.needed = batch.size
+            return False
+        self.needed = CHUNK_BYTES
+        _, serial = parse_lease(batch.lease) or ("", 0)
+        await self.outlet.leased(batch)
+        self.position = self.position.at(serial, *batch.last)
+        await asyncio.sleep(0)  # where nothing had to be waited for, others have their turn
+        return True
+
+    def _request(self, verb: str) -> Scope:
+        """Returns the scope of a request that says the same."""
+        path = f"/v1/topics/{self.topic.name}/subscriptions/{self.name}/{verb}"
+        return {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": ()}
+
+
+def _options(scope: Scope) -> tuple[int, str | None]:
+    """Returns max_in_flight and consumer. Raises InvalidRequest."""
+    options = query(scope)
+    text = options.get("max_in_flight", str(MAX_IN_FLIGHT))
+    consumer = options.get("consumer") or None
+    if consumer and len(consumer) > CONSUMER_CHARACTERS:
+        raise InvalidRequest(
+            f"consumer has {len(consumer)} characters; it may have {CONSUMER_CHARACTERS}",
+            field="consumer",
+            value=consumer[:100],
+            bound=CONSUMER_CHARACTERS,
+        )
+    return whole_number(text, "max_in_flight", 1, LARGEST_IN_FLIGHT), consumer
+
+
+def _begin(before: EventId | None, connection: str, consumer: str | None, max_in_flight: int) -> Position:
+    """Returns where a connection begins: behind the event that its client has, or with a new stream."""
+    if before is None or before.stream is None:
+        return Position(connection, connection, consumer or connection, max_in_flight)
+    begin = Position(before.stream, connection, consumer or before.stream, max_in_flight)
+    return replace(begin.at(before.serial, before.segment, before.offset), resumed=True)

@@ -1,0 +1,123 @@
+"""The streams of subscriptions, at any broker: the next messages of one, and its end.
+
+The dispatcher of the subscription leases, and bounds what is in flight; the broker of the stream knows its position
+alone. It asks for what comes behind that. A request that is repeated, by itself or since its client came back at
+another broker, gets the same messages, as long as their lease is open.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from seaweedq.broker.read.request_search import Asked
+from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.messages import StreamAnswer, StreamCall
+from seaweedq.broker.streams.batches import Batch, batch_of
+from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
+from seaweedq.broker.subscriptions.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
+from seaweedq.broker.subscriptions.leasing import Pull
+from seaweedq.broker.subscriptions.stream_leases import Position
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.uploads.message_payloads import Payloads
+from seaweedq.errors import NotOwner, SubscriptionNotFound
+
+NEXT, LEAVE = "stream-next", "stream-leave"
+ANSWER_S = 5.0  # of a dispatcher that is told that a connection has left
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SubscriptionStreams:
+    """The streams of one broker, and those of other brokers whose subscriptions this one dispatches."""
+
+    admin: SubscriptionAdmin
+    dispatcher: Dispatcher
+    finder: DispatcherFinder
+    payloads: Payloads
+    peers: Peers
+
+    async def check(self, topic: Topic, name: str) -> None:
+        """Raises SubscriptionNotFound. The dispatcher is not asked: a client that comes back after its death must not
+        be sent away."""
+        if not self.dispatcher.has(topic, name) and not await self.admin.find(topic, name):
+            raise SubscriptionNotFound(
+                f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
+            )
+
+    async def next(self, topic: Topic, name: str, wanted: Pull) -> Batch | None:
+        """Returns the messages behind `wanted.position`, which are leased; None where there are none within `wait_s`,
+        or too many are in flight. Raises SubscriptionNotFound, TopicBeingDeleted, Unavailable."""
+        search = self.finder.search(topic, name, Asked(wanted.wait_s))
+        while True:
+            async with search as target:
+                asked = replace(wanted, wait_s=target.wait_s)
+                if target.here:
+                    return await self._next(topic, name, asked)
+                call = self._ask(target.url, NEXT, _next_call(topic, name, asked), StreamAnswer, target.answer_s)
+                found = await target.ask(call)
+                return Batch.decode(found.lease, found.rows) if found.lease else None
+
+    async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
+        """Has a connection get nothing any more; with `free` the leases of its stream end at once. Raises as `next`."""
+        search = self.finder.search(topic, name, Asked())
+        while True:
+            async with search as target:
+                if target.here:
+                    await self.dispatcher.leave(topic, name, position, free)
+                else:
+                    call = _call(topic, name, position)
+                    call.free = free
+                    await target.ask(self._ask(target.url, LEAVE, call, bool, ANSWER_S))
+                return
+
+    async def answer_next(self, topic: Topic, call: StreamCall) -> StreamAnswer:
+        """Answers `next` of another broker."""
+        wanted = Pull(call.max_messages, call.wait_s, call.consumer, position=_position(call), max_bytes=call.max_bytes)
+        found = await self._next(topic, call.subscription, wanted)
+        return StreamAnswer(found.lease, found.encoded()) if found else StreamAnswer("", b"")
+
+    async def answer_leave(self, topic: Topic, call: StreamCall) -> bool:
+        """Answers `leave` of another broker."""
+        await self.dispatcher.leave(topic, call.subscription, _position(call), call.free)
+        return True
+
+    async def _next(self, topic: Topic, name: str, wanted: Pull) -> Batch | None:
+        leased = await self.dispatcher.pull(topic, name, wanted)
+        if leased.name is None or not leased.messages:
+            return None
+        links = await self.payloads.links_of(topic, [one.rows for one in leased.messages])
+        self.finder.check_lease()
+        return batch_of(leased.name, leased.messages, links)
+
+    async def _ask(self, url: str | None, call: str, request: StreamCall, answer: type[T], timeout_s: float) -> T:
+        if url is None:
+            raise NotOwner("the broker that could answer has gone")
+        return await self.peers.call(url, call, request, answer, timeout_s)
+
+
+def _call(topic: Topic, name: str, position: Position) -> StreamCall:
+    return StreamCall(
+        topic.name,
+        topic.record.incarnation,
+        name,
+        position.stream,
+        position.connection,
+        position.consumer,
+        position.serial,
+        position.segment,
+        position.offset,
+        position.resumed,
+        position.max_in_flight,
+    )
+
+
+def _next_call(topic: Topic, name: str, wanted: Pull) -> StreamCall:
+    assert wanted.position
+    call = _call(topic, name, wanted.position)
+    call.max_messages, call.max_bytes, call.wait_s = wanted.max_messages, wanted.max_bytes, wanted.wait_s
+    return call
+
+
+def _position(call: StreamCall) -> Position:
+    begin = Position(call.stream, call.connection, call.consumer, call.max_in_flight)
+    return replace(begin.at(call.serial, call.segment, call.offset), resumed=call.resumed)
