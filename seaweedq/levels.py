@@ -9,7 +9,7 @@ other, has the form of a level that each of them reads.
 | 3 | subscriptions in the modes `shared` and `keyed`, and their settings; named leases in cursors |
 |  | start offsets, marks and tombstones of retention |
 |  | marks of leases that were ended on suspicion: whoever takes a subscription over waits for them |
-|  | field ids on all columns of files |
+|  | field ids on all columns of files; entries state the oldest upload that their rows name |
 
 A form is *written* at the cluster's written level (broker/cluster_level) and *read* from LOWEST on. Each change of a
 form, after a version with the level was released, takes the next level.

@@ -17,6 +17,7 @@ from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.looks import Looks
+from seaweedq.broker.retention.payloads import RetainedPayloads
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.services import (
@@ -78,7 +79,9 @@ def _retention(environment: Environment, joined: Joined, positions: TopicPositio
     files = TopicFiles(view.catalog, coordination, store)
     rounds = Rounds(coordination, store, joined.election, view.clock)
     looks = Looks(view.catalog, files, positions)
-    return Retention(view, rounds, looks, files, store, environment.settings.retention_grace_s), files
+    grace_s = environment.settings.upload_grace_s
+    payloads = RetainedPayloads(view.catalog, coordination, store.payloads, rounds, positions, grace_s)
+    return Retention(view, rounds, looks, files, payloads, environment.settings.retention_grace_s), files
 
 
 def _periodic_tasks(

@@ -242,11 +242,15 @@ class StartRecord(msgspec.Struct, frozen=True):
     `sequence`. It never falls.
 
     `raised` has the sequence and the time, in microseconds since 1970, of each raise whose files may still be there.
+    The files before `deleted` were deleted, of a topic with payloads; it was looked which payloads went with those
+    before `looked`.
     """
 
     sequence: int
     offset: int
     raised: tuple[tuple[int, int], ...] = ()
+    deleted: int = 0
+    looked: int = 0
 
 
 class Counter(msgspec.Struct, frozen=True):

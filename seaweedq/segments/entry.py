@@ -27,6 +27,8 @@ from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layo
 ROW_GROUP_ROWS = 65_536
 METADATA_KEY = b"seaweedq"
 _NAME = re.compile(r"([0-9]{8})-([0-9]{16})\.parquet")
+UPLOADS_LEVEL = 3  # from which on entries state the oldest upload that they name
+_UPLOAD_DATE = "/(?P<date>[0-9]{8})/[^/]+$"  # in a payload's URI
 _DELTA = {"_offset", "_timestamp", "_expires"}
 _SAMPLE_ROWS = 1_000
 _SPARE_BYTES = 1024 * 1024
@@ -43,6 +45,7 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     """The metadata of an entry. `next_offset` is one above the last row's; times are in microseconds since 1970.
 
     `max_timestamp_us` is at least every `_timestamp` up to here; it may be that of a row still in the tail.
+    `oldest_upload` is the date (YYYYMMDD) of the oldest upload that a row names, empty where none does (level 3).
     """
 
     cluster: str
@@ -61,6 +64,7 @@ class EntryMetadata(msgspec.Struct, frozen=True):
     producers: bytes
     seal: Seal | None = None
     needs_level: int | msgspec.UnsetType = msgspec.UNSET  # no level up to HIGHEST writes it
+    oldest_upload: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Needs(msgspec.Struct):
@@ -106,6 +110,14 @@ def encode_entry(
         _write(sink, table, layout, metadata, level)
         return sink.getvalue()
     return space.slice(0, sink.tell())
+
+
+def oldest_upload(batches: Sequence[tuple[int, pa.RecordBatch]]) -> str:
+    """Returns the date of the oldest upload whose payload a row names; empty where none does."""
+    columns = [rows.column("_reference") for _, rows in batches if "_reference" in rows.schema.names]
+    uris = [pc.struct_field(column, "uri") for column in columns]
+    dates = [pc.min(pc.struct_field(pc.extract_regex(each, _UPLOAD_DATE), "date")).as_py() for each in uris]
+    return min((date for date in dates if date), default="")
 
 
 def page_aligned(size: int) -> pa.Buffer:

@@ -243,6 +243,8 @@ class RetentionMetrics:
         """As Source."""
         help = "Files that retention has deleted"
         yield CounterMetricFamily("seaweedq_retention_files_deleted", help, value=self.retention.files)
+        help, deleted = "Payloads that only rows of deleted files have named", self.retention.payloads.deleted
+        yield CounterMetricFamily("seaweedq_retention_payloads_deleted", help, value=deleted)
         help = "At the leader: 1 where retention takes and deletes nothing for this reason"
         held = GaugeMetricFamily("seaweedq_retention_held", help, labels=["reason"])
         rounds = self.retention.rounds

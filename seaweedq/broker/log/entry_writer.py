@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from seaweedq.clock import Clock, Ids
@@ -16,7 +17,7 @@ from seaweedq.failpoints import reach
 from seaweedq.formats import Level
 from seaweedq.invariants import require
 from seaweedq.segments.chain import Chain
-from seaweedq.segments.entry import EntryMetadata, Seal, encode_entry
+from seaweedq.segments.entry import UPLOADS_LEVEL, EntryMetadata, Seal, encode_entry, oldest_upload
 from seaweedq.segments.keyrange import KeyRange
 from seaweedq.segments.layout import Layout
 from seaweedq.segments.producers import ProducerTables
@@ -117,7 +118,16 @@ class EntryWriter:
             seal=seal,
         )
         reach("entry.encode")
-        data = await asyncio.to_thread(encode_entry, rows, source.layout, metadata, level)
+        data = await asyncio.to_thread(_encode, rows, source.layout, metadata, level)
         reach("entry.append")
         await chain.append(metadata, memoryview(data))
         reach("entry.appended")
+
+
+def _encode(
+    rows: Sequence[tuple[int, pa.RecordBatch]], layout: Layout, metadata: EntryMetadata, level: int
+) -> pa.Buffer:
+    """Encodes an entry in the form of a level, as encode_entry."""
+    if level >= UPLOADS_LEVEL:
+        metadata = msgspec.structs.replace(metadata, oldest_upload=oldest_upload(rows))
+    return encode_entry(rows, layout, metadata, level)

@@ -3,7 +3,7 @@
 A chain with a gap, or without its first file, is damaged: nothing of its topic is due then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,11 +17,13 @@ from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import ChainDamaged
+from seaweedq.failpoints import reach
 from seaweedq.segments.chain import Chain, ListedEntry
-from seaweedq.segments.entry import EntryName
+from seaweedq.segments.entry import EntryName, segment_folder
 from seaweedq.storage.interface import ObjectStore
 
 LISTED = 16  # segments at a time
+DELETIONS = 1000  # files of a listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,21 @@ class TopicFiles:
             files, size_bytes, rows = files + count, size_bytes + sum(f.size for f in taken), rows + end - first
             unread += 0 if one.acked_to is None else max(0, end - max(first, one.acked_to))
         return Preview(files, size_bytes, rows, unread)
+
+    async def delete_before(self, topic: Topic, number: int, below: int, may: Callable[[], object]) -> int:
+        """Deletes the files of a segment before a sequence, the oldest first. Returns their number. `may` is called
+        before each, and raises where this broker may not. Raises StoreUnavailable."""
+        folder, gone = segment_folder(topic.name, number), 0
+        while True:
+            page = await self._store.list(folder, limit=DELETIONS)
+            doomed = [name for name in page if EntryName.parse(name).sequence < below]
+            for name in doomed:
+                reach("retention.delete")
+                may()
+                await self._store.delete(name)
+            gone += len(doomed)
+            if len(doomed) < DELETIONS:
+                return gone
 
     async def _files(self, topic: Topic, number: int) -> list[File]:
         start = self._catalog.starts.held(topic.name, topic.record.incarnation, number).record

@@ -6,16 +6,19 @@ below are for nobody; 3. the grace passes, in which brokers hear of it, and read
 the files before the start are deleted, the oldest first; 5. the start's record forgets that raise. A crash behind 2 or
 in 4 leaves files below a start, which the next round deletes. A file that is put late under such a name is deleted with
 the next ones of its segment. A start never falls, so a leader that has lost the lead, and goes on with 4, deletes what
-every leader would.
+every leader would. Payloads that only deleted rows have named go later (broker/retention/payloads).
 """
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from seaweedq.broker.retention.due import due
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.looks import Looks, Signs
+from seaweedq.broker.retention.payloads import RetainedPayloads
 from seaweedq.broker.retention.rounds import MAX_SKEW_US, Rounds
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
@@ -24,11 +27,9 @@ from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import StartRecord
 from seaweedq.errors import Fenced, NotOwner, SeaweedqError
 from seaweedq.failpoints import reach
-from seaweedq.segments.entry import EntryName, segment_folder
-from seaweedq.storage.interface import ObjectStore
+from seaweedq.segments.entry import EntryName
 
 RAISES = 32  # that a start's record remembers; more count as the newest one, whose grace ends last
-DELETIONS = 1000  # files of a listing
 NAMED = 20  # topics in a log line
 logger = logging.getLogger(__name__)
 
@@ -37,25 +38,33 @@ class Retention:
     """The retention of all topics. `files` were deleted by this broker."""
 
     def __init__(
-        self, view: ClusterView, rounds: Rounds, looks: Looks, files: TopicFiles, store: ObjectStore, grace_s: float
+        self,
+        view: ClusterView,
+        rounds: Rounds,
+        looks: Looks,
+        files: TopicFiles,
+        payloads: RetainedPayloads,
+        grace_s: float,
     ) -> None:
         self.files = 0
         self.rounds = rounds
+        self.payloads = payloads
         self._catalog = view.catalog
         self._clock = view.clock
         self._looks = looks
         self._files = files
-        self._store = store
         self._grace_s = grace_s
 
     async def round(self) -> None:
         """Does what is due. Raises Unavailable, Fenced; what fails of one topic keeps no other from its turn."""
         topics = list(self._active())
         self._looks.forget_except(set(topics))
+        self.payloads.forget_except(set(topics))
         now_us = self._clock.now_us()
         doomed = [(topic, n) for topic in topics for n in self._deletable(topic, now_us - MAX_SKEW_US)]
         signs = [(topic, found) for topic in topics if (found := await self._signs(topic, now_us))]
-        if not (doomed or signs):
+        unnamed = [topic for topic in topics if self.payloads.is_due(topic, now_us - MAX_SKEW_US)]
+        if not (doomed or signs or unnamed):
             return
         began_us = await self.rounds.begin()
         if began_us is None:
@@ -66,6 +75,9 @@ class Retention:
         for topic, number in doomed:
             with _one_of_many(topic):
                 await self._delete(topic, number, began_us)
+        for topic in unnamed:
+            with _one_of_many(topic):
+                await self.payloads.look(topic, began_us)
 
     async def tell(self) -> None:
         """Logs which policies are not enforced, since they were stored before retention was there."""
@@ -112,7 +124,7 @@ class Retention:
         raised = (*held.record.raised, (first.sequence, now_us))
         if len(raised) > RAISES:
             raised = (*raised[: RAISES - 1], raised[-1])
-        record = StartRecord(first.sequence, first.first_offset, raised)
+        record = msgspec.structs.replace(held.record, sequence=first.sequence, offset=first.first_offset, raised=raised)
         key = keys.STARTS.key(*place)
         compares = [
             self.rounds.leader_compare(),
@@ -132,24 +144,13 @@ class Retention:
         below = self._below(topic, held.record, now_us)
         if not below:
             return
-        await self._delete_before(segment_folder(topic.name, number), below)
+        self.files += await self._files.delete_before(topic, number, below, self.rounds.leader_compare)
         reach("retention.deleted")
-        record = held.replace(raised=tuple(one for one in held.record.raised if one[0] > below))
+        deleted = below if await self.payloads.any(topic) else held.record.deleted
+        record = held.replace(raised=tuple(one for one in held.record.raised if one[0] > below), deleted=deleted)
         key = keys.STARTS.key(*place)
         put = Put(key, keys.STARTS.encode(record))
         await self._catalog.commit([self.rounds.leader_compare(), Compare(key, held.revision)], [put])
-
-    async def _delete_before(self, folder: str, below: int) -> None:
-        while True:
-            page = await self._store.list(folder, limit=DELETIONS)
-            doomed = [name for name in page if EntryName.parse(name).sequence < below]
-            for name in doomed:
-                reach("retention.delete")
-                self.rounds.leader_compare()
-                await self._store.delete(name)
-                self.files += 1
-            if len(doomed) < DELETIONS:
-                return
 
 
 @contextmanager

@@ -40,6 +40,11 @@ def incarnation_of(upload: str) -> int | None:
     return int(found["incarnation"]) if found else None
 
 
+def date_of(upload: str) -> str:
+    """Returns the date in an upload's id, which is in the names of its object's URI, too."""
+    return upload[:8]
+
+
 def folder(topic: str) -> str:
     """Returns the prefix of the names of a topic's payloads, whatever the incarnation."""
     return f"{FOLDER}{topic}/"

@@ -1,0 +1,183 @@
+"""Payloads that only rows which retention has taken have named: they go, and no other ever does."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq.broker.leader.upload_sweep import UploadSweep
+from seaweedq.broker.log import entry_writer
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.failpoints import using
+from tests.broker.retention.test_rounds import Crash, CrashAt
+from tests.support.brokers.in_process import subscribe
+from tests.support.brokers.in_process_cluster import until
+from tests.support.brokers.retained import RetainedWorld, fill, retained
+
+DAY_S, HOUR_S = 86_400, 3_600
+T = "/v1/topics/t"
+
+
+async def upload(world: RetainedWorld) -> str:
+    async with world.http() as http:
+        made = (await http.post(f"{T}/uploads", json={"size": 3})).json()
+        answer = await http.request(made["method"], made["url"], content=b"abc", headers=made["headers"])
+        assert answer.status_code in (200, 201), answer.text
+        return str(made["upload_id"])
+
+
+async def name(world: RetainedWorld, *uploads: str) -> None:
+    """Publish a message that names each, and flush them."""
+    async with world.http() as http:
+        for one in uploads:
+            answer = await http.post(f"{T}/messages", json={"reference": {"upload_id": one}})
+            assert answer.status_code == 200, answer.text
+    await flush(world)
+
+
+async def flush(world: RetainedWorld) -> None:
+    topic = world.broker.core.catalog.topic("t")
+    await world.broker.serving.reading.positions.positions(topic, flush=True)
+
+
+async def forget(world: RetainedWorld) -> None:
+    """The sweep of uploads: records that have expired go."""
+    at, environment = world.broker, world.broker.environment
+    leading = at.joined.election.leader_compare
+    await UploadSweep(
+        at.core.catalog, world.together.coordination, environment.store.payloads, world.clock, HOUR_S, leading
+    ).records()
+
+
+async def rounds(world: RetainedWorld, count: int = 5) -> None:
+    for _ in range(count):
+        await forget(world)
+        await world.retention.round()
+        world.pass_time(HOUR_S + 130)
+
+
+async def payloads(world: RetainedWorld) -> set[str]:
+    return {each.rpartition("/")[2] for each in await world.store.list("_payloads/t/")}
+
+
+async def aged(world: RetainedWorld) -> tuple[str, str]:
+    """Two uploads, days apart, of which retention takes the first one's rows."""
+    old = await upload(world)
+    await name(world, old)
+    world.pass_time(3 * DAY_S)
+    new = await upload(world)
+    await name(world, new)
+    await fill(world.broker, 1)
+    await world.policy(max_age_s=DAY_S)
+    return old, new
+
+
+async def test_the_payloads_of_gone_rows_go_a_grace_after_their_files(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        old, new = await aged(world)
+        unnamed = await upload(world)
+        await rounds(world, 2)
+        assert world.start == 7
+        assert len(await world.sequences()) == 2, "the files have gone"
+        assert await payloads(world) == {old, new, unnamed}, "who published a moment ago may name one"
+        await rounds(world, 2)
+        assert await payloads(world) == {new, unnamed}
+        assert world.retention.payloads.deleted == 1
+        world.broker.environment.store.requests.clear()
+        await rounds(world, 3)
+        assert not world.broker.environment.store.requests, "nothing is left to look for"
+        world.pass_time(DAY_S)
+        await fill(world.broker, 1)
+        await rounds(world)
+        assert await payloads(world) == set()
+
+
+async def test_a_payload_that_another_row_names_stays(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        old = await upload(world)
+        await name(world, old)
+        world.pass_time(DAY_S / 2)
+        await name(world, old)
+        world.pass_time(DAY_S / 2 + 200)
+        await world.policy(max_age_s=DAY_S)
+        await rounds(world, 8)
+        assert world.start == 7
+        assert await payloads(world) == {old}
+
+
+async def test_a_payload_that_a_row_of_a_tail_names_stays(tmp_path: Path) -> None:
+    async with retained(tmp_path, flush_max_age_s=86_400) as world, world.http() as http:
+        old = await upload(world)
+        await name(world, old)
+        await fill(world.broker, 1)
+        answer = await http.post(f"{T}/messages", json={"reference": {"upload_id": old}})
+        assert answer.status_code == 200
+        await world.policy(max_bytes=1)
+        world.pass_time(2 * DAY_S)
+        await rounds(world)
+        assert await payloads(world) == {old}
+
+
+async def test_a_payload_stays_while_its_upload_has_a_record(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        old = await upload(world)
+        await name(world, old)
+        await fill(world.broker, 1)
+        await world.policy(max_bytes=1)
+        await rounds(world, 6)
+        assert await payloads(world) == {old}, "a message may name it for a day"
+        world.pass_time(DAY_S)
+        await rounds(world, 4)
+        assert await payloads(world) == set(), "though nothing else has happened"
+
+
+async def test_payloads_of_a_topic_that_takes_dead_letters_stay(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        old, new = await aged(world)
+        topic = world.broker.core.catalog.topic("t")
+        assert await subscribe(world.broker, topic)
+        key = keys.SUBSCRIPTIONS.key("t", topic.record.incarnation, "s")
+        there = await world.together.coordination.get(key)
+        assert there
+        held = keys.SUBSCRIPTIONS.require(there)
+        put = Put(key, keys.SUBSCRIPTIONS.encode(held.replace(dead_letter_topic="t")))
+        await world.together.coordination.commit([], [put])
+        await rounds(world)
+        assert await payloads(world) == {old, new}
+
+
+async def test_an_entry_that_does_not_say_what_it_names_may_name_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with retained(tmp_path) as world:
+        with monkeypatch.context() as patched:
+            patched.setattr(entry_writer, "UPLOADS_LEVEL", 4)
+            old, new = await aged(world)
+        await rounds(world)
+        assert await payloads(world) == {old, new}
+        world.pass_time(DAY_S)
+        await fill(world.broker, 1)
+        await rounds(world)
+        assert await payloads(world) == set(), "once those entries are gone"
+
+
+@pytest.mark.usefixtures("long_run")
+@pytest.mark.parametrize("place", ["deleted", "payload", "looked"])
+async def test_the_life_after_a_crash_goes_on_with_them(tmp_path: Path, place: str) -> None:
+    async with retained(tmp_path) as world:
+        _, new = await aged(world)
+        crash: Any = CrashAt(place, 1)
+        for _ in range(8):
+            try:
+                with using(crash):
+                    await rounds(world, 1)
+            except Crash:
+                dead = world.broker
+                await world.together.crash(dead)
+                await world.together.begin_again(dead)
+                await until(lambda: world.broker.joined.election.is_leader)
+                await flush(world)
+        assert crash.left <= 0
+        assert await payloads(world) == {new}
+        await world.broker.stop()
