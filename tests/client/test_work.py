@@ -104,11 +104,11 @@ def test_leases_are_extended_while_handlers_run(real_client: Client, topic: str)
 
 def test_closing_the_client_finishes_what_runs_and_gives_the_rest_back(real_client: Client, topic: str) -> None:
     fill(real_client, topic, 20)
-    running, finish = threading.Event(), threading.Event()
+    both, finish = threading.Barrier(3, timeout=10), threading.Event()
     done: list[Worked] = []
 
     def handle(message: Any) -> None:
-        running.set()
+        both.wait()
         finish.wait(10)
 
     with Client(real_client._urls) as other:
@@ -116,7 +116,7 @@ def test_closing_the_client_finishes_what_runs_and_gives_the_rest_back(real_clie
             target=lambda: done.append(other.work(topic, "s", handle, 2, start="earliest", mode="shared"))
         )
         run.start()
-        assert running.wait(10)
+        both.wait()
         threading.Timer(0.2, finish.set).start()
     run.join(10)
     assert done == [Worked(acked=2)]

@@ -100,10 +100,11 @@ class AsyncWork:
         limit_s = wanted.idle_timeout_s
         while not self._is_ending:
             wait_s = self._held.wait_s(MAX_WAIT_S, limit_s, idle_s)
+            was_empty = self._held.is_empty  # else what is handled may come again
             self._held.begin_pull()
             pulled = await self._run(self._pulling.pull_once(wanted.max_messages - self._held.waiting, wait_s))
             stale = self._held.add(pulled, self._monotonic_s())
-            is_idle = not pulled.items and self._held.is_empty
+            is_idle = was_empty and not pulled.items and self._held.is_empty
             self._begin_jobs()
             await self._give_back(stale)
             self._acker.hurry()

@@ -97,11 +97,12 @@ class Work:
             wait_s = self._held.wait_s(WAIT_S, limit_s, idle_s)
             most = wanted.max_messages - self._held.waiting
             with self._changed:
+                was_empty = self._held.is_empty  # else what is handled may come again
                 self._held.begin_pull()
             pulled = self._run(self._pulling.pull_once(most, wait_s))
             with self._changed:
                 stale = self._held.add(pulled, self._monotonic_s())
-                is_idle = not pulled.items and self._held.is_empty
+                is_idle = was_empty and not pulled.items and self._held.is_empty
                 self._changed.notify_all()
             self._give_back(stale)
             self._acker.hurry()
