@@ -53,7 +53,8 @@ def test_a_lane_has_one_message_at_work(mode: Mode, first: list[str] | None) -> 
 def test_a_failure_drops_what_is_behind_it() -> None:
     held = held_with("keyed", wire(0, "a"), wire(1, "b"), wire(2, "a"), wire(3, "b"))
     first, second = begun(held)
-    held.failed(first)
+    held.fail(first)
+    held.done(first)
     held.done(second)
     assert ids(begun(held)) == ["0-3"], "0-2 comes again, after 0-0"
 
@@ -63,7 +64,8 @@ def test_a_pull_under_way_may_bring_what_a_failure_has_ended() -> None:
     held = held_with("ordered", wire(0), wire(1))
     (first,) = begun(held)
     held.begin_pull()
-    held.failed(first)
+    held.fail(first)
+    held.done(first)
     assert ids(held.add(Pulled("b", [wire(2), wire(3), wire(7, segment=1)]), 0)) == ["0-2", "0-3"]
     assert ids(begun(held)) == ["1-7"]
     held.begin_pull()
@@ -75,9 +77,24 @@ def test_a_pull_under_way_may_bring_the_failed_message_again() -> None:
     held = held_with("ordered", wire(0), wire(1))
     (first,) = begun(held)
     held.begin_pull()
-    held.failed(first)
+    held.fail(first)
+    held.done(first)
     assert held.add(Pulled("b", [wire(0), wire(1)]), 0) == []
     assert ids(begun(held)) == ["0-0"]
+
+
+def test_what_comes_again_before_its_failure_is_answered_waits_for_the_answer() -> None:
+    """It was dropped with what was behind the failed one: leased, handled by nobody, and overtaken."""
+    held = held_with("ordered", wire(0), wire(1))
+    (first,) = begun(held)
+    held.begin_pull()
+    held.fail(first)
+    assert held.add(Pulled("b", [wire(0), wire(1)]), 0) == []
+    assert begun(held) == []
+    held.done(first)
+    (again,) = begun(held)
+    held.done(again)
+    assert ids([again, *begun(held)]) == ["0-0", "0-1"]
 
 
 def test_what_has_lost_its_lease_is_not_begun() -> None:

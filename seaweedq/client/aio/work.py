@@ -164,12 +164,13 @@ class AsyncWork:
             self._held.done(job)
             return
         is_rejected = False
+        self._held.fail(job)
         try:
             is_rejected = await self._nack(verdict)
         finally:
             self._worked.rejected += is_rejected
             self._worked.failed += not is_rejected
-            self._held.failed(job)
+            self._held.done(job)
 
     async def _nack(self, verdict: Answer) -> bool:
         """Nacks a message; returns whether it was rejected."""

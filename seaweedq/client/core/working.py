@@ -2,8 +2,8 @@
 
 In `ordered` the messages of a segment, and in `keyed` those of a key, are a *lane*: one of them is handled at a time,
 in their order. When one fails, the broker ends the leases of all behind it, which come again after it; so they are
-dropped here. Those of a pull that was under way while the failure was told are dropped too, unless they begin with the
-failed one.
+dropped before the broker is told. A pull that is answered meanwhile, or was under way when the broker knew of it, may
+bring what was leased before: that is dropped too, unless it begins with the failed one.
 """
 
 from collections import deque
@@ -48,12 +48,13 @@ class Job:
     verdict: Answer | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Failure:
-    """The message of a lane that failed while a pull was under way."""
+    """The message of a lane that failed; `is_told` once a broker knows of it."""
 
     segment: int
     offset: int
+    is_told: bool = False
 
 
 class Held:
@@ -67,7 +68,6 @@ class Held:
         self._ready: deque[Job] = deque()
         self._behind: dict[Hashable, deque[Job]] = {}  # of the lanes of which one is ready or runs
         self._failures: dict[Hashable, Failure] = {}
-        self._is_pulling = False
 
     @property
     def waiting(self) -> int:
@@ -87,8 +87,8 @@ class Held:
         return min(longest_s, max(limit_s - idle_s, 0 if self.is_empty else BUSY_S))
 
     def begin_pull(self) -> None:
-        """Notes that a pull is sent: one at a time."""
-        self._is_pulling = True
+        """Notes that a pull is sent: one at a time. It brings nothing that a failure has ended that is told already."""
+        self._failures = {lane: one for lane, one in self._failures.items() if not one.is_told}
 
     def add(self, pulled: Pulled, now_s: float) -> list[Job]:
         """Takes in what the last pull has brought. Returns what is dropped of it."""
@@ -103,8 +103,6 @@ class Held:
                 self._ready.append(job)
                 if job.lane is not None:
                     self._behind[job.lane] = deque()
-        self._failures.clear()
-        self._is_pulling = False
         return stale
 
     def next(self, now_s: float) -> Job | None:
@@ -118,22 +116,23 @@ class Held:
             self._behind.pop(job.lane, None)
         return None
 
+    def fail(self, job: Job) -> None:
+        """Drops what is behind a message that failed, before a broker is told."""
+        if job.lane is not None:
+            self._behind[job.lane].clear()
+            self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
+
     def done(self, job: Job) -> None:
-        """Notes that a message was handled: the next one of its lane is ready."""
+        """Notes that a message was handled, or that a broker knows of its failure: the next one of its lane is
+        ready."""
         self.running.discard(job)
+        if failure := self._failures.get(job.lane):
+            failure.is_told = True
         behind = self._behind.get(job.lane)
         if behind:
             self._ready.append(behind.popleft())
         elif behind is not None:
             del self._behind[job.lane]
-
-    def failed(self, job: Job) -> None:
-        """Notes that a broker knows of a message that failed, or will: what is behind it comes again."""
-        self.running.discard(job)
-        if job.lane is not None:
-            del self._behind[job.lane]
-            if self._is_pulling:
-                self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
 
     def to_extend(self, now_s: float) -> list[Job]:
         """Returns the messages whose leases are to go on, the first of them first."""

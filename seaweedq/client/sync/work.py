@@ -170,6 +170,8 @@ class Work:
                 self._changed.notify_all()
             return
         is_rejected = False
+        with self._changed:
+            self._held.fail(job)
         try:
             is_rejected = self._nack(verdict)
         except Exception as error:
@@ -177,7 +179,7 @@ class Work:
         with self._changed:
             self._worked.rejected += is_rejected
             self._worked.failed += not is_rejected
-            self._held.failed(job)
+            self._held.done(job)
             self._changed.notify_all()
 
     def _nack(self, verdict: Answer) -> bool:
