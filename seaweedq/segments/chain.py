@@ -222,13 +222,14 @@ class Chain:
         while found := await self._first_from(low + step):  # gallop
             last, low, step = found, found.sequence, 2 * step
         high = low + step  # nothing at or above
-        while low + 1 < high:  # an entry at low, none from high on
+        while high - low > PAGE:  # an entry at low, none from high on
             middle = (low + high) // 2
             if found := await self._first_from(middle):
                 last, low = found, found.sequence
             else:
                 high = middle
-        return last
+        rest = await self._store.list(self.folder, after=self.folder + str(last), limit=PAGE)
+        return EntryName.parse(rest[-1]) if rest else last
 
     async def _list(self) -> list[EntryName]:
         found: list[EntryName] = []

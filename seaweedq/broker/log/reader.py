@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from seaweedq.broker.log.intervals import runs_of
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.time_search import find_in_entry
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.futures import mark_retrieved
@@ -123,8 +124,9 @@ class Reader:
         return pieces
 
     async def find(self, segment: OpenSegment, timestamp_us: int) -> int:
-        """Finds the first offset whose `_timestamp` reaches this, or the end. Scans from the start of the first entry
-        whose running maximum reaches it."""
+        """Finds the first offset whose `_timestamp` reaches this, or the end. Looks for the first entry whose running
+        maximum reaches it by bisection, then in that entry for the first such row group, and in this for the row. An
+        entry's running maximum may be that of a row which was in the tail yet, and is in one of the next."""
         with _readable(segment, None):
             names = await segment.chain.names()
             low, high = 0, len(names)
@@ -132,7 +134,15 @@ class Reader:
                 middle = (low + high) // 2
                 metadata = await segment.chain.read(segment.chain.metadata, names[middle])
                 low, high = (low, middle) if metadata.max_timestamp_us >= timestamp_us else (middle + 1, high)
-        offset = max(names[low].first_offset if low < len(names) else segment.tail.start, segment.start)
+            offset = names[low].first_offset if low < len(names) else segment.tail.start
+            for name in names[low:]:
+                offset, is_found = await segment.chain.read(find_in_entry, segment.chain, name, timestamp_us)
+                if is_found:
+                    return max(offset, segment.start)
+        return await self._scan(segment, max(offset, segment.start), timestamp_us)
+
+    async def _scan(self, segment: OpenSegment, offset: int, timestamp_us: int) -> int:
+        """Finds the first row from `offset` on that reaches a time: in the tail, and in what was flushed meanwhile."""
         wanted = pa.scalar(timestamp_us, TIMESTAMP)
         while offset < segment.end:
             for first, rows in await self.read(segment, offset, ROW_GROUP_ROWS, SCAN_BYTES):

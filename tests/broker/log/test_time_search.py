@@ -1,0 +1,107 @@
+"""The search for a time in a chain: few requests to the store, however many files there are."""
+
+import random
+from typing import BinaryIO, cast
+from unittest.mock import patch
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seaweedq.broker.log.entry_writer import Source
+from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.reader import GroupCache, Reader
+from seaweedq.broker.log.time_search import find_in_groups
+from seaweedq.clock import SystemClock
+from seaweedq.concurrency.signal import Signal
+from seaweedq.levels import HIGHEST
+from seaweedq.segments import entry as entries
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import EntryMetadata, EntryName, encode_entry, segment_folder
+from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.producers import ProducerTables
+from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.storage.memory import MemoryStore
+from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
+
+LAYOUT = Layout.of(Format.BYTES)
+SOURCE = Source("t", 0, KeyRange(0, KEY_SPACE), LAYOUT)
+FILES, ROWS = 10_000, 150
+STEP_US = 1_000
+
+
+def time_of(offset: int) -> int:
+    """The time of a row; one in seven came late."""
+    return offset * STEP_US - (500_000 if offset % 7 == 3 else 0)
+
+
+class MadeStore(MemoryStore):
+    """A store with a chain of 10,000 files, each made when it is read; it counts what S3 would be asked for."""
+
+    requests = 0
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[str]:
+        self.requests += 1
+        folder = segment_folder("t", 0)
+        first = int(after.removeprefix(folder)[:8]) + ("-" in after.removeprefix(folder)) if after else 0
+        return [f"{folder}{EntryName(n, n * ROWS)}" for n in range(first, min(first + limit, FILES))]
+
+    def open(self, name: str) -> BinaryIO:
+        data = entry(EntryName.parse(name).sequence)
+
+        def fetch(start: int, end: int) -> bytes:
+            self.requests += 1
+            return data[start:end]
+
+        self.requests += 1
+        return cast(BinaryIO, RangeReader(fetch, len(data), data[-TAIL_BYTES:]))
+
+
+def entry(number: int) -> bytes:
+    first = number * ROWS
+    values = random.Random(number)
+    singles = [
+        Single(None, values.randbytes(2_000), None, time_of(offset), None) for offset in range(first, first + ROWS)
+    ]
+    newest_us = max(time_of(offset) for offset in range(max(0, first - 7), first + ROWS))
+    metadata = EntryMetadata("c", "t", 0, 0, KEY_SPACE, number, first, first + ROWS, "b", "n", 0, 0, newest_us, b"")
+    return encode_entry([(first, rows_of_singles(singles, LAYOUT))], LAYOUT, metadata, HIGHEST).to_pybytes()
+
+
+def opened(chain: Chain) -> OpenSegment:
+    tables = ProducerTables.empty(0, KeyRange(0, KEY_SPACE))
+    return OpenSegment(SOURCE, chain, tables, Budget(1 << 30), Signal(), lambda _: None)
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=30), st.integers(-1, 31))
+def test_the_first_row_of_an_entry_that_reaches_a_time_is_found(times: list[int], wanted: int) -> None:
+    """Also where row groups have to be left out."""
+    singles = [Single(None, b"", None, at, None) for at in times]
+    metadata = EntryMetadata("c", "t", 0, 0, KEY_SPACE, 0, 5, 5 + len(times), "b", "n", 0, 0, max(times), b"")
+    with patch.object(entries, "ROW_GROUP_ROWS", 4):
+        data = encode_entry([(5, rows_of_singles(singles, LAYOUT))], LAYOUT, metadata, HIGHEST)
+    parquet = pq.ParquetFile(pa.BufferReader(data))
+    assert parquet.num_row_groups == -(-len(times) // 4)
+    first = next((at for at, time in enumerate(times) if time >= wanted), None)
+    expected = (5 + len(times), False) if first is None else (5 + first, True)
+    assert find_in_groups(parquet, 5, wanted) == expected
+
+
+@pytest.mark.parametrize("file", [0, 4_321, FILES - 1])
+async def test_a_time_in_ten_thousand_files_takes_forty_requests(file: int) -> None:
+    store = MadeStore()
+    chain = Chain(store, "t", 0)
+    await chain.open()
+    opening = store.requests
+    reader = Reader(GroupCache(Budget(1 << 30), 1 << 20), SystemClock())
+    wanted = file * ROWS + 77
+    assert await reader.find(opened(chain), time_of(wanted)) == wanted
+    assert store.requests - opening <= 30
+    assert store.requests <= 40
+    before = store.requests
+    assert await reader.find(opened(chain), time_of(FILES * ROWS) + 1) == FILES * ROWS
+    assert store.requests - before <= 20  # the names are known
