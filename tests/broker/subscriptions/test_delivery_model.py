@@ -18,6 +18,7 @@ from seaweedq.broker.subscriptions.dying import MAX_ATTEMPTS, REJECTED
 from seaweedq.broker.subscriptions.invariants import broken_by
 from seaweedq.broker.subscriptions.progress import Asker
 from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD
+from seaweedq.coordination.seek_plan import Sought, cursor_after
 from tests.support.tiers import examples
 
 CONSUMERS = st.sampled_from([1, 2])
@@ -48,6 +49,7 @@ class Model:
     ones: dict[int, One]
     end: int = 0
     read_to: int = 0
+    sought_below: int = 0
     acking: list[set[int]] = field(default_factory=list)
 
     def those(self, *states: str) -> list[int]:
@@ -157,7 +159,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.patch.start()
         rules = Rules(mode, backoff, most)  # type: ignore[arg-type]
         self.delivery = Delivery(start, runs_of(acked), {}, 0, rules)
-        self.checkpoint = self.delivery.record(1, 2)
+        self.epoch = 1
+        self.checkpoint = self.delivery.record(1, 3)
         self.now_s, self.leases, self.before = 0.0, 0, start
         ones = {offset: One(slots[offset]) for offset in range(END)} | {END: One(-1)}
         self.model = Model(rules, ones, end=max(acked, default=start - 1) + 1, read_to=start)
@@ -236,7 +239,8 @@ class DeliveryMachine(RuleBasedStateMachine):
         judged = self.delivery.judge(offsets, asker, model.end)
         bound = min(model.end, model.acked_to + WINDOW)
         waiting = [o for o in set(offsets) if o < END and model.ones[o].state in ("free", "delayed", "held")]
-        mine = [o for o in waiting if (o < bound if asker.anything else model.is_of(o, asker))]
+        given = {o for o in waiting if o >= model.sought_below or model.ones[o].consumer}
+        mine = [o for o in waiting if (o in given and o < bound if asker.anything else model.is_of(o, asker))]
         assert judged.taken.tolist() == sorted(mine)
         assert judged.late == sum(model.ones[o].state != "held" for o in mine)
         acked = {o for o in offsets if o < END and model.ones[o].state == "acked"}
@@ -330,6 +334,31 @@ class DeliveryMachine(RuleBasedStateMachine):
         for offset in gone:
             self.model.ones[offset].state = "acked"
 
+    @rule(to=st.none() | st.integers(0, END))
+    def seek(self, to: int | None) -> None:
+        """Once no ack is under way; the cursor goes elsewhere, or stays."""
+        model, before = self.model, self.delivery.record(self.epoch, 3)
+        if model.acking:
+            return
+        self.epoch += 1
+        to = None if to is None else min(to, model.end)
+        record = cursor_after(Sought(0, model.end, to), self.epoch, before)
+        assert record or before.acked_to == model.end
+        for offset, one in model.ones.items():
+            one.lease, one.consumer, one.due_s = 0, 0, inf
+            if to is not None and record:
+                one.state, one.attempts = "acked" if offset < to else "free", 0
+            elif one.state != "acked":
+                one.state = "free"
+        self.delivery = Delivery.of(record or before, model.rules)
+        model.sought_below, model.read_to = model.end, model.acked_to
+        self.before = model.acked_to
+        self.checkpoint = self.delivery.record(self.epoch, 3)
+        assert broken_by(before, self.checkpoint, model.end) == []
+        assert self.delivery.judge(range(model.acked_to, model.end), Asker(anything=True), model.end).known == sum(
+            model.ones[offset].state == "acked" for offset in range(model.acked_to, model.end)
+        )
+
     @rule(step_s=st.sampled_from([1.0, 6.0, 11.0]))
     def wait(self, step_s: float) -> None:
         self.now_s += step_s
@@ -337,7 +366,7 @@ class DeliveryMachine(RuleBasedStateMachine):
     @invariant()
     def its_checkpoints_break_no_invariant(self) -> None:
         if hasattr(self, "delivery"):
-            now = self.delivery.record(1, 2)
+            now = self.delivery.record(self.epoch, 3)
             assert broken_by(self.checkpoint, now) == []
             self.checkpoint = now
             unacked = [offset for offset in range(now.acked_to, now.delivered_to) if self.is_unacked(offset)]
