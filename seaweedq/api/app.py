@@ -20,7 +20,7 @@ from starlette.types import ExceptionHandler
 
 from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.hosts_and_origins import HostRules
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, send
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send
 from seaweedq.api.asgi.openapi import document_of
 from seaweedq.api.asgi.outgoing import Outgoing, end_connection
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
@@ -151,10 +151,12 @@ class Application:
             await out.answer(answer)
 
     def _refused(self, scope: Scope) -> Answer | None:
-        """Returns the answer to a request that names a foreign host, comes from a foreign page, or hides its path."""
+        """Returns the answer to a request that names a foreign host, comes from a foreign page, hides its path, or
+        repeats a parameter."""
         try:
             self._hosts.check(scope)
             check_raw_path(scope)
+            check_query(scope)
         except SeaweedqError as error:
             self._note(error)
             return _problem_answer(error)
@@ -289,7 +291,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     store_url, peers = environment.settings.store_path, environment.peers
     yield ClusterServices(joined.cluster, store_url, joined.view, joined.election, core.level, peers, calls.status)
     yield LevelServices(joined.rise, reader)
-    yield ConfirmServices(serving.leading.rounds)
+    yield ConfirmServices(serving.leading.rounds, reader)
 
 
 def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:

@@ -258,7 +258,7 @@ class ForeignOrigin(Forbidden):
 
 
 class LeaseEnded(BadRequest):
-    """The lease has ended, or was another dispatcher's; fields: lease."""
+    """The lease has ended, or was another dispatcher's, or is another consumer's; fields: lease."""
 
     slug, title = "lease-ended", "The lease has ended"
 

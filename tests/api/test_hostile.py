@@ -279,3 +279,46 @@ def test_damaged_arrow_streams(http: httpx.Client, topic: str) -> None:
         if answer.status_code != 200:  # a flipped bit may be nowhere that matters
             refused(answer, 400, 413, 422)
     refused(http.post(f"{topic}/messages", content=bodies[2], headers={"content-type": ARROW}), 400)
+
+
+@pytest.mark.parametrize("query", ["dry_run=true&dry_run=false", "dry_run=true&x=1&dry_run=true", "x=1&y=&x=2"])
+def test_a_parameter_that_is_repeated(http: httpx.Client, topic: str, query: str) -> None:
+    """The last one counted here, and the first one may count elsewhere."""
+    kept = http.get(topic).json()["retention"]
+    for method, path in (
+        ("PATCH", topic),
+        ("GET", f"{topic}/segments/0/messages"),
+        ("GET", f"{topic}/stream"),
+        ("POST", f"{topic}/messages"),
+        ("GET", "/v1/topics"),
+    ):
+        answer = http.request(method, f"{path}?{query}", json={"retention": {"max_age_s": 60}})
+        problem_of(answer, 422, "invalid-request", query.partition("=")[0])
+    assert http.get(topic).json()["retention"] == kept
+
+
+def test_very_many_parameters(http: httpx.Client, topic: str) -> None:
+    query = "&".join(f"a{n}=1" for n in range(1000))
+    problem_of(http.get(f"/v1/topics?{query}"), 400, "unreadable-body")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "slug"),
+    [
+        (b"no json", 400, "unreadable-body"),
+        (b'{"topic":"t"}', 422, "invalid-request"),
+        (b"[]", 422, "invalid-request"),
+        (b'{"a":"%b"}' % bytes(17 << 20), 413, "request-too-large"),
+    ],
+)
+def test_requests_without_fields_have_none(http: httpx.Client, topic: str, body: bytes, status: int, slug: str) -> None:
+    """Every route that takes a POST and states no body."""
+    paths: dict[str, Any] = http.get("/openapi.json").json()["paths"]
+    without = [path for path, one in paths.items() if "post" in one and "requestBody" not in one["post"]]
+    assert len(without) >= 4
+    for path in without:
+        url = path.format(topic=topic.rpartition("/")[2], segment=0, upload="u-0123")
+        answer = http.post(url, content=body, headers={"content-type": "application/json"})
+        problem_of(answer, status, slug)
+    assert http.post(f"{topic}/flush").status_code == 200
+    assert http.post(f"{topic}/flush", json={}).status_code == 200

@@ -198,6 +198,36 @@ def test_what_is_not_http_gets_a_problem_too(broker: BrokerProcess, request_byte
         problem_of(answer_of(sock), 400, "unreadable-request")
 
 
+@pytest.mark.parametrize("coding", ["gzip, chunked", "identity, chunked", "chunked, chunked", "x"])
+def test_transfer_codings_other_than_chunked_are_refused(
+    broker: BrokerProcess, http: httpx.Client, octets: str, coding: str
+) -> None:
+    """The content would be stored in a coding that nobody knows of."""
+    with connection(broker) as sock:
+        lines = ("Content-Type: application/octet-stream", f"Transfer-Encoding: {coding}")
+        sock.sendall(head("POST", f"{octets}/messages", *lines) + b"3\r\nabc\r\n0\r\n\r\n")
+        answer = answer_of(sock)
+        problem_of(answer, 400, "unreadable-request")
+        assert answer.headers["connection"] == "close"
+    assert fetch(http, octets)["next_offset"] == 0
+
+
+def test_a_stream_in_http_1_0_has_no_chunks(broker: BrokerProcess, http: httpx.Client, topic: str) -> None:
+    """It ends with its connection."""
+    http.post(f"{topic}/messages", json={"value": 17})
+    with connection(broker) as sock:
+        sock.sendall(f"GET {topic}/stream?start=earliest HTTP/1.0\r\n\r\n".encode())
+        data = b""
+        while b'"value":17' not in data:
+            data += (more := sock.recv(65536))
+            assert more
+    start, _, content = data.partition(b"\r\n\r\n")
+    assert b"200 OK" in start
+    assert b"chunked" not in start.lower()
+    assert b"connection: close" in start.lower()
+    assert content.startswith(b"retry: ")
+
+
 def test_heads_are_bounded(broker: BrokerProcess, http: httpx.Client) -> None:
     for start in (b"GET /", b"GET /healthz HTTP/1.1\r\nX: ", b"GET /healthz HTTP/1.1\r\n"):
         with connection(broker) as sock:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from seaweedq.errors import UnreadableBody
+from seaweedq.errors import InvalidRequest, UnreadableBody
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -14,6 +14,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _HEADERS = "seaweedq.headers"  # the key in a scope of what was read of its headers
 JSON_HEADERS = {"content-type": "application/json"}
+MAX_PARAMETERS = 100
+SHOWN = 100  # characters of a name that an error shows
 
 
 CONNECTION = "seaweedq.connection"  # among the extensions of a scope
@@ -62,13 +64,29 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def query(scope: Scope) -> dict[str, str]:
-    """Returns the query's parameters; the last one counts where one is repeated. Raises UnreadableBody where the bytes
-    are not UTF-8."""
+    """Returns the query's parameters. Raises UnreadableBody where the bytes are not UTF-8."""
+    return dict(_pairs(scope))
+
+
+def check_query(scope: Scope) -> None:
+    """Raises InvalidRequest where a parameter is repeated: clients, proxies and brokers would take different ones for
+    the one that counts."""
+    if b"&" not in scope["query_string"]:
+        return
+    names = [name for name, _ in _pairs(scope)]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidRequest(
+            f"the parameter {repeated[:SHOWN]!r} is given {names.count(repeated)} times; give it once",
+            field=repeated[:SHOWN],
+        )
+
+
+def _pairs(scope: Scope) -> list[tuple[str, str]]:
     raw = scope["query_string"]
     if not raw:
-        return {}
+        return []
     try:
-        return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict"))
+        return parse_qsl(raw.decode("latin-1"), keep_blank_values=True, errors="strict", max_num_fields=MAX_PARAMETERS)
     except ValueError as error:
         raise UnreadableBody(f"the query string is not valid: {error}") from None
 

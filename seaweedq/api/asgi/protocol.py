@@ -7,6 +7,7 @@ many are parsed ahead as fit in PIPELINED_BYTES: else one connection that takes 
 """
 
 import asyncio
+from functools import partial
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
@@ -17,6 +18,7 @@ from seaweedq.api.asgi.connections import Place
 from seaweedq.api.asgi.http import CONNECTION, Answer, Receive, Scope, Send, content_length, send
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.asgi.unread_answers import Unread
+from seaweedq.api.asgi.until_closed import UntilClosed
 from seaweedq.api.asgi.web_sockets import BoundedWebSocket
 from seaweedq.errors import Overloaded, SeaweedqError, UnreadableRequest
 
@@ -81,6 +83,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._place is Place.RESERVE:
             may_ask = self._bounds.connections.may_ask(self, self.url.partition(b"?")[0])
             self.app = self.config.loaded_app if may_ask else self._refuse
+        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            self.app = partial(_refuse_with, UnreadableRequest("of transfer codings only chunked is taken"))
         self._body_left = content_length(self.scope) or 0  # type: ignore[arg-type]
         super().on_headers_complete()
 
@@ -154,9 +158,8 @@ class BoundedProtocol(HttpToolsProtocol):
         socket = BoundedWebSocket(self.config, self.server_state, self.app_state, bounds=self._bounds, place=self)
         self.transport.set_protocol(socket)
         if not socket.begin(self.transport, self._head()):
-            self._send_and_close(
-                UnreadableRequest("a header of a WebSocket's request is over 8 KiB, or there are over 128")
-            )
+            self._bounds.refusals.note("handshake", socket.refusal)
+            self._send_and_close(UnreadableRequest(socket.refusal))
 
     def _head(self, without: bytes = b"") -> bytes:
         start = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
@@ -210,6 +213,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
         else:
             self._running = cycle
+            if cycle.scope["http_version"] == "1.0":
+                app = UntilClosed(app, cycle)
             super()._start_asgi_task(cycle, app)
 
     def _parse(self, data: bytes | memoryview) -> None:
@@ -266,8 +271,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     async def _refuse(self, scope: Scope, receive: Receive, out: Send) -> None:
         """As ASGI: answers a request for which there is no place, and closes the connection."""
-        status, headers, content = problem(self._no_place())
-        await send(Answer(status, content, {**headers, "connection": "close"}), out)
+        await _refuse_with(self._no_place(), scope, receive, out)
 
     def _no_place(self) -> Overloaded:
         most = self._bounds.connections.most
@@ -293,6 +297,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+
+async def _refuse_with(error: SeaweedqError, scope: Scope, receive: Receive, out: Send) -> None:
+    """As ASGI: answers with an error, and closes the connection."""
+    status, headers, content = problem(error)
+    await send(Answer(status, content, {**headers, "connection": "close"}), out)
 
 
 def _parser(protocol: HttpToolsProtocol) -> HttpRequestParser:

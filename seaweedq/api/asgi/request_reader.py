@@ -27,6 +27,13 @@ from seaweedq.settings import Settings
 T = TypeVar("T")
 
 
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    """A request without fields."""
+
+
+_NOTHING = msgspec.json.Decoder(_Nothing)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestReader:
     """Reads requests within the bounds of the settings. Their bodies take their memory from the budget."""
@@ -65,6 +72,10 @@ class RequestReader:
                 if free_form:
                     check_free_form(content)
                 return decoded
+
+    async def nothing(self, request: Request) -> None:
+        """Reads the body of a request that has no fields: none, or `{}`. Raises the errors of `json`."""
+        await self.json(request, _NOTHING)
 
     def arrived(self, body: Incomplete, size: int) -> None:
         """Has an incomplete body hold bytes that came. Raises Overloaded."""

@@ -9,6 +9,7 @@ import asyncio
 from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode
 
 from seaweedq.api.asgi.connection_bounds import ConnectionBounds
@@ -48,10 +49,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._unparsed = memoryview(b"")
         self._slow: asyncio.TimerHandle | None = None
         self._last: asyncio.TimerHandle | None = None
+        self.refusal = "a header of a WebSocket's request is over 8 KiB, or there are over 128"
 
     def begin(self, transport: Any, head: bytes) -> bool:
-        """Takes over the connection from HTTP, with the head of the request. Returns False where the library refuses
-        it, which takes fewer and shorter headers than HTTP here."""
+        """Takes over the connection from HTTP, with the head of the request. Returns False where it cannot become
+        a WebSocket, for the reason in `refusal`: the library takes fewer and shorter headers than HTTP here."""
         self.connection_made(transport)
         self._unread = Unread(transport.get_write_buffer_size, transport.abort)
         self._abort_later()  # until the application has accepted
@@ -92,6 +94,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self._feed()
         return message
 
+    async def send(self, message: Any) -> None:
+        """As ASGI. A refusal completes the handshake: uvicorn would log it as none, and answer once more."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body", False):
+            self.handshake_complete = True
+
     async def run_asgi(self) -> None:
         """Runs the application; its scope has the connection. A client that never takes the end of it is cut off."""
         cast(dict[str, Any], self.scope["extensions"])[CONNECTION] = self
@@ -112,6 +120,15 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def abort(self) -> None:
         """Ends the connection, whatever was not taken."""
         self.transport.abort()
+
+    def handle_connect(self, event: Any) -> None:
+        """Begins with a handshake that is a good one: the library answers the others in plain text, and logs each."""
+        try:
+            self.conn.process_request(event)
+        except InvalidHandshake as error:
+            self.refusal = f"the request is no handshake of a WebSocket: {error}"
+        else:
+            super().handle_connect(event)
 
     def handle_cont(self, event: Any) -> None:
         """Takes a fragment of a message."""

@@ -21,7 +21,7 @@ _ID = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The messages: `ids`, all of a `lease`, or both: what the lease holds of the ids. With `consumer`, only those ids
-    that this consumer had last."""
+    that this consumer had last, and only a lease of its own."""
 
     ids: Annotated[list[str], Meta(min_length=1, max_length=MAX_IDS)] | None = None
     lease: LeaseName | None = None

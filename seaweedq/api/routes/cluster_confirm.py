@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
 from seaweedq.api.asgi.openapi import described, json_answer
+from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
 from seaweedq.broker.retention.rounds import Rounds
 
@@ -24,12 +25,17 @@ class ConfirmServices:
     """The services of this route."""
 
     rounds: Rounds
+    reader: RequestReader
 
 
 Services = Annotated[ConfirmServices, given(ConfirmServices)]
 
 
-@router.post("/v1/cluster/confirm", **described(None, {200: ConfirmAnswer}, shows={"retention_round": 17}))
-async def confirm(services: Services) -> Response:
+@router.post(
+    "/v1/cluster/confirm",
+    **described(None, {200: ConfirmAnswer}, (400, 408, 413, 415), shows={"retention_round": 17}),
+)
+async def confirm(services: Services, request: Request) -> Response:
     """Confirms that coordination, which was restored, is the one to go by: retention takes and deletes again."""
+    await services.reader.nothing(request)
     return json_answer(ConfirmAnswer(await services.rounds.confirm()))

@@ -9,7 +9,8 @@ import pyarrow as pa
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
-from seaweedq.api.asgi.http import header, query
+from seaweedq.api.asgi.accepted import names
+from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.openapi import described, integer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_number
 from seaweedq.api.asgi.services import services_of
@@ -138,7 +139,7 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
             next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
             now_us = services.clock.now_us()
             alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
-            if ARROW in (header(request.scope, b"accept") or ""):
+            if names(request.scope, ARROW):
                 return _arrow_answer(opened, services.catalog.segment(found, number).record, next_offset, alive)
             links = await services.payloads.links_of(found, [rows for _, rows in alive])
             return _answer(opened, services.catalog.segment(found, number).record, next_offset, alive, links)

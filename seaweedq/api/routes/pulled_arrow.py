@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from seaweedq.api.asgi.accepted import accepts, names
 from seaweedq.api.asgi.http import Answer, Scope, header
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.subscriptions.leasing import Delivered, Leased
@@ -29,10 +30,9 @@ def wants_arrow(scope: Scope) -> bool:
     accepted = header(scope, b"accept")
     if accepted is None or accepted == "*/*":
         return False
-    ranges = {one.partition(";")[0].strip().lower() for one in accepted.split(",")}
-    if ARROW in ranges:
+    if names(scope, ARROW):
         return True
-    if not ranges & {JSON, "application/*", "*/*", ""}:
+    if not accepts(scope, JSON):
         raise NotAcceptable(
             f"a pull is answered as {JSON} or {ARROW}; the request accepts {accepted[:SHOWN]!r}",
             supported=[JSON, ARROW],

@@ -140,10 +140,11 @@ async def merge(services: Services, request: Request, topic: str, segment: str) 
     return await _replace(services, await services.catalog.known(topic), [number, wanted.neighbour], [])
 
 
-@router.post(f"{SEGMENT}/roll", **described(None, _replaces([0], _WHOLE), (404, 409)))
-async def roll(services: Services, topic: str, segment: str) -> Response:
+@router.post(f"{SEGMENT}/roll", **described(None, _replaces([0], _WHOLE), _REFUSES))
+async def roll(services: Services, request: Request, topic: str, segment: str) -> Response:
     """Replaces a segment by one on the same range: 200 once that is done, 202 while it is under way."""
     number = _number(topic, segment)
+    await services.reader.nothing(request)
     return await _replace(services, await services.catalog.known(topic), [number], [])
 
 

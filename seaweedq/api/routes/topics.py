@@ -280,10 +280,15 @@ async def delete_topic(services: Services, topic: str) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/v1/topics/{topic}/flush", **described(None, {200: FlushAnswer}, (404, 409), shows={"flushed": True}))
-async def flush_topic(services: Services, topic: str) -> Response:
+@router.post(
+    "/v1/topics/{topic}/flush",
+    **described(None, {200: FlushAnswer}, (400, 404, 408, 409, 413, 415), shows={"flushed": True}),
+)
+async def flush_topic(services: Services, request: Request, topic: str) -> Response:
     """Writes all messages that were acknowledged before the call to files."""
-    found = await services.catalog.known(check_name(topic))
+    check_name(topic)
+    await services.reader.nothing(request)
+    found = await services.catalog.known(topic)
     await services.positions.positions(found, flush=True)
     services.catalog.check_whole(found)
     return json_answer(FlushAnswer(True))

@@ -191,11 +191,16 @@ async def sign_parts(services: Services, request: Request, topic: str, upload: s
     return json_answer(PartsAnswer([PartUrl(number, s.url, s.method, s.headers) for number, s in signed]))
 
 
-@router.post(ONE + "/complete", **described(None, {200: UploadState}, (404, 409, 410), shows=SHOWN))
-async def complete_upload(services: Services, topic: str, upload: str) -> Response:
+@router.post(
+    ONE + "/complete",
+    **described(None, {200: UploadState}, (400, 404, 408, 409, 410, 413, 415), shows=SHOWN),
+)
+async def complete_upload(services: Services, request: Request, topic: str, upload: str) -> Response:
     """Checks that all bytes are there, and are those that were announced; parts are put together first. A publish does
     the same where nobody has done it before."""
-    found = await services.catalog.known(check_name(topic))
+    check_name(topic)
+    await services.reader.nothing(request)
+    found = await services.catalog.known(topic)
     record = await services.uploads.complete(found, upload)
     return json_answer(await _state(services.uploads, found, upload, record))
 

@@ -155,6 +155,9 @@ class Answering:
                 "delivered again",
                 lease=selection.lease,
             )
+        if selection.consumer is not None and lease.consumer != subscription.leases.known_consumer(selection.consumer):
+            detail = f"lease {selection.lease!r} is not consumer {selection.consumer!r}'s"
+            raise LeaseEnded(detail, lease=selection.lease, consumer=selection.consumer)
         return lease
 
     def _begin_ack(

@@ -59,3 +59,38 @@ def test_a_connect_is_refused(broker: BrokerProcess) -> None:
     with connection(broker) as sock:
         sock.sendall(b"CONNECT a:80 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert answer_of(sock).status_code in (400, 405)
+
+
+GOOD = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version": "13",
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"Sec-WebSocket-Key": "short"},
+        {"Sec-WebSocket-Key": "\u00e9\u00e9"},
+        {"Sec-WebSocket-Key": None},
+        {"Sec-WebSocket-Version": "8"},
+        {"Sec-WebSocket-Version": None},
+        {"Sec-WebSocket-Protocol": ",;="},
+        {"Origin": "\u00e9"},
+    ],
+    ids=str,
+)
+def test_a_bad_handshake_gets_a_problem_and_one_line_in_the_log(
+    broker: BrokerProcess, topic: str, wrong: dict[str, str | None]
+) -> None:
+    lines = [f"{name}: {value}" for name, value in {**GOOD, **wrong}.items() if value is not None]
+    before = len(broker.log)
+    for _ in range(20):
+        with connection(broker) as sock:
+            sock.sendall(head("GET", f"{topic}/stream", *lines))
+            answer = answer_of(sock)
+            assert answer.status_code in (400, 403), answer.text
+            assert answer.headers["content-type"] == "application/problem+json", answer.text
+    assert broker.log[before:].count("\n") <= 3

@@ -144,6 +144,18 @@ async def test_a_repeat_that_comes_after_its_lease_has_ended_takes_another_name(
         assert names[0] == names[1] != names[2] == lease
 
 
+async def test_a_lease_is_answered_with_its_own_consumer_alone(tmp_path: Path) -> None:
+    async with one(tmp_path) as (_, client):
+        await client.make(*[None] * 3)
+        lease, _ = await client.pull(3, consumer="a")
+        for consumer in ("b", "a "):
+            answer = await client.http.post(f"{SUB}/ack", json={"lease": lease, "consumer": consumer})
+            problem_of(answer, 410, "lease-ended", consumer)
+        for verb in ("extend", "nack"):
+            assert (await client.http.post(f"{SUB}/{verb}", json={"lease": lease, "consumer": "b"})).status_code == 410
+        assert await client.tell("ack", lease=lease, consumer="a") == [3, 0, []]
+
+
 async def test_answers_by_ids_and_lease(tmp_path: Path) -> None:
     async with one(tmp_path) as (_, client):
         await client.make(*[None] * 8, mode="shared")
