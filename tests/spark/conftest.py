@@ -1,3 +1,4 @@
 """A broker for all tests of a module."""
 
 from tests.support.fixtures.module_broker import broker, http, topic  # noqa: F401
+from tests.support.fixtures.spark_session import spark  # noqa: F401

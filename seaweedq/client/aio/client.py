@@ -206,7 +206,21 @@ class AsyncClient(AsyncSubscriptions):
         """
         from seaweedq.client.core.table import read_table
 
-        return await self._run(read_table(topic, columns, live))
+        return await self._run(read_table(topic, columns, live, self._patience(self._timeout_s)))
+
+    async def read_segment(self, topic: str, segment: int, start: int, end: int) -> AsyncIterator["pa.RecordBatch"]:
+        """Yields the rows of a segment from offset `start` up to `end`, in order, in files or not, as read_table has
+        them.
+
+        Waits for a segment's owner up to the client's timeout. Raises OffsetOutOfRange beyond the end.
+        """
+        from seaweedq.client.core.segment_rows import fetch_rows
+
+        while start < end:
+            patience = self._patience(self._timeout_s)
+            batches, start = await self._run(fetch_rows(topic, segment, start, end, patience))
+            for batch in batches:
+                yield batch
 
     async def close(self) -> None:
         """Ends `work` once what runs is finished, closes the producers, sends the waiting acks, closes the connections.

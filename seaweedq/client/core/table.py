@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from seaweedq.client.core.calls import call, fetch_request, segments, topic_path
-from seaweedq.client.core.effects import ARROW, Steps, Work
-from seaweedq.client.core.problems import check
+from seaweedq.client.core.calls import call, segments, topic_path
+from seaweedq.client.core.effects import Steps, Work
+from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.segment_rows import SEGMENT, fetch_rows
 from seaweedq.errors import ClientError
 from seaweedq.segments.entry import EntryName
 
-_FETCH_ROWS = 10_000
-_PARTITIONS = ds.partitioning(pa.schema([("segment", pa.int32())]), flavor="hive")
+_PARTITIONS = ds.partitioning(pa.schema([SEGMENT]), flavor="hive")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def read_table(topic: str, columns: Sequence[str] | None, live: bool) -> Steps[pa.Table]:
+def read_table(topic: str, columns: Sequence[str] | None, live: bool, patience: Patience) -> Steps[pa.Table]:
     """Returns a topic's rows, in no particular order."""
     facts = yield from call("GET", topic_path(topic))
     known: list[dict[str, Any]] = (yield from segments(topic)) if live else []
@@ -98,30 +98,14 @@ def read_table(topic: str, columns: Sequence[str] | None, live: bool) -> Steps[p
     tail: list[pa.RecordBatch] = []
     for number, end in sorted(ends.items()):
         start = max(files.next_offsets.get(number, 0), starts.get(number, 0))
-        tail += yield from _tail(topic, number, start, end)
+        tail += yield from _tail(topic, number, start, end, patience)
     table: pa.Table = yield Work(lambda: files.read(columns, tail))
     return table
 
 
-def _tail(topic: str, segment: int, start: int, end: int) -> Steps[list[pa.RecordBatch]]:
+def _tail(topic: str, segment: int, start: int, end: int, patience: Patience) -> Steps[list[pa.RecordBatch]]:
     batches: list[pa.RecordBatch] = []
     while start < end:
-        request = fetch_request(topic, segment, start, min(_FETCH_ROWS, end - start), accept=ARROW)
-        reply = check((yield request))
-        rows = pa.ipc.open_stream(reply.body).read_all().combine_chunks()
-        next_offset = int(reply.headers["next-offset"])
-        if next_offset <= start:
-            raise ClientError(
-                f"the broker returned no rows of segment {segment} from offset {start} on, but its end is {end}",
-                segment=segment,
-                offset=start,
-            )
-        start = next_offset
-        batches += [_with_segment(batch, segment) for batch in rows.to_batches()]
+        some, start = yield from fetch_rows(topic, segment, start, end, patience)
+        batches += some
     return batches
-
-
-def _with_segment(batch: pa.RecordBatch, segment: int) -> pa.RecordBatch:
-    if "segment" in batch.schema.names:
-        return batch
-    return batch.append_column("segment", pa.array([segment] * batch.num_rows, pa.int32()))

@@ -1,0 +1,105 @@
+"""The plan of a topic's batch read: which rows come from files, and which from brokers. Pure.
+
+Brokers state, for each segment, the offset up to which all rows are in files, and its end. The first is the segment's
+*pin*: rows below it come from files, rows from it up to the end from brokers. Files are never rewritten, and only
+offsets decide, so no row is missing or doubled, whatever brokers flush, split or merge meanwhile. The files must be
+listed after the pins were stated.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A half-open range of a segment's offsets."""
+
+    segment: int
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return max(0, self.end - self.start)
+
+    def cut(self, most: int) -> list["Rows"]:
+        """Returns the range in pieces of at most `most` rows."""
+        return [Rows(self.segment, at, min(at + most, self.end)) for at in range(self.start, self.end, most)]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """The rows that come from files, and those that come from brokers. Empty ranges are left out."""
+
+    files: tuple[Rows, ...]
+    tail: tuple[Rows, ...]
+
+    @property
+    def condition(self) -> str:
+        """Returns the rows from files as a condition in Spark's SQL.
+
+        Two arrays by segment number instead of a term for each segment: of a hundred of those, Spark's planner alone
+        takes seconds.
+        """
+        if not self.files:
+            return "false"
+        known = {rows.segment: rows for rows in self.files}
+        lowest, highest = min(known), max(known)
+        numbers = range(lowest, highest + 1)
+        ends = [known[n].end if n in known else 0 for n in numbers]
+        starts = [known[n].start if n in known else 0 for n in numbers]
+        terms = [f"segment BETWEEN {lowest} AND {highest}", f"_offset < {_array(ends)}[segment - {lowest}]"]
+        if any(starts):
+            terms.append(f"_offset >= {_array(starts)}[segment - {lowest}]")
+        return " AND ".join(terms)
+
+
+def plan(
+    known: Sequence[Mapping[str, Any]],
+    starting: Mapping[int, int] | None = None,
+    ending: Mapping[int, int] | None = None,
+    only: Collection[int] | None = None,
+    *,
+    tail: bool = True,
+) -> TablePlan:
+    """Plans a read of the segments that brokers listed (`Client.segments`).
+
+    `starting` and `ending` are offsets by segment; those that they do not name are read from their start, to their end.
+    `only` leaves out all other segments. Rows that retention has taken are left out. Raises ValueError for an unknown
+    segment, and for an offset beyond a segment's end.
+    """
+    starting, ending = dict(starting or {}), dict(ending or {})
+    ends = {each["id"]: each["end_offset"] for each in known}
+    _check("segments", dict.fromkeys(ends if only is None else only, 0), ends)
+    _check("starting", starting, ends)
+    _check("ending", ending, ends)
+    files, rest = [], []
+    for each in sorted(known, key=lambda one: int(one["id"])):
+        number = each["id"]
+        if only is not None and number not in only:
+            continue
+        start = max(starting.get(number, 0), each["start_offset"])
+        end = ending.get(number, each["end_offset"])
+        files.append(Rows(number, start, min(each["flushed_offset"], end)))
+        rest.append(Rows(number, max(start, each["flushed_offset"]), end))
+    return TablePlan(tuple(filter(len, files)), tuple(filter(len, rest)) if tail else ())
+
+
+def _array(numbers: Sequence[int]) -> str:
+    return f"array({', '.join(f'{number}L' for number in numbers)})"
+
+
+def _check(option: str, stated: Mapping[int, int], ends: Mapping[int, int]) -> None:
+    for segment, offset in stated.items():
+        if segment not in ends:
+            raise ValueError(f"{option} names segment {segment!r}; the topic's segments are {_some(sorted(ends))}")
+        if not isinstance(offset, int) or not 0 <= offset <= ends[segment]:
+            raise ValueError(
+                f"{option} has offset {offset!r} for segment {segment}; it must be between 0 and its end, "
+                f"{ends[segment]}"
+            )
+
+
+def _some(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:10]))
+    return f"{shown}, ... {numbers[-1]}" if len(numbers) > 10 else shown

@@ -1,0 +1,143 @@
+"""A topic as a DataFrame: Spark's own Parquet reader over its files, and the rows that are not in files yet.
+
+The order: the brokers state ends and pins (`table_plan`), then Spark lists the files, then the rows behind the pins are
+fetched from brokers, some through the driver and the others by executors. Executors need seaweedq and a way to the
+brokers; files are read by Spark alone.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import pyarrow as pa
+
+from seaweedq.client.core.segment_rows import SEGMENT
+from seaweedq.client.sync.client import Client
+from seaweedq.errors import ClientError
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import parse_schema
+from seaweedq.spark.table_plan import Rows, plan
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+MIB = 1024 * 1024
+DRIVER_BYTES = 32 * MIB  # of rows that are in no file, through the driver; the others come by executors
+TASK_ROWS = 200_000  # of those that one task fetches
+OLDEST_SPARK = (4, 0)
+Tail = Literal["read", "flush", "skip"]
+
+
+def read_topic(
+    spark: "SparkSession",
+    topic: str,
+    url: str | Sequence[str] | None = None,
+    tail: Tail = "read",
+    starting: Mapping[int, int] | None = None,
+    ending: Mapping[int, int] | None = None,
+    segments: Collection[int] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> "DataFrame":
+    """Returns a topic's rows, complete to the last one that was acknowledged before the call, none twice, unsorted.
+
+    `url` is that of one broker or of several, by default SEAWEEDQ_URL. `tail` is about rows that are in no file yet:
+    "read" fetches them from brokers, "flush" has brokers write them to files first, "skip" leaves them out. `starting`
+    and `ending` are half-open offsets by segment; segments that they do not name are read from their start, to their
+    end. `segments` leaves out all others. `headers` are sent with every request. The columns are those of the files,
+    with `segment` at the end, as spark.read.parquet has them. Works in classic sessions and in those of Spark Connect.
+
+    Raises ValueError for an unknown `tail`, segment or offset, TopicNotFound, and ConnectionFailed if no broker
+    answers. A query that begins later than the topic's `grace_s` may find that retention has deleted a file.
+    """
+    if tail not in get_args(Tail):
+        raise ValueError(f"tail is {tail!r}; it must be one of {', '.join(map(repr, get_args(Tail)))}")
+    _check_version(spark.version)
+    where = url or os.environ.get("SEAWEEDQ_URL")
+    if not where:
+        raise ValueError("no url of a broker is given, and SEAWEEDQ_URL is not set")
+    with Client(where, headers=headers) as client:
+        facts = client.topic(topic)
+        if tail == "flush":
+            client.flush(topic)
+        chosen = plan(client.segments(topic), starting, ending, segments, tail=tail == "read")
+        schema = spark_schema(facts)
+        frame = spark.read.schema(schema).parquet(s3a(facts["path"])).where(chosen.condition)
+        fetch = Fetch(where, topic, dict(headers or {}))
+        held, rest = _held(client, topic, chosen.tail)
+    if held:
+        frame = frame.unionByName(_local(spark, held, schema))
+    if rest:
+        frame = frame.unionByName(_by_executors(spark, fetch, rest, schema))
+    return frame
+
+
+class Fetch:
+    """Fetches ranges of rows on an executor."""
+
+    def __init__(self, url: str | Sequence[str], topic: str, headers: Mapping[str, str]) -> None:
+        self._url, self._topic, self._headers = url, topic, dict(headers)
+
+    def __call__(self, ranges: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of ranges (segment, start, end)."""
+        with Client(self._url, headers=self._headers) as client:
+            for batch in ranges:
+                for each in batch.to_pylist():
+                    for rows in client.read_segment(self._topic, each["segment"], each["start"], each["end"]):
+                        yield _conformed(rows)
+
+
+def spark_schema(facts: Mapping[str, Any]) -> "StructType":
+    """Returns the columns of a topic's files as Spark reads them: all nullable, and `segment` at the end."""
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import StructField, StructType
+
+    fields = parse_schema(facts["schema"]) if facts["schema"] else None
+    columns = [*Layout.of(Format(facts["format"]), fields).table, SEGMENT]
+    return StructType([StructField(each.name, from_arrow_type(each.type), True) for each in columns])
+
+
+def s3a(path: str) -> str:
+    """Returns the path of a topic's files as Spark takes it: its S3 reader goes by `s3a`."""
+    return "s3a://" + path.removeprefix("s3://") if path.startswith("s3://") else path
+
+
+def _held(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.RecordBatch], list[Rows]]:
+    """Fetches rows until they have DRIVER_BYTES, and returns them with the ranges that are left."""
+    held: list[pa.RecordBatch] = []
+    rest: list[Rows] = []
+    size = 0
+    for rows in tail:
+        at = rows.start
+        for batch in client.read_segment(topic, rows.segment, rows.start, rows.end) if size < DRIVER_BYTES else ():
+            held.append(_conformed(batch))
+            size += batch.nbytes
+            at += batch.num_rows
+            if size >= DRIVER_BYTES:
+                break
+        if at < rows.end:
+            rest.append(Rows(rows.segment, at, rows.end))
+    return held, rest
+
+
+def _conformed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns rows as Spark takes them: without the marks of a field's type, and fixed binary as plain."""
+    columns = [each.cast(pa.binary()) if pa.types.is_fixed_size_binary(each.type) else each for each in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _local(spark: "SparkSession", held: Sequence[pa.RecordBatch], schema: "StructType") -> "DataFrame":
+    return spark.createDataFrame(pa.Table.from_batches(held), schema)
+
+
+def _by_executors(spark: "SparkSession", fetch: Fetch, rest: Iterable[Rows], schema: "StructType") -> "DataFrame":
+    ranges = [(piece.segment, piece.start, piece.end) for rows in rest for piece in rows.cut(TASK_ROWS)]
+    frame = spark.createDataFrame(ranges, "segment int, start bigint, end bigint")
+    work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = fetch.__call__
+    return frame.repartition(len(ranges)).mapInArrow(work, schema)
+
+
+def _check_version(version: str) -> None:
+    if tuple(map(int, version.split(".")[:2])) < OLDEST_SPARK:
+        oldest = ".".join(map(str, OLDEST_SPARK))
+        raise ClientError(f"this is Spark {version}; seaweedq reads topics with Spark {oldest} or newer")

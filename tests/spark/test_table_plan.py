@@ -1,0 +1,84 @@
+"""Which rows of a topic come from files, and which from brokers."""
+
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seaweedq.spark.table_plan import Rows, TablePlan, plan
+
+
+def segment(number: int, start: int, flushed: int, end: int) -> dict[str, Any]:
+    return {"id": number, "start_offset": start, "flushed_offset": flushed, "end_offset": end}
+
+
+@st.composite
+def maps(draw: st.DrawFn) -> list[dict[str, Any]]:
+    found = []
+    for number in sorted(draw(st.sets(st.integers(0, 12), min_size=1, max_size=6))):
+        start, flushed, end = sorted(draw(st.lists(st.integers(0, 9), min_size=3, max_size=3)))
+        found.append(segment(number, start, flushed, end))
+    return found
+
+
+@given(known=maps(), data=st.data())
+def test_each_row_comes_once_from_where_it_is(known: list[dict[str, Any]], data: st.DataObject) -> None:
+    """Files may have rows beyond the pins, of segments that nobody listed, and rows that retention has taken."""
+    numbers = [each["id"] for each in known]
+
+    def some() -> dict[int, int]:
+        chosen = data.draw(st.sets(st.sampled_from(numbers)))
+        return {each["id"]: data.draw(st.integers(0, each["end_offset"])) for each in known if each["id"] in chosen}
+
+    starting, ending = some(), some()
+    only = data.draw(st.none() | st.sets(st.sampled_from(numbers)))
+    planned = plan(known, starting, ending, only)
+    files = duckdb.sql("SELECT s::INT AS segment, o AS _offset FROM range(14) a(s), range(12) b(o)")
+    condition = planned.condition.replace("L,", ",").replace("L)", ")")  # as DuckDB writes numbers
+    condition = condition.replace("[segment - ", "[segment + 1 - ").replace("array(", "list_value(")
+    read = [(s, o) for s, o in files.filter(condition).fetchall()] if planned.files else []
+    read += [(rows.segment, offset) for rows in planned.tail for offset in range(rows.start, rows.end)]
+    wanted = [
+        (each["id"], offset)
+        for each in known
+        if only is None or each["id"] in only
+        for offset in range(
+            max(each["start_offset"], starting.get(each["id"], 0)), ending.get(each["id"], each["end_offset"])
+        )
+    ]
+    assert sorted(read) == wanted
+
+
+def test_without_a_tail_there_are_files_alone() -> None:
+    assert plan([segment(0, 2, 5, 9)], tail=False) == TablePlan((Rows(0, 2, 5),), ())
+
+
+def test_no_rows_at_all() -> None:
+    assert plan([segment(0, 0, 0, 0)]).condition == "false"
+
+
+def test_a_condition_has_two_arrays_however_many_segments_there_are() -> None:
+    condition = plan([segment(number, number % 2, 5, 9) for number in range(3, 300)]).condition
+    assert condition.count("array(") == 2
+    assert condition.startswith("segment BETWEEN 3 AND 299 AND _offset < array(5L, ")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"starting": {7: 0}}, "starting names segment 7; the topic's segments are 0, 3"),
+        ({"ending": {3: 10}}, "ending has offset 10 for segment 3; it must be between 0 and its end, 9"),
+        ({"starting": {3: -1}}, "starting has offset -1 for segment 3"),
+        ({"starting": {3: "1"}}, "starting has offset '1' for segment 3"),
+        ({"only": [1]}, "segments names segment 1"),
+    ],
+)
+def test_what_is_not_there_is_refused(options: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        plan([segment(0, 0, 5, 9), segment(3, 0, 5, 9)], **options)
+
+
+def test_ranges_are_cut() -> None:
+    assert Rows(1, 5, 10).cut(2) == [Rows(1, 5, 7), Rows(1, 7, 9), Rows(1, 9, 10)]
