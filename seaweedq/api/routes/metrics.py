@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, get_args
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,6 +22,7 @@ from seaweedq.broker.reshape.metrics import BOUNDS_S, KINDS
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import REASONS
+from seaweedq.broker.subscriptions.backlog import Stall
 from seaweedq.broker.subscriptions.lag import LagMeter
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
@@ -203,6 +204,23 @@ class LoadMetrics:
         yield GaugeMetricFamily("seaweedq_hot_segments", help, value=hot)
 
 
+_OF_SUBSCRIPTIONS = {  # the name of a metric, of the member of Behind, and its help
+    "lag_messages": ("messages", "Messages not acked yet, as far as ends are known here"),
+    "in_flight": ("in_flight", "Messages that are leased"),
+    "delayed": ("delayed", "Messages that come again later, after a nack or a backoff"),
+    "dying": ("dying", "Messages whose dead letters are being published"),
+    "waiting": ("waiting", "Messages that are for whoever pulls next"),
+    "skipped": ("skipped", "Messages that retention took before they were acked, since this broker dispatches them"),
+    "consumers": ("consumers", "Consumers that wait, pulled lately, or hold messages"),
+    "idle_consumers": (
+        "idle_consumers",
+        "Consumers that get nothing, since an ordered subscription has fewer segments",
+    ),
+    "waiting_pulls": ("waiting_pulls", "Pulls that wait for messages"),
+    "held_up_seconds": ("held_up_s", "For how long the successors of a segment have waited for the same message"),
+}
+
+
 @dataclass(frozen=True)
 class LagMetrics:
     """Metrics of the subscriptions that this broker dispatches, of the `limit` ones that are furthest behind: a series
@@ -213,24 +231,18 @@ class LagMetrics:
 
     def metrics(self) -> Iterator[Metric]:
         """As Source. Reads nothing of the store, and asks nobody."""
-        labels = ["topic", "subscription"]
-        help = "Messages not acked yet, as far as ends are known here"
-        messages = GaugeMetricFamily("seaweedq_subscription_lag_messages", help, labels=labels)
-        in_flight = GaugeMetricFamily("seaweedq_subscription_in_flight", "Messages that are leased", labels=labels)
-        help = "Messages that retention took before they were acked, since this broker dispatches them"
-        skipped = GaugeMetricFamily("seaweedq_subscription_skipped", help, labels=labels)
-        help = "Consumers that wait, pulled lately, or hold messages"
-        consumers = GaugeMetricFamily("seaweedq_subscription_consumers", help, labels=labels)
-        help = "Consumers that get nothing, since an ordered subscription has fewer segments"
-        idle = GaugeMetricFamily("seaweedq_subscription_idle_consumers", help, labels=labels)
-        for one in self.meter.furthest_behind(self.limit):
-            names = [one.topic, one.name]
-            messages.add_metric(names, one.messages)
-            in_flight.add_metric(names, one.in_flight)
-            skipped.add_metric(names, one.skipped)
-            consumers.add_metric(names, one.consumers)
-            idle.add_metric(names, one.idle_consumers)
-        yield from (messages, in_flight, skipped, consumers, idle)
+        behind = self.meter.furthest_behind(self.limit)
+        for name, (what, help) in _OF_SUBSCRIPTIONS.items():
+            gauge = GaugeMetricFamily(f"seaweedq_subscription_{name}", help, labels=["topic", "subscription"])
+            for one in behind:
+                gauge.add_metric([one.topic, one.name], getattr(one, what))
+            yield gauge
+        help = "1 where nothing is delivered of what waits, for this reason"
+        stalled = GaugeMetricFamily("seaweedq_subscription_stalled", help, labels=["topic", "subscription", "reason"])
+        for one in behind:
+            for reason in get_args(Stall):
+                stalled.add_metric([one.topic, one.name, reason], float(one.stalled == reason))
+        yield stalled
 
 
 @dataclass(frozen=True)

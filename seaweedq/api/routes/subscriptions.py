@@ -4,7 +4,7 @@ answers."""
 from collections.abc import Collection
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -27,9 +27,10 @@ from seaweedq.api.routes.subscription_requests import (
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.read.request_search import Search
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
+from seaweedq.broker.subscriptions.backlog import Stall
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.lag import LagMeter, TotalLag
+from seaweedq.broker.subscriptions.lag import LagMeter, total
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord
@@ -41,7 +42,7 @@ PATH = "/v1/topics/{topic}/subscriptions/{subscription}"
 
 
 class LagAnswer(Struct):
-    """The part of one segment that is not acked yet; `seconds` is the age of the oldest unacked message."""
+    """The part of one segment that is not acked yet, as in all segments."""
 
     segment: int
     acked_to: int
@@ -50,6 +51,10 @@ class LagAnswer(Struct):
     bytes: int
     seconds: float
     in_flight: int
+    delayed: int
+    dying: int
+    waiting: int
+    stalled: Stall | None
     skipped: int
 
 
@@ -61,6 +66,10 @@ class TotalLagAnswer(Struct):
     bytes: int
     seconds: float
     in_flight: int
+    delayed: int
+    dying: int
+    waiting: int
+    stalled: Stall | None
     skipped: int
 
 
@@ -81,6 +90,7 @@ class SubscriptionAnswer(Struct):
     paused: bool
     consumers: int
     idle_consumers: int
+    waiting_pulls: int
     created_at: datetime
     lag_total: TotalLagAnswer
     lag: list[LagAnswer]
@@ -95,7 +105,8 @@ class SubscriptionList(Struct):
 
 _REQUEST = msgspec.json.Decoder(SubscriptionRequest)
 _CHANGE = msgspec.json.Decoder(SubscriptionChange)
-_LAG = {"messages": 1, "bytes": 52, "seconds": 0.5, "in_flight": 1, "skipped": 0}
+_LAG: dict[str, Any] = {"messages": 1, "bytes": 52, "seconds": 0.5, "in_flight": 1, "delayed": 0, "dying": 0}
+_LAG |= {"waiting": 0, "stalled": None, "skipped": 0}
 _SHOWN = {
     "name": "billing",
     "topic": "flights",
@@ -111,6 +122,7 @@ _SHOWN = {
     "paused": False,
     "consumers": 2,
     "idle_consumers": 0,
+    "waiting_pulls": 0,
     "created_at": "2026-01-31T12:00:00Z",
     "lag_total": _LAG,
     "lag": [{"segment": 0, "acked_to": 17, "end_offset": 18, **_LAG}],
@@ -292,8 +304,9 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
         record.paused,
         opened.consumers(now_s),
         opened.idle_consumers(now_s),
+        len(opened.room),
         created,
-        TotalLagAnswer(*astuple(TotalLag.of(lags, opened))),
-        [LagAnswer(*astuple(lag)) for lag in lags],
+        TotalLagAnswer(*astuple(total(lags, opened))),
+        [LagAnswer(one.segment, one.acked_to, one.end_offset, *astuple(one.counted)) for one in lags],
     )
     return msgspec.json.encode(answer)

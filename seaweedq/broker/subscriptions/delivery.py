@@ -25,7 +25,7 @@ from seaweedq.broker.log.intervals import Offsets, Run
 from seaweedq.broker.subscriptions.choosing import Rules, Want, free_slots, later_of_slots, of_one_kind
 from seaweedq.broker.subscriptions.dying import MAX_ATTEMPTS, NO_ANSWER, REJECTED, Death, Deaths
 from seaweedq.broker.subscriptions.progress import EMPTY, AckResult, Asker, Progress
-from seaweedq.broker.subscriptions.window import ACKED, ACKING, DELAYED, FREE, HELD, NOBODY, WINDOW, Array
+from seaweedq.broker.subscriptions.window import ACKED, ACKING, DELAYED, FREE, HELD, NOBODY, STATES, WINDOW, Array
 from seaweedq.coordination.records import CursorRecord
 
 
@@ -79,6 +79,18 @@ class Delivery(Progress):
         if self.is_idle:
             return 0
         return int(np.count_nonzero(self._window.span("state", self.acked_to) == state))
+
+    def counts(self) -> list[int]:
+        """Returns how many offsets beyond `acked_to` are in each state (window)."""
+        if self.is_idle:
+            return [0] * STATES
+        counts: list[int] = np.bincount(self._window.span("state", self.acked_to), minlength=STATES).tolist()
+        return counts
+
+    def is_full(self, end: int) -> bool:
+        """Tells whether there are messages beyond the window, and all of it is delivered."""
+        high = self.acked_to + WINDOW
+        return self._window.end >= high < end and not len(self._window.find(self.acked_to, FREE, last=high))
 
     # Leases
 

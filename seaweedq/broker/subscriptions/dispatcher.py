@@ -273,7 +273,7 @@ class Dispatcher:
         for (topic, name), subscription in list(self._subscriptions.items()):
             try:
                 await self._reread(subscription)
-                subscription.sweep(self._clock.monotonic_s())
+                subscription.sweep(self._clock.monotonic_s(), self._catalog.records(topic))
                 saved = await self._cursors.save(subscription)
                 subscription.blocked = None
             except NeedsNewerBroker as error:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.subscriptions.backlog import Backlog, Stall, stalled
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.subscription import Backlog, Subscription
+from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
@@ -27,54 +28,68 @@ LAG_S, PAUSE_S = 5.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """The unacked messages of a segment or subscription; `size_bytes` is about what they take in memory or files,
+    `seconds` the age of the oldest one. `in_flight` ones are leased, `delayed` ones come again later, the dead letters
+    of `dying` ones are being published, `waiting` ones are for whoever pulls next; `stalled` is why nobody gets these.
+    `skipped`: retention took so many before they were acked."""
+
+    messages: int
+    size_bytes: int
+    seconds: float
+    in_flight: int
+    delayed: int
+    dying: int
+    waiting: int
+    stalled: Stall | None
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lag:
-    """The unacked messages of one segment; `size_bytes` is about what they take in memory or files, `seconds` the age
-    of the oldest one. `in_flight` of them are leased. `skipped`: retention took so many before they were acked."""
+    """The lag in one segment."""
 
     segment: int
     acked_to: int
     end_offset: int
-    messages: int
-    size_bytes: int
-    seconds: float
-    in_flight: int
-    skipped: int
+    counted: Counted
 
 
-@dataclass(frozen=True, slots=True)
-class TotalLag:
-    """The lag over all segments."""
-
-    messages: int
-    size_bytes: int
-    seconds: float
-    in_flight: int
-    skipped: int
-
-    @staticmethod
-    def of(lags: Sequence[Lag], subscription: Subscription) -> "TotalLag":
-        """Returns the sum of lags, and the age of the oldest message of all. Skipped messages count of segments that
-        are done, too."""
-        return TotalLag(
-            messages=sum(lag.messages for lag in lags),
-            size_bytes=sum(lag.size_bytes for lag in lags),
-            seconds=max((lag.seconds for lag in lags), default=0.0),
-            in_flight=sum(lag.in_flight for lag in lags),
-            skipped=subscription.skipped.total(),
-        )
+def total(lags: Sequence[Lag], subscription: Subscription) -> Counted:
+    """Returns the sum of lags, and the age of the oldest message of all. Skipped messages count of segments that are
+    done, too."""
+    all_ = [lag.counted for lag in lags]
+    return Counted(
+        messages=sum(one.messages for one in all_),
+        size_bytes=sum(one.size_bytes for one in all_),
+        seconds=max((one.seconds for one in all_), default=0.0),
+        in_flight=sum(one.in_flight for one in all_),
+        delayed=sum(one.delayed for one in all_),
+        dying=sum(one.dying for one in all_),
+        waiting=sum(one.waiting for one in all_),
+        stalled=stalled(one.stalled for one in all_),
+        skipped=subscription.skipped.total(),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """How far a subscription of this dispatcher is behind, as far as ends are known here."""
+    """How far a subscription of this dispatcher is behind, as far as ends are known here. `held_up_s` is for how long
+    successors have waited for the same message."""
 
     topic: str
     name: str
     messages: int
     in_flight: int
+    delayed: int
+    dying: int
+    waiting: int
+    stalled: Stall | None
     skipped: int
     consumers: int
     idle_consumers: int
+    waiting_pulls: int
+    held_up_s: float
 
 
 class LagMeter:
@@ -99,15 +114,21 @@ class LagMeter:
     def furthest_behind(self, limit: int) -> list[Behind]:
         """Returns so many of the subscriptions that are open here, those with the most unacked messages. Sends no
         request."""
-        opened = ((self._backlog(one), one) for one in self._dispatcher.subscriptions())
+        opened = ((self._messages(one), one) for one in self._dispatcher.subscriptions())
         furthest = nlargest(limit, opened, key=lambda one: (one[0], one[1].topic.name, one[1].name))
         now_s = self._clock.monotonic_s()
-        return [_behind(subscription, messages, now_s) for messages, subscription in furthest]
+        return [_behind(subscription, self._backlogs(subscription), now_s) for _, subscription in furthest]
 
-    def _backlog(self, subscription: Subscription) -> int:
+    def _messages(self, subscription: Subscription) -> int:
+        return sum(subscription.unacked(number, end) for number, end in self._ends(subscription))
+
+    def _backlogs(self, subscription: Subscription) -> list[Backlog]:
+        return [subscription.backlog(number, end) for number, end in self._ends(subscription)]
+
+    def _ends(self, subscription: Subscription) -> list[tuple[int, int]]:
         left_out = subscription.frontier.done | subscription.frontier.hidden
         ends = self._readables.known_ends(subscription.topic)
-        return sum(subscription.backlog(n, end).messages for n, end in ends.items() if n not in left_out)
+        return [(number, end) for number, end in ends.items() if number not in left_out]
 
     async def _measure(self, topic: Topic, subscription: Subscription) -> list[Lag]:
         positions = await self._positions.positions(topic)
@@ -117,27 +138,45 @@ class LagMeter:
         done, now_us = subscription.frontier.done, self._clock.now_us()
         done = done | subscription.frontier.hidden
         left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
+        in_flight = subscription.in_flight
         segments = await self._readables.every(topic, [one.segment for one in left if one.messages])
 
         async def lag(one: Backlog) -> Lag:
             size, age_s = 0, 0.0
             if segment := segments.get(one.segment):
                 size, age_s = await _weigh(segment, one.acked_to, now_us)
-            skipped = subscription.skipped[one.segment]
-            return Lag(one.segment, one.acked_to, one.end, one.messages, size, age_s, one.in_flight, skipped)
+            counted = Counted(
+                one.messages,
+                size,
+                age_s,
+                one.in_flight,
+                one.delayed,
+                one.dying,
+                one.waiting,
+                one.stalled(subscription.record, in_flight),
+                subscription.skipped[one.segment],
+            )
+            return Lag(one.segment, one.acked_to, one.end, counted)
 
         return await gather_bounded(LAGS, lag, left)
 
 
-def _behind(subscription: Subscription, messages: int, now_s: float) -> Behind:
+def _behind(subscription: Subscription, backlogs: Sequence[Backlog], now_s: float) -> Behind:
+    in_flight = subscription.in_flight
     return Behind(
         subscription.topic.name,
         subscription.name,
-        messages,
-        subscription.in_flight,
-        subscription.skipped.total(),
-        subscription.consumers(now_s),
-        subscription.idle_consumers(now_s),
+        messages=sum(one.messages for one in backlogs),
+        in_flight=in_flight,
+        delayed=sum(one.delayed for one in backlogs),
+        dying=sum(one.dying for one in backlogs),
+        waiting=sum(one.waiting for one in backlogs),
+        stalled=stalled(one.stalled(subscription.record, in_flight) for one in backlogs),
+        skipped=subscription.skipped.total(),
+        consumers=subscription.consumers(now_s),
+        idle_consumers=subscription.idle_consumers(now_s),
+        waiting_pulls=len(subscription.room),
+        held_up_s=subscription.hold_ups.longest_s(now_s),
     )
 
 

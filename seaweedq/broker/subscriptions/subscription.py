@@ -16,14 +16,16 @@ import msgspec
 
 from seaweedq.broker.log.intervals import Offsets, Run
 from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.subscriptions.backlog import Backlog
 from seaweedq.broker.subscriptions.choosing import Rules
 from seaweedq.broker.subscriptions.frontier import Frontier
+from seaweedq.broker.subscriptions.holdups import HELD_UP_S, HoldUps, warn
 from seaweedq.broker.subscriptions.leases import Lease, Leases
 from seaweedq.broker.subscriptions.progress import AckResult
 from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
 from seaweedq.broker.subscriptions.sharing import Turns
 from seaweedq.broker.subscriptions.waiting import ALL, Place, Room
-from seaweedq.broker.subscriptions.window import HELD, NOBODY
+from seaweedq.broker.subscriptions.window import ACKING, DELAYED, DYING, HELD, NOBODY
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
@@ -40,18 +42,6 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
     incarnation: int
     epoch: int
     runs: tuple[Run, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Backlog:
-    """The unacked messages of a segment: `messages` of them between `acked_to` and `end`, `in_flight` of them
-    leased."""
-
-    segment: int
-    acked_to: int
-    end: int
-    messages: int
-    in_flight: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +91,7 @@ class Subscription:
         self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
         self.last_seek: SeekResult | None = None
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
+        self.hold_ups = HoldUps()
         self._turn = 0
         self._warned = False  # of consumers that get nothing
 
@@ -169,15 +160,23 @@ class Subscription:
         if not fixed and below > self.acked_to(segment):
             self.skipped[segment] += self.cursor(segment).delivery.retire(below)
 
+    def unacked(self, segment: int, end: int) -> int:
+        """Returns how many messages are not acked of a segment that is not done and ends at `end`."""
+        found = self.cursors.get(segment)
+        return max(0, end - found.delivery.acked_to - found.delivery.acked_count) if found else end
+
     def backlog(self, segment: int, end: int) -> Backlog:
         """Returns the unacked messages of a segment that is not done and ends at `end`."""
         found = self.cursors.get(segment)
         if found is None:
-            return Backlog(segment, 0, end, end)
+            return Backlog(segment, 0, end, end, waiting=end)
         acked_to = found.delivery.acked_to
         end = max(end, acked_to)
-        messages = max(0, end - acked_to - found.delivery.acked_count)
-        return Backlog(segment, acked_to, end, messages, found.delivery.in_flight)
+        messages = self.unacked(segment, end)
+        counts = found.delivery.counts()
+        taken = counts[HELD], counts[DELAYED], counts[DYING]
+        waiting = max(0, messages - sum(taken) - counts[ACKING])
+        return Backlog(segment, acked_to, end, messages, *taken, waiting, found.delivery.is_full(end))
 
     def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Sequence[int]) -> AckResult:
         """Judges an ack in a segment that has no cursor here and has this record and revision: in a done segment
@@ -230,17 +229,27 @@ class Subscription:
         held = {number: cursor.delivery.held_by(lease.number) for number, cursor in cursors.items()}
         return {number: offsets for number, offsets in held.items() if len(offsets)}
 
-    def sweep(self, now_s: float) -> None:
-        """Forgets the leases that ended long ago."""
+    def sweep(self, now_s: float, records: Records = MappingProxyType({})) -> None:
+        """Forgets the leases that ended long ago, and warns of what nobody would see."""
         held, consumers = set[int](), set[int]()
-        for cursor in self.cursors.values():
+        holding_up = dict[int, int]()
+        for number, cursor in self.cursors.items():
             if cursor.delivery.is_idle:
                 continue
             cursor.delivery.expire(now_s)
             held |= cursor.delivery.holders()
             consumers |= cursor.delivery.in_use("consumer")
+            if self._holds_up(number, records):
+                holding_up[number] = cursor.delivery.acked_to
         self.leases.sweep(held, consumers | self.turns.active(now_s), now_s, self.record.ack_deadline_s)
         self._warn_of_idle(self.idle_consumers(now_s))
+        patience_s = max(HELD_UP_S, 3 * self.record.ack_deadline_s)
+        warn(self.topic.name, self.name, self.hold_ups.look(holding_up, now_s, patience_s))
+
+    def _holds_up(self, segment: int, records: Records) -> bool:
+        """Tells whether the successors of a segment wait until all of it is acked."""
+        known = records.get(segment)
+        return self._in_order and segment in self.frontier.open and known is not None and bool(known.record.successors)
 
     def _warn_of_idle(self, idle: int) -> None:
         """Logs once that some consumers get nothing, until all get something again."""

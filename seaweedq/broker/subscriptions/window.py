@@ -20,6 +20,7 @@ import numpy as np
 from seaweedq.broker.log.intervals import Offsets
 
 FREE, HELD, DELAYED, DYING, ACKING, ACKED = range(6)
+STATES = 6
 NOBODY = 0  # no lease and no consumer has this number
 NO_KEY = -1  # the slot of a message without a key
 MOST_ATTEMPTS = 65_535

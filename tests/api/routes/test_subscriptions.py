@@ -270,8 +270,9 @@ def test_a_consumer_that_went_away_is_given_nothing(http: httpx.Client, topic: s
 
 
 def test_lag_counts_messages_bytes_and_seconds(http: httpx.Client, topic: str, sub: str) -> None:
-    counts = dict.fromkeys(("messages", "bytes", "seconds", "in_flight", "skipped"), 0)
-    assert lag(http, sub) == {"segment": 0, "acked_to": 0, "end_offset": 0, **counts}
+    names = ("messages", "bytes", "seconds", "in_flight", "delayed", "dying", "waiting", "skipped")
+    counts = dict.fromkeys(names, 0)
+    assert lag(http, sub) == {"segment": 0, "acked_to": 0, "end_offset": 0, "stalled": None, **counts}
     hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     send(http, topic, "x" * 1000, timestamp=hour_ago)
     send(http, topic, *["y" * 1000] * 9)
