@@ -14,6 +14,7 @@ from seaweedq.cli.cluster import cluster
 from seaweedq.cli.data import import_file, publish, pull
 from seaweedq.cli.demo import bench, demo
 from seaweedq.cli.shared.common import complain, one_line
+from seaweedq.cli.subscription import subscription
 from seaweedq.cli.topic import topic
 from seaweedq.cli.verify import verify
 from seaweedq.errors import SeaweedqError
@@ -50,6 +51,7 @@ app = typer.Typer(
 for name, (_, about) in _LOADED.items():
     app.command(name, help=about)(lambda: None)
 app.add_typer(topic.app, name="topic")
+app.add_typer(subscription.app, name="subscription")
 app.add_typer(cluster.app, name="cluster")
 app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.command("import", epilog=import_file.EXAMPLES)(import_file.import_file)

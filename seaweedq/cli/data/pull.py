@@ -3,24 +3,27 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar, cast
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, place
 
 if TYPE_CHECKING:
     from seaweedq.client import Message
+    from seaweedq.client.core.pulling import Mode
 
 EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earliest ·
 seaweedq pull events -s tail --follow | jq .value ·
-seaweedq pull events -s look --max 3 --no-ack ·
+seaweedq pull events -s look --max 3 --nack ·
+seaweedq pull events -s workers --mode shared --follow ·
 seaweedq pull films -s mine --start earliest --payloads films"""
 T = TypeVar("T")
+MODES = ("ordered", "shared", "keyed")
 _IDLE_S = 1.0
 _HEARTBEAT_S = 0.2
 # For a subscription that is created to download what may be large: so long until a message comes again.
@@ -34,10 +37,16 @@ def pull(
     ],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more messages, until interrupted.")] = False,
     max: Annotated[int | None, typer.Option(min=1, help="End after this number of messages.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Mode of the subscription: ordered (that of a new one), shared or keyed.")
+    ] = None,
+    nack: Annotated[
+        bool, typer.Option("--nack", help="Give the messages back at the end, so that others get them at once.")
+    ] = False,
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="Do not ack the messages, so that they are delivered again.")
     ] = False,
-    start: Annotated[str, typer.Option(help="Where a new subscription begins: earliest or latest.")] = "latest",
+    start: Annotated[str, typer.Option(help=f"Where a new subscription begins: {PLACES}")] = "latest",
     payloads: Annotated[
         Path | None,
         typer.Option(file_okay=False, help="Download payloads to this folder, each as SEGMENT-OFFSET.bin."),
@@ -45,14 +54,23 @@ def pull(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Print a subscription's messages, one JSON object per line, and ack them. Ends after a second without messages."""
+    if nack and no_ack:
+        raise typer.BadParameter("give one of --nack and --no-ack", param_hint="--nack")
+    if mode not in (None, *MODES):
+        raise typer.BadParameter(f"{mode!r} is none of {', '.join(MODES)}", param_hint="--mode")
     with ExitStack() as stack:
         client = stack.enter_context(connect(url))
         batch, deadline_s = (min(max or 500, 500), 30.0) if payloads is None else (1, _DOWNLOAD_S)
         idle_s = None if follow else _IDLE_S
-        messages = client.subscribe(topic, subscription, start, idle_s, max_messages=batch, ack_deadline_s=deadline_s)
+        messages = client.subscribe(
+            topic, subscription, place(start), idle_s, batch, deadline_s, cast("Mode | None", mode)
+        )
         lines = _lines(messages) if payloads is None else _downloaded(messages, payloads, stack)
         interrupts = stack.enter_context(Interrupts())
-        _print_all(interrupts.until_stopped(lines), max, ack=not no_ack)
+        back: list[Message] = []
+        stack.callback(_give_back, back)  # once nothing more is pulled
+        answer = back.append if nack else _leave if no_ack else _ack
+        _print_all(interrupts.until_stopped(lines), max, answer)
 
 
 def _lines(messages: Iterator["Message"]) -> Iterator[tuple["Message", bytes]]:
@@ -76,14 +94,28 @@ def _downloaded(messages: Iterator["Message"], folder: Path, stack: ExitStack) -
         yield message, line
 
 
-def _print_all(messages: Iterator[tuple["Message", bytes]], most: int | None, ack: bool) -> None:
+def _ack(message: "Message") -> None:
+    message.ack()
+
+
+def _leave(message: "Message") -> None:
+    pass
+
+
+def _give_back(messages: list["Message"]) -> None:
+    for message in messages:
+        message.nack(delay_s=0)
+
+
+def _print_all(
+    messages: Iterator[tuple["Message", bytes]], most: int | None, answer: Callable[["Message"], None]
+) -> None:
     out = sys.stdout.buffer
     try:
         for number, (message, line) in enumerate(messages, 1):
             out.write(line + b"\n")
             out.flush()
-            if ack:
-                message.ack()
+            answer(message)
             if number == most:
                 return
     except BrokenPipeError:

@@ -12,6 +12,7 @@ Url = Annotated[
     str, typer.Option("--url", envvar="SEAWEEDQ_URL", help="URL of any broker, or of several, separated by commas.")
 ]
 DEFAULT_URL = "http://127.0.0.1:8080"
+PLACES = "earliest, latest, or a time such as 2026-01-31T12:00:00Z."
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
 
 
@@ -23,6 +24,11 @@ def connect(url: str) -> "Client":
         return Client(url)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--url") from error
+
+
+def place(text: str) -> str | dict[str, str]:
+    """Returns a place of a topic as the API takes it."""
+    return text if text in ("earliest", "latest") else {"timestamp": text}
 
 
 def first_url(url: str) -> str:

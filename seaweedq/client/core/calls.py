@@ -5,6 +5,7 @@ A call is one request, which `broker_choice` may offer to several brokers; only 
 
 import reprlib
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -67,6 +68,17 @@ def pages(path: str, member: str) -> Steps[list[Any]]:
         if not token:
             return found
         params = {"page_token": str(token)}
+
+
+def seek(topic: str, name: str, to: str | datetime | Mapping[str, Any], id: str) -> Steps[dict[str, Any]]:
+    """Seeks a subscription; under its id once, however often it is sent. Raises ValueError for a time without zone."""
+    if isinstance(to, datetime):
+        if to.tzinfo is None:
+            raise ValueError(f"the time {to.isoformat()} has no time zone")
+        to = {"timestamp": to.isoformat()}
+    path = f"{subscription_path(topic, name)}/seek"
+    found: dict[str, Any] = yield from call("POST", path, {"to": to, "id": id}, repeatable=True)
+    return found
 
 
 def segments(topic: str) -> Steps[list[dict[str, Any]]]:

@@ -1,6 +1,7 @@
 """The part of the sync client about subscriptions; `Client` inherits it."""
 
 from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -146,6 +147,15 @@ class Subscriptions:
         SubscriptionNotFound, InvalidRequest, NeedsLevel.
         """
         return self._run(calls.call("PATCH", calls.subscription_path(topic, name), config))
+
+    def seek(self, topic: str, name: str, to: str | datetime | Mapping[str, Any]) -> dict[str, Any]:
+        """Lets a subscription go on elsewhere: all leases end, and what was acked from there on comes again.
+
+        `to`: "earliest", "latest", the time of a message (with a time zone), or {"offsets": {segment: offset}}, which
+        moves those segments alone. Returns `segments` with `from` and `to`, and `moved`: those of which retention had
+        taken what was wanted. Raises SubscriptionNotFound, OffsetOutOfRange, InvalidRequest, NeedsLevel.
+        """
+        return self._run(calls.seek(topic, name, to, self._ids.nonce()))
 
     def delete_subscription(self, topic: str, name: str) -> None:
         """Deletes a subscription. Raises SubscriptionNotFound."""

@@ -1,0 +1,168 @@
+"""`seaweedq subscription`: create, list, show, seek, pause, resume, delete."""
+
+from typing import Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect, place, say
+from seaweedq.cli.subscription.subscription_tables import print_list, print_one
+
+app = typer.Typer(
+    no_args_is_help=True, help="Create, list, show, seek, pause, resume and delete subscriptions; show their lag."
+)
+Name = Annotated[str, typer.Argument(help="Name of the subscription.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, an object a line.")]
+CREATE = """Examples: seaweedq subscription create flights billing --start earliest ·
+seaweedq subscription create flights mails --mode keyed --backoff-s 1 --backoff-s 60 --max-attempts 5
+--dead-letter-topic lost"""
+SEEK = """Examples: seaweedq subscription seek flights billing --to earliest ·
+seaweedq subscription seek flights billing --to 2026-01-31T12:00:00Z ·
+seaweedq subscription seek flights billing --offset 3=17 --offset 4=0"""
+
+
+@app.command(epilog=CREATE)
+def create(
+    topic: Topic,
+    name: Name,
+    mode: Annotated[str | None, typer.Option(help="ordered (the default), shared or keyed.")] = None,
+    start: Annotated[str | None, typer.Option(help=f"Where it begins: {PLACES}")] = None,
+    ack_deadline_s: Annotated[float | None, typer.Option(help="Seconds until a message comes again.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option(help="Deliveries after which a message is a dead letter; 0: no bound.")
+    ] = None,
+    dead_letter_topic: Annotated[str | None, typer.Option(help="Topic for dead letters.")] = None,
+    backoff_s: Annotated[
+        list[float] | None,
+        typer.Option(help="Seconds until a failed message comes again; once for each attempt, the last for all later."),
+    ] = None,
+    max_in_flight: Annotated[int | None, typer.Option(help="Messages that are leased at a time.")] = None,
+    key_prefix: Annotated[str | None, typer.Option(help="Filter: deliver only keys that begin so.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="Filter: deliver only messages with this header, as NAME=VALUE.")
+    ] = None,
+    expires_after_s: Annotated[
+        float | None, typer.Option(help="Seconds without a consumer after which it is deleted.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Create a subscription, or check that an existing one matches the given options."""
+    headers = dict(_pair(text, "--header", "NAME=VALUE") for text in header or ())
+    config = {
+        "mode": mode,
+        "start": None if start is None else place(start),
+        "ack_deadline_s": ack_deadline_s,
+        "max_attempts": max_attempts,
+        "dead_letter_topic": dead_letter_topic,
+        "backoff_s": backoff_s or None,
+        "max_in_flight": max_in_flight,
+        "filter": _present({"key_prefix": key_prefix, "headers": headers or None}) or None,
+        "expires_after_s": expires_after_s,
+    }
+    with connect(url) as client:
+        client.create_subscription(topic, name, **_present(config))
+    say(f"subscription {name} of topic {topic} exists")
+
+
+@app.command("list", epilog="Examples: seaweedq subscription list flights · seaweedq subscription list flights --json")
+def list_subscriptions(topic: Topic, json: Json = False, url: Url = DEFAULT_URL) -> None:
+    """List a topic's subscriptions with their lag."""
+    with connect(url) as client:
+        found = client.subscriptions(topic)
+    if json:
+        for one in found:
+            _print_json(one)
+    else:
+        print_list(found)
+
+
+@app.command(epilog="Examples: seaweedq subscription show flights billing --json | jq .lag_total.messages")
+def show(topic: Topic, name: Name, json: Json = False, url: Url = DEFAULT_URL) -> None:
+    """Show a subscription's configuration, and its lag for each segment."""
+    with connect(url) as client:
+        found = client.subscription(topic, name)
+    if json:
+        _print_json(found)
+    else:
+        print_one(found)
+
+
+@app.command(epilog=SEEK)
+def seek(
+    topic: Topic,
+    name: Name,
+    to: Annotated[str | None, typer.Option(help=f"Where to go on: {PLACES}")] = None,
+    offset: Annotated[
+        list[str] | None, typer.Option(help="Where to go on in one segment, as SEGMENT=OFFSET; others stay.")
+    ] = None,
+    json: Json = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Go on at other messages, before or behind: all leases end, and what was acked behind there comes again."""
+    if (to is None) == (not offset):
+        raise typer.BadParameter("give one of --to and --offset", param_hint="--to")
+    where = place(to) if to is not None else {"offsets": dict(_offset(text) for text in offset or ())}
+    with connect(url) as client:
+        done = client.seek(topic, name, where)
+    if json:
+        _print_json(done)
+        return
+    for one in done["segments"]:
+        taken = ", where retention has left the first message" if one["segment"] in done["moved"] else ""
+        say(f"segment {one['segment']}: from {one['from']:,} to {one['to']:,}{taken}")
+    say(f"subscription {name} of topic {topic} goes on there")
+
+
+@app.command(epilog="Example: seaweedq subscription pause flights billing")
+def pause(topic: Topic, name: Name, url: Url = DEFAULT_URL) -> None:
+    """Deliver nothing more until it is resumed; acks of what is leased are taken."""
+    with connect(url) as client:
+        client.update_subscription(topic, name, paused=True)
+    say(f"subscription {name} of topic {topic} is paused")
+
+
+@app.command(epilog="Example: seaweedq subscription resume flights billing")
+def resume(topic: Topic, name: Name, url: Url = DEFAULT_URL) -> None:
+    """Deliver again."""
+    with connect(url) as client:
+        client.update_subscription(topic, name, paused=False)
+    say(f"subscription {name} of topic {topic} delivers again")
+
+
+@app.command(epilog="Example: seaweedq subscription delete flights billing --yes")
+def delete(
+    topic: Topic,
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Delete a subscription, with what it knows of acked messages."""
+    with connect(url) as client:
+        client.subscription(topic, name)
+        if not yes:
+            typer.confirm(f"Delete subscription {name} of topic {topic}?", abort=True)
+        client.delete_subscription(topic, name)
+    say(f"subscription {name} of topic {topic} was deleted")
+
+
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise typer.BadParameter(f"{text!r} is not of the form {form}", param_hint=option)
+    return name, value
+
+
+def _offset(text: str) -> tuple[int, int]:
+    segment, offset = _pair(text, "--offset", "SEGMENT=OFFSET")
+    if not (segment.isdecimal() and offset.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not of the form SEGMENT=OFFSET, such as 3=17", param_hint="--offset")
+    return int(segment), int(offset)
+
+
+def _present(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _print_json(found: dict[str, Any]) -> None:
+    import msgspec
+
+    say(msgspec.json.encode(found).decode())
