@@ -29,11 +29,18 @@ NORMAL, SUSPECTS, ALONE = range(3)  # kinds of messages, and of pulls
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The rules of delivery in a subscription's configuration. `backoff_s` are the delays after the first, second, ...
-    failed delivery, and its last one after all later ones; `max_attempts` 0 is no bound."""
+    failed delivery, and its last one after all later ones; `max_attempts` 0 is no bound. With a filter messages are
+    `filtered` before they are delivered."""
 
     mode: Mode = "ordered"
     backoff_s: tuple[float, ...] = ()
     max_attempts: int = 0
+    filtered: bool = False
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Tells whether rows are looked at before they are delivered."""
+        return self.filtered or self.mode == "keyed"
 
     def delays_s(self, attempts: Array) -> Array:
         """Returns the delays after deliveries that failed, each the `attempts`-th."""

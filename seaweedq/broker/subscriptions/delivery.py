@@ -116,7 +116,7 @@ class Delivery(Progress):
         high = min(end, self.delivered_to if self._is_ragged(want.max_runs) else self.acked_to + WINDOW)
         if self.rules.mode == "ordered":
             high = min(high, self._end_of_turn(want.consumer))
-        elif self.rules.mode == "keyed":
+        if self.rules.reads_ahead:
             high = min(high, self.read_to)
         free = self._unleased(low, high, want.limit)
         if self.rules.mode == "keyed":
@@ -131,11 +131,20 @@ class Delivery(Progress):
         return int(self.rules.kinds(self.attempts_of(np.array([offset])))[0])
 
     def know(self, first: int, slots: Array) -> None:
-        """Takes in the slots of the keys of the offsets from `first` on, which is not above `read_to`."""
+        """Takes in the slots of the keys of the offsets from `first` on, which is not above `read_to`; where keys do
+        not matter any slots."""
         self._window.reach(first + len(slots))
         known = slots[max(0, self.acked_to - first) :]
         self._window.span("slot", first + len(slots) - len(known), first + len(slots))[:] = known
         self._read_to = max(self.read_to, first + len(slots))
+
+    def leave_out(self, offsets: Offsets) -> None:
+        """Counts offsets as acked that the filter leaves out."""
+        offsets = offsets[offsets >= self.acked_to]
+        if len(offsets) == self._read_to - self.acked_to and len(offsets):  # all that is known
+            self.pass_over(self.acked_to, self._read_to)
+        else:
+            self.settle(offsets)
 
     def lease(self, offsets: Offsets, lease: int, consumer: int, due_s: float = inf) -> None:
         """Leases offsets that are `available`, and counts an attempt of each. Without a deadline the leases are to be

@@ -219,7 +219,7 @@ class Dispatcher:
                 return look.found
             if unsure and not poll.is_over:
                 subscription.room.arm(PAUSE_S)  # the first one who waits looks, for all
-            attempt.pause_s = PAUSE_S if poll.is_over else poll.left_s
+            attempt.pause_s = PAUSE_S if poll.is_over else poll.left_s if look.rows_left else 0.0
         if unsure:
             numbers = sorted(unsure)[:10]
             raise Unavailable(
@@ -302,7 +302,9 @@ class Dispatcher:
             look = await self._leasing.look(subscription, wanted)
             while not look.found.messages and subscription.has_ended(self._catalog.records(topic)):
                 await self._advance(topic, subscription)  # all messages that were left had expired
-                look = await self._leasing.look(subscription, wanted)
+                if not look.rows_left:
+                    break
+                look = await self._leasing.look(subscription, wanted, look.rows_left)
             if subscription.turns.changes != shares:
                 subscription.room.event()
             if look.found.name is not None:

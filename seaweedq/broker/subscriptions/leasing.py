@@ -20,6 +20,7 @@ from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.subscriptions.choosing import NORMAL, SLOTS, Want
 from seaweedq.broker.subscriptions.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.filtering import FILTERED_ROWS, left_out
 from seaweedq.broker.subscriptions.leases import ANYBODY, Lease
 from seaweedq.broker.subscriptions.stream_leases import Position
 from seaweedq.broker.subscriptions.stream_turn import Again, next_turn
@@ -78,13 +79,15 @@ def _nothing_hidden() -> None:
 class Look:
     """The outcome of one look at the segments: what was leased, which segments could not be read, and which have a
     `stale` end: the one that their owner reported last. `check_hidden` raises NeedsNewerBroker where there are more,
-    whose records or cursors cannot be read. A stream is `held_back` while it holds too much."""
+    whose records or cursors cannot be read. A stream is `held_back` while it holds too much. `rows_left` may be
+    filtered yet; 0: there may be more messages."""
 
     found: Leased
     missing: set[int] = field(default_factory=set)
     stale: set[int] = field(default_factory=set)
     check_hidden: Callable[[], None] = _nothing_hidden
     held_back: bool = False
+    rows_left: int = FILTERED_ROWS
 
 
 @dataclass(slots=True)
@@ -96,6 +99,8 @@ class _Round:
     count: int
     max_runs: int
     max_bytes: int
+    rows_left: int
+    patience: Deadline
     kind: int | None = None
     found: list[Delivered] = field(default_factory=list)
 
@@ -117,17 +122,17 @@ class Leasing:
         self._cursors = cursors
         self._clock = clock
 
-    async def look(self, subscription: Subscription, wanted: Pull) -> Look:
-        """Leases what is known to exist. Raises LeaseEnded, and Unavailable where messages of an open lease cannot be
-        read."""
+    async def look(self, subscription: Subscription, wanted: Pull, rows_left: int = FILTERED_ROWS) -> Look:
+        """Leases what is known to exist, and filters so many rows at most. Raises LeaseEnded, and Unavailable where
+        messages of an open lease cannot be read."""
         now_s = self._clock.monotonic_s()
         if wanted.lease and (lease := subscription.leases.find(wanted.lease)):
             return Look(Leased(lease.name, await self._again(subscription, lease, now_s)))
         if wanted.position:
-            return await self._next(subscription, wanted, wanted.position)
-        return await self._lease(subscription, wanted, now_s)
+            return await self._next(subscription, wanted, wanted.position, rows_left)
+        return await self._lease(subscription, wanted, now_s, rows_left)
 
-    async def _next(self, subscription: Subscription, wanted: Pull, position: Position) -> Look:
+    async def _next(self, subscription: Subscription, wanted: Pull, position: Position, rows_left: int) -> Look:
         """Gives a stream what it holds behind its position, one lease at a time, else a new lease. Raises LeaseEnded
         where the connection has left."""
         while True:
@@ -140,7 +145,8 @@ class Leasing:
                 return Look(Leased(), held_back=True)
             if not isinstance(turn, Again):
                 count = min(turn.count, wanted.max_messages)
-                return await self._lease(subscription, replace(wanted, lease=turn.name, max_messages=count), now_s)
+                asked = replace(wanted, lease=turn.name, max_messages=count)
+                return await self._lease(subscription, asked, now_s, rows_left)
             with suppress(LeaseEnded):  # of all that it held the deadline was over, or the acks came, in between
                 found = await self._again(subscription, turn.lease, now_s)
                 if behind := [part for one in found if (part := _behind(turn, one))]:
@@ -168,7 +174,7 @@ class Leasing:
         for segment, offsets in subscription.held_by(lease).items():
             subscription.cursors[segment].delivery.extend(offsets, now_s + subscription.record.ack_deadline_s)
 
-    async def _lease(self, subscription: Subscription, wanted: Pull, now_s: float) -> Look:
+    async def _lease(self, subscription: Subscription, wanted: Pull, now_s: float, rows_left: int) -> Look:
         """Goes round the segments, beginning with another one each time, until there are enough messages, or some after
         LOOK_S: a consumer that waits no longer would never get any. The lease begins when all is read, however long
         that takes."""
@@ -184,7 +190,8 @@ class Leasing:
         touched: list[Delivery] = []
         patience = Deadline(self._clock, LOOK_S)
         room = record.max_in_flight - subscription.in_flight  # nobody else leases meanwhile
-        round = _Round(subscription, lease, min(wanted.max_messages, room), self._cursors.max_runs, wanted.max_bytes)
+        count, max_runs = min(wanted.max_messages, room), self._cursors.max_runs
+        round = _Round(subscription, lease, count, max_runs, wanted.max_bytes, rows_left, patience)
         try:
             for segment in subscription.rotate([segment for segment in segments if segment.id in mine]):
                 touched.append(delivery := subscription.cursor(segment.id).delivery)
@@ -205,7 +212,7 @@ class Leasing:
         for delivery in touched:
             delivery.begin_leases(deadline_s)
         if not round.found:
-            return look
+            return replace(look, rows_left=max(0, round.rows_left))
         subscription.leases.add(lease)
         return Look(Leased(lease.name, round.found), missing, stale)
 
@@ -238,8 +245,8 @@ async def _take(segment: Readable, round: _Round) -> list[Part] | None:
     delivery = subscription.cursor(segment.id).delivery
     while True:
         try:
-            if delivery.rules.mode == "keyed":
-                await _read_keys(segment, delivery, round)
+            if delivery.rules.reads_ahead:
+                await _read_ahead(segment, delivery, round)
             due = round.due(delivery, segment.end)
             if not len(due):
                 return None
@@ -257,17 +264,28 @@ async def _take(segment: Readable, round: _Round) -> list[Part] | None:
         # Leases ended, or an ack failed, during the read: the offsets that became due go first.
 
 
-async def _read_keys(segment: Readable, delivery: Delivery, round: _Round) -> None:
-    """Reads on, until enough messages are due whose keys are free, or all keys of the window are known; in any case up
-    to the last lease that was taken over."""
+async def _read_ahead(segment: Readable, delivery: Delivery, round: _Round) -> None:
+    """Reads on, until enough messages are due whose keys are free, or all of the window are known, or the round has
+    filtered enough; in any case up to the last lease that was taken over, where keys matter."""
+    wanted, is_keyed = round.subscription.record.filter, delivery.rules.mode == "keyed"
+    ahead = KEYS_AHEAD
     while (first := delivery.read_to) < (end := min(segment.end, delivery.acked_to + WINDOW)):
-        due = len(round.due(delivery, segment.end)) if first >= delivery.needed_keys_to else 0
+        may_stop = not is_keyed or first >= delivery.needed_keys_to
+        due = len(round.due(delivery, segment.end)) if may_stop else 0
         if due >= round.count or (due and first >= delivery.delivered_to + KEYS_AHEAD):
             return
-        pieces = await segment.read(first, min(end - first, KEYS_AHEAD), PULL_BYTES)
+        if wanted and may_stop and round.rows_left > 0 and round.patience.is_over:
+            round.rows_left = 0  # the next look goes on
+        if wanted and may_stop and round.rows_left <= 0:
+            return
+        pieces = await segment.read(first, min(end - first, ahead), PULL_BYTES)
         for start, rows in pieces:
             if start <= delivery.read_to:
-                delivery.know(start, _slots(rows))
+                delivery.know(start, _slots(rows) if is_keyed else np.full(rows.num_rows, NO_KEY, np.int32))
+                if wanted:
+                    delivery.leave_out(np.flatnonzero(left_out(wanted, rows)) + start)
+                    round.rows_left -= rows.num_rows
+        ahead = min(2 * ahead, max(KEYS_AHEAD, round.rows_left)) if wanted and not due else KEYS_AHEAD
         if delivery.read_to == first:
             return
 

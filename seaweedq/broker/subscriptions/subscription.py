@@ -332,4 +332,4 @@ class Subscription:
 
 def rules_of(record: SubscriptionRecord) -> Rules:
     """Returns what the configuration of a subscription says about the delivery of each segment."""
-    return Rules(record.mode, record.backoff_s, record.max_attempts)
+    return Rules(record.mode, record.backoff_s, record.max_attempts, record.filter is not None)
