@@ -11,6 +11,7 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import GroupCache
 from seaweedq.broker.log.segment_log import SegmentLog
+from seaweedq.broker.log.unused_memory import UnusedMemory
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.coordination.records import FlushPolicy
@@ -43,6 +44,7 @@ class Maintenance:
         self._dispatcher = dispatcher
         self._log = log
         self._released = 0
+        self._unused = UnusedMemory(budget, view.clock)
         self._flushes: set[asyncio.Task[None]] = set()
 
     async def tick_often(self) -> None:
@@ -54,6 +56,7 @@ class Maintenance:
                 self._release()
                 if self._budget.over:
                     self._cache.shrink()
+                self._unused.tick()
             except Exception:
                 logger.exception("a maintenance tick failed; continuing")
 
