@@ -27,6 +27,7 @@ PAGES = [
     "docs/cli.md",
     "docs/operations.md",
     "docs/scaling.md",
+    "docs/spark.md",
 ]
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SERVE = "seaweedq serve"
@@ -89,7 +90,7 @@ def page(tmp_path: Path, broker_process: Callable[..., BrokerProcess]) -> Page:
     return Page(tmp_path, broker_process(data_dir=tmp_path / "seaweedq-data", start=False))
 
 
-LATER = {"docs/files.md", "docs/cli.md", "docs/operations.md"}  # pages with many commands, each a process
+LATER = {"docs/files.md", "docs/cli.md", "docs/operations.md", "docs/spark.md"}  # many commands, each a process
 
 
 @pytest.mark.parametrize("name", [later(name) if name in LATER else name for name in PAGES])
