@@ -283,7 +283,15 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield SegmentMapServices(catalog, positions, core.roster)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)
     yield SubscriptionServices(
-        catalog, subscribing.admin, dispatcher, subscribing.finder, proxy, reader, core.level, subscribing.meter
+        catalog,
+        subscribing.admin,
+        dispatcher,
+        subscribing.finder,
+        proxy,
+        reader,
+        core.level,
+        subscribing.meter,
+        serving.letters.topics,
     )
     yield SeekServices(catalog, subscribing.seeking, subscribing.finder, proxy, reader, core.level, environment.ids)
     yield ImportServices(catalog, serving.imports, reader)
@@ -300,7 +308,9 @@ def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
         metrics.LogMetrics(serving.log, broker.core.budget, broker.environment.store),
         metrics.PoolMetrics(broker.environment.pools),
         metrics.ClusterMetrics(joined.view, joined.election, broker.core.level),
-        metrics.LagMetrics(serving.subscribing.meter, broker.environment.settings.metrics_subscriptions),
+        metrics.LagMetrics(
+            serving.subscribing.meter, serving.letters, broker.environment.settings.metrics_subscriptions
+        ),
         metrics.RetentionMetrics(serving.leading.retention),
         metrics.LoadMetrics(serving.loads, serving.leading.autoscaler, joined.election),
         metrics.ReshapeMetrics(serving.reshaping.reshaper),

@@ -10,6 +10,7 @@ from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.leader.rebalancer import Rebalancer
+from seaweedq.broker.letters.letters import DeadLetters
 from seaweedq.broker.level_rise import LevelGuard, LevelRise
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.load.meters import Loads
@@ -206,6 +207,7 @@ class Serving:
     publishing: Publishing
     reading: Reading
     subscribing: Subscribing
+    letters: DeadLetters
     streams: TopicStreams
     subscription_streams: SubscriptionStreams
     payloads: Payloads

@@ -13,6 +13,9 @@ from seaweedq.broker.imports.runner import ImportRunner, ReaderSetup
 from seaweedq.broker.imports.service import Imports, UploadClaims
 from seaweedq.broker.journal_registration import JournalRegistration
 from seaweedq.broker.leader_wiring import build_leading
+from seaweedq.broker.letters.letters import DeadLetters
+from seaweedq.broker.letters.payload_copies import PayloadCopies
+from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.level_rise import LevelGuard, LevelRise
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.dirty_segments import DirtySegments
@@ -202,6 +205,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         publishing=publishing,
         reading=reading,
         subscribing=subscribing,
+        letters=_letters(environment, joined, reading, subscribing.dispatcher, publishing.publisher, payloads),
         streams=_streams(core.catalog, reading),
         subscription_streams=SubscriptionStreams(
             subscribing.admin, subscribing.dispatcher, subscribing.finder, payloads, environment.peers
@@ -281,6 +285,19 @@ def _subscribing(
         finder=DispatcherFinder(reading.finder.context, assignment, dispatcher),
         meter=LagMeter(dispatcher, readables, positions, view.clock),
     )
+
+
+def _letters(
+    environment: Environment,
+    joined: Joined,
+    reading: Reading,
+    dispatcher: Dispatcher,
+    publisher: Publisher,
+    payloads: Payloads,
+) -> DeadLetters:
+    topics = LetterTopics(joined.view.catalog, joined.topics)
+    copies = PayloadCopies(payloads, environment.store.payloads)
+    return DeadLetters(joined.view, dispatcher, reading.readables, topics, publisher, copies)
 
 
 def _streams(catalog: Catalog, reading: Reading) -> TopicStreams:

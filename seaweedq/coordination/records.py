@@ -325,12 +325,14 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class HeldLease(msgspec.Struct, frozen=True, array_like=True):
     """The messages that a resigning dispatcher had leased to `consumer` under a name: runs of offsets, for the seconds
-    that were left. One without name and consumer is a delay, which is a lease of nobody's."""
+    that were left. One without name and consumer is a delay, which is a lease of nobody's; with `dying` (the reason,
+    and what was said of it) its messages are given up, and their dead letters not yet known to be durable."""
 
     name: str
     consumer: str
     left_s: float
     runs: tuple[tuple[int, int], ...]
+    dying: tuple[str, str] | None = None
 
 
 class CursorRecord(msgspec.Struct, frozen=True):
@@ -341,9 +343,9 @@ class CursorRecord(msgspec.Struct, frozen=True):
     (low, high, seconds left); they are valid for the very next epoch alone.
 
     From level 2 on it says `needs_level`, and its stored form holds `acked` and `attempts` in `packed`
-    (coordination/cursor_form). From level 3 on `held` has the leases in place of `leases` and `consumer`.
-    `sought_below`: offsets below it may have been delivered before a seek, so that acks which came late from there say
-    nothing.
+    (coordination/cursor_form). From level 3 on `held` has the leases in place of `leases` and `consumer`; what is
+    dying is in every checkpoint. `sought_below`: offsets below it may have been delivered before a seek, so that acks
+    which came late from there say nothing.
     """
 
     epoch: int

@@ -9,6 +9,7 @@ from seaweedq.storage.interface import Data, Listed, ObjectStore, PayloadStore
 
 PAYLOAD_REQUESTS = {
     "receive",
+    "copy",
     "digest",
     "begin_parts",
     "list_parts",

@@ -115,6 +115,10 @@ class PayloadStore(ObjectStore, Protocol):
         one if the stream is interrupted.
         """
 
+    async def copy(self, name: str, to: str) -> None:
+        """Makes the object `to` of the bytes of another, which do not pass through here. Where `to` exists it has these
+        bytes already, as the caller knows; to repeat it does no harm. Raises FileNotFoundError, StoreUnavailable."""
+
     async def digest(self, name: str) -> tuple[int, str | None]:
         """Returns the size, and the SHA-256 in hex of the whole object if the store itself has computed it. Raises
         FileNotFoundError, StoreUnavailable."""

@@ -91,6 +91,10 @@ class LocalStore(Unsigned):
         finally:
             await spool.discard()
 
+    async def copy(self, name: str, to: str) -> None:
+        """As PayloadStore: a link to the same file, which stays until both are deleted."""
+        await self._receivers.run(self._copy, self._path(name), self._path(to))
+
     async def digest(self, name: str) -> tuple[int, str | None]:
         """As PayloadStore; a folder has no digests."""
         return await self.size(name), None
@@ -116,6 +120,10 @@ class LocalStore(Unsigned):
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
+
+    def _copy(self, path: str, to: str) -> None:
+        with _answers():
+            self._link(path, to)
 
     def _link(self, temporary: str, path: str) -> bool:
         folder = os.path.dirname(path)

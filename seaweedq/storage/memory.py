@@ -107,6 +107,12 @@ class MemoryStore(Unsigned):
             self._times_us[name] = self.clock.now_us()
             return digest
 
+    async def copy(self, name: str, to: str) -> None:
+        """As PayloadStore."""
+        with self._act("copy", check_name(to)):
+            self._objects.setdefault(to, self._get(name))
+            self._times_us.setdefault(to, self.clock.now_us())
+
     async def digest(self, name: str) -> tuple[int, str | None]:
         """As PayloadStore; it has no digests."""
         return await self.size(name), None

@@ -22,6 +22,7 @@ from seaweedq.storage.s3_links import Example
 from seaweedq.storage.s3_requests import Bucket, no_copies
 
 MAX_EXPIRES_S = 7 * 24 * 3600  # the most that S3 allows
+MAX_COPY_BYTES, COPY_PART_BYTES = 5 * 1024**3, 1024**3  # the most that S3 copies at once; a part of a larger copy
 PARTS_PAGE = 1000  # the most that S3 lists at once
 
 
@@ -47,6 +48,24 @@ class S3Payloads:
         raise NotImplementedError(
             "this store receives no payloads: clients put them to S3 themselves, with signed requests"
         )
+
+    async def copy(self, name: str, to: str) -> None:
+        """As PayloadStore. The store copies up to 5 GiB at once, and larger objects in parts."""
+        found = await self._bucket.head(self._key(name))
+        source, size = {"Bucket": self._bucket.name, "Key": self._key(name)}, int(found["ContentLength"])
+        if size <= MAX_COPY_BYTES:
+            await self._bucket.ask("copy_object", self._key(to), CopySource=source)
+            return
+        parts = await self.begin_parts(to, str(found.get("ContentType", "application/octet-stream")))
+        try:
+            for number, start in enumerate(range(0, size, COPY_PART_BYTES), 1):
+                span = f"bytes={start}-{min(start + COPY_PART_BYTES, size) - 1}"
+                stated = {"UploadId": parts, "PartNumber": number, "CopySource": source, "CopySourceRange": span}
+                await self._bucket.ask("upload_part_copy", self._key(to), **stated)
+            await self.end_parts(to, parts, await self.list_parts(to, parts))
+        except BaseException:
+            await self.abort_parts(to, parts)
+            raise
 
     async def digest(self, name: str) -> tuple[int, str | None]:
         """As PayloadStore. A composite checksum is not one of the whole object; nor is one that the store does not

@@ -47,6 +47,18 @@ async def test_what_is_there_is_not_replaced(store: PayloadStore, sha256: str | 
     assert await store.read(NAME) == b"first"
 
 
+async def test_a_copy_outlives_what_it_was_made_of(store: PayloadStore) -> None:
+    to = "_payloads/dead/20260102/2"
+    assert await bring(store, NAME, DATA)
+    await store.copy(NAME, to)
+    await store.copy(NAME, to)
+    await store.delete(NAME)
+    assert await store.read(to) == DATA
+    with pytest.raises(FileNotFoundError):
+        await store.copy(NAME, "_payloads/dead/20260102/3")
+    assert await store.list("_payloads/") == [to]
+
+
 async def test_of_many_for_one_name_one_is_taken(store: PayloadStore) -> None:
     contents = [bytes([number]) * 50_000 for number in range(8)]
     taken = await asyncio.gather(*(bring(store, NAME, content) for content in contents))

@@ -10,10 +10,10 @@ from msgspec import Meta
 from seaweedq.api.asgi.http import Answer, Receive, Scope
 from seaweedq.api.routes.pulls import Consumer, LeaseName, SubscriptionCalls
 from seaweedq.api.routes.subscription_requests import AckDeadline, Delay
-from seaweedq.broker.subscriptions.answering import Answered, Selection
+from seaweedq.broker.subscriptions.answering import Answered, Refusal, Selection
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
-from seaweedq.errors import InvalidRequest, NoDeadLetters
+from seaweedq.errors import InvalidRequest
 
 MAX_IDS = 100_000
 _ID = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
@@ -112,14 +112,8 @@ class Answers:
     async def _here(self, topic: Topic, name: str, wanted: AckRequest) -> Answer:
         dispatcher, (selection, unknown) = self.calls.dispatcher, _selection(wanted)
         if isinstance(wanted, NackRequest):
-            if wanted.reject:
-                raise NoDeadLetters(
-                    f"subscription {name!r} of {topic.name!r} has no dead_letter_topic to which messages could be "
-                    "rejected",
-                    topic=topic.name,
-                    subscription=name,
-                )
-            done = await dispatcher.nack(topic, name, selection, wanted.delay_s)
+            refusal = Refusal(wanted.delay_s, wanted.reject, wanted.reason or "")
+            done = await dispatcher.nack(topic, name, selection, refusal)
             kind: type[AckAnswer] | type[NackAnswer] | type[ExtendAnswer] = NackAnswer
         elif isinstance(wanted, ExtendRequest):
             done = await dispatcher.extend(topic, name, selection, wanted.ack_deadline_s)

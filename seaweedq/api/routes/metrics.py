@@ -15,6 +15,7 @@ from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.balancer.rates import WINDOWS_S
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.leader.autoscaler import Autoscaler
+from seaweedq.broker.letters.letters import DeadLetters
 from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.segment_log import SegmentLog
@@ -227,6 +228,7 @@ class LagMetrics:
     for each of a hundred thousand would be too many."""
 
     meter: LagMeter
+    letters: DeadLetters
     limit: int
 
     def metrics(self) -> Iterator[Metric]:
@@ -243,6 +245,8 @@ class LagMetrics:
             for reason in get_args(Stall):
                 stalled.add_metric([one.topic, one.name, reason], float(one.stalled == reason))
         yield stalled
+        help = "Dead letters that this broker has published"
+        yield CounterMetricFamily("seaweedq_dead_letters", help, value=self.letters.published)
 
 
 @dataclass(frozen=True)

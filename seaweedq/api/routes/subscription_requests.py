@@ -19,7 +19,7 @@ Backoff = Annotated[list[Delay], Meta(max_length=100)]
 MaxInFlight = Annotated[int, Meta(ge=1, le=1_000_000)]
 ExpiresAfter = Annotated[float, Meta(ge=60, le=315_360_000)]
 # Settings that are stored, and that no broker heeds yet: a request that sets one is refused.
-NOT_YET = ("max_attempts", "dead_letter_topic", "expires_after_s")
+NOT_YET = ("expires_after_s",)
 
 
 class StartAt(Struct, forbid_unknown_fields=True):

@@ -25,6 +25,7 @@ from seaweedq.api.routes.subscription_requests import (
     record_of,
 )
 from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.read.request_search import Search
 from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.backlog import Stall
@@ -59,8 +60,9 @@ class LagAnswer(Struct):
 
 
 class TotalLagAnswer(Struct):
-    """The lag in all segments: messages that are not acked yet. `in_flight` messages are leased; retention took
-    `skipped` ones before they were acked, as far as this dispatcher has seen it."""
+    """The lag in all segments: messages that are not acked yet. `in_flight` messages are leased, `dying` ones given up,
+    until their dead letters are durable; retention took `skipped` ones before they were acked, as far as this
+    dispatcher has seen it."""
 
     messages: int
     bytes: int
@@ -141,6 +143,7 @@ class SubscriptionServices:
     reader: RequestReader
     level: ClusterLevel
     meter: LagMeter
+    letters: LetterTopics
 
     def check_new(self, record: SubscriptionRecord, changes: Collection[str]) -> None:
         """Raises NeedsLevel, or InvalidRequest where no broker heeds it yet, for a changed setting of level 3."""
@@ -177,6 +180,7 @@ async def create_subscription(services: Services, request: Request, topic: str, 
                 content = msgspec.json.encode(wanted)
                 return _response(await services.proxy.relay(request.scope, target, content))
             services.check_new(record, changes)
+            await services.letters.check(found, record)
             created = await services.admin.create(found, subscription, record)
             if not created and (there := await services.admin.find(found, subscription)):
                 compare(subscription, there, record, changes)
@@ -206,7 +210,10 @@ async def change_subscription(services: Services, request: Request, topic: str, 
                 content = msgspec.json.encode(wanted)
                 return _response(await services.proxy.relay(request.scope, target, content))
             opened = await services.dispatcher.open(found, subscription)
-            services.check_new(msgspec.structs.replace(opened.record, **changes), changes)
+            changed = msgspec.structs.replace(opened.record, **changes)
+            services.check_new(changed, changes)
+            if changes.keys() & {"max_attempts", "dead_letter_topic"}:
+                await services.letters.check(found, changed)
             await services.admin.change(found, subscription, changes)
             return _response(Answer(200, await _encoded(services, found, subscription)))
 

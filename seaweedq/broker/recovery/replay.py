@@ -21,6 +21,8 @@ from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
 from seaweedq.broker.log.intervals import Runs
@@ -212,7 +214,7 @@ class Replay:
         cursor = held.record
         delivery = Delivery.of(cursor)
         delivery.pass_over_all(acked[epoch])
-        record = delivery.record(epoch, self._level())
+        record = _with_dying(delivery.record(epoch, self._level()), cursor)
         if found := broken_by(cursor if there else None, record):
             logger.error("the acks of %s are not added: %s; from %s to %s", path, "; ".join(found), cursor, record)
             raise InvariantViolated(f"acks of subscription {name!r} in segment {segment} of {topic.name!r}: {found[0]}")
@@ -220,6 +222,15 @@ class Replay:
         compares = [Compare(subscription.key, subscription.revision), Compare(path, held.revision)]
         put = Put(path, keys.CURSORS.encode(held.with_record(record)))
         return await self._coordination.commit(compares, [put]) is not None
+
+
+def _with_dying(record: CursorRecord, before: CursorRecord) -> CursorRecord:
+    """Returns a record with what the one before says of messages that are dying; all leases ended with their
+    dispatcher."""
+    if before.held is UNSET or before.epoch != record.epoch:
+        return record
+    dying = tuple(one for one in before.held if one.dying)
+    return replace(record, held=dying, needs_level=before.needs_level) if dying else record
 
 
 class _Run:

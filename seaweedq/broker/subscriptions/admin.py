@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from seaweedq.broker.subscriptions.assignment import Assignment, changed_meanwhile, key_of
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.starts import Starts
+from seaweedq.broker.subscriptions.subscription import Subscription
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Delete, Put
@@ -23,7 +24,7 @@ from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import SubscriptionNotFound
+from seaweedq.errors import NoDeadLetters, SubscriptionNotFound
 from seaweedq.failpoints import reach
 
 PAGE = 60
@@ -95,11 +96,12 @@ class SubscriptionAdmin:
         )  # perhaps an earlier one of this name, whose deletion had an unknown outcome
 
     async def change(self, topic: Topic, name: str, changes: Mapping[str, Any]) -> None:
-        """Changes settings of a subscription that this broker dispatches. Raises SubscriptionNotFound, NotOwner. Where
-        the outcome is unknown, the next checkpoint reads the record again."""
+        """Changes settings of a subscription that this broker dispatches. Raises SubscriptionNotFound, NotOwner,
+        NoDeadLetters. Where the outcome is unknown, the next checkpoint reads the record again."""
         subscription = await self._dispatcher.open(topic, name)
         async with self._dispatcher.changing(topic, name), subscription.saving:
             subscription.check()
+            _check_dying(subscription, changes)
             there = subscription.held
             wanted = there.with_record(replace(there.record, **changes).in_its_form())
             if wanted.record != there.record:
@@ -107,6 +109,7 @@ class SubscriptionAdmin:
                 subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
                 subscription.set_rules()
         subscription.room.event()
+        self._dispatcher.dying.wake()
 
     async def delete(self, topic: Topic, name: str) -> None:
         """Deletes a subscription with its cursors. Raises SubscriptionNotFound, NotOwner."""
@@ -131,3 +134,14 @@ class SubscriptionAdmin:
             if not await self._coordination.commit(unchanged, doomed):
                 raise changed_meanwhile(topic, name)
             reach("unsubscribe.record")
+
+
+def _check_dying(subscription: Subscription, changes: Mapping[str, Any]) -> None:
+    """Raises NoDeadLetters where a change takes the topic away that dying messages go to."""
+    if changes.get("dead_letter_topic", "") is None and (count := subscription.dying):
+        raise NoDeadLetters(
+            f"{count} messages of subscription {subscription.name!r} are dying and need a dead_letter_topic; name "
+            "another one, or wait until they are there",
+            topic=subscription.topic.name,
+            subscription=subscription.name,
+        )

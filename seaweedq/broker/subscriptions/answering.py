@@ -1,7 +1,8 @@
 """The answers of consumers: acks, nacks, and extensions of leases, at the dispatcher.
 
 Only acks become durable: each is a frame in the journal, and counts once the journal has it. Nacks and extensions
-change soft state alone, at once.
+change soft state alone, at once. A message that was given up is acked by its dispatcher, once its dead letter is
+durable (broker/letters).
 
 For `ack_deadline_s` after it took a subscription over, a dispatcher takes acks by ids of any message of the window:
 those whom the dispatcher before gave them to are at work.
@@ -24,7 +25,7 @@ from seaweedq.broker.subscriptions.stream_turn import held_by
 from seaweedq.broker.subscriptions.subscription import Acks, Subscription
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
-from seaweedq.errors import LeaseEnded
+from seaweedq.errors import LeaseEnded, NoDeadLetters
 from seaweedq.segments.frames import Frame, FrameKind
 
 
@@ -36,6 +37,16 @@ class Selection:
     ids: Mapping[int, Sequence[int]] | None = None
     lease: str | None = None
     consumer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The terms of a nack: the messages come again after `delay_s`, None is the backoff; or, with `reject`, never: they
+    become dead letters. `reason` goes with those that do."""
+
+    delay_s: float | None = None
+    reject: bool = False
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -100,12 +111,25 @@ class Answering:
         await self._wait(durable)
         return Answered(lease.acked, late)
 
-    def nack(self, subscription: Subscription, selection: Selection, delay_s: float | None) -> Answered:
-        """Ends leases at once: the messages are delivered again after `delay_s`, None is the backoff. Raises
-        LeaseEnded, NeedsNewerBroker."""
+    async def bury(self, subscription: Subscription, segment: int, cursor: SegmentCursor, dying: Offsets) -> None:
+        """Acks dying messages whose dead letters are durable. Raises JournalUnavailable, NotReady: they go on dying."""
+        await self._wait([self._begin_ack(subscription, segment, cursor, dying)])
+
+    def nack(self, subscription: Subscription, selection: Selection, refusal: Refusal) -> Answered:
+        """Ends leases at once. Raises LeaseEnded, NoDeadLetters, NeedsNewerBroker."""
+        if refusal.reject and subscription.record.dead_letter_topic is None:
+            raise NoDeadLetters(
+                f"subscription {subscription.name!r} of {subscription.topic.name!r} has no dead_letter_topic to which "
+                "messages could be rejected; set one, or nack without reject",
+                topic=subscription.topic.name,
+                subscription=subscription.name,
+            )
         now_s, answered = self._clock.monotonic_s(), Answered()
         for cursor, held in self._held(subscription, selection, answered):
-            cursor.delivery.nack(held, now_s, delay_s)
+            if refusal.reject:
+                cursor.delivery.reject(held, now_s, refusal.reason)
+            else:
+                cursor.delivery.nack(held, now_s, refusal.delay_s, refusal.reason)
         if answered.known:
             subscription.room.event()
             subscription.leases.streams.wake_all()

@@ -55,6 +55,7 @@ class TakeOver(NamedTuple):
         """Returns a cursor with the leases that the dispatcher before handed over."""
         found = SegmentCursor(held, rules_of(self.record), self.leases)
         found.take_over(segment, self.record.epoch, self.now_s)
+        found.delivery.hold_last(self.now_s + self.record.ack_deadline_s)
         return found
 
 

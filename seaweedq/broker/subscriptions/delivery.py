@@ -163,6 +163,11 @@ class Delivery(Progress):
         if lease == NOBODY:
             self._window.put("state", offsets, DELAYED)
 
+    def take_dying(self, offsets: Offsets, death: Death, now_s: float) -> None:
+        """Takes over what was dying at the dispatcher before."""
+        offsets = self._here(offsets)
+        self.deaths.take(offsets[self._window.of("state", offsets) == FREE], death, now_s)
+
     def begin_leases(self, due_s: float) -> None:
         """Gives the leases that have no deadline this one."""
         for offsets in self._not_begun():

@@ -6,7 +6,8 @@ yet. An ack is a frame in the journal. A checkpoint (broker/subscriptions/cursor
 those frames, and is written every `checkpoint_s` for what has changed. A crash in between leaves the frames, which
 recovery replays.
 
-Order of a handover: 1. no more leases and acks, waiting requests are redirected; 2. the acks under way become durable;
+Order of a handover: 0. dead letters on their way become durable, and are acked; 1. no more leases and acks, waiting
+requests are redirected; 2. the acks under way become durable;
 3. a checkpoint of everything, leases too, so that no message is delivered twice; 4. the record names no dispatcher; 5.
 this broker forgets it. A crash before 4 is the death of a dispatcher whose journal holds nothing of this subscription;
 a crash after 4 has no effect.
@@ -25,8 +26,9 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.subscriptions.answering import Answered, Answering, Selection
+from seaweedq.broker.subscriptions.answering import Answered, Answering, Refusal, Selection
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
 from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
@@ -38,6 +40,7 @@ from seaweedq.broker.subscriptions.waiting import Place, Room
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination.records import SeekRecord, SubscriptionRecord
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker, NotOwner, NotReady, Unavailable
@@ -70,6 +73,7 @@ class Dispatcher:
         self._leasing = Leasing(view.catalog, readables, cursors, view.clock)
         self._answering = Answering(view.catalog, readables, commit, view.clock)
         self._timeout_s = timeout_s
+        self.dying = Signal()  # something may have died
         self._closing = False  # pulls do not wait any more
         self._subscriptions: dict[tuple[Topic, str], Subscription] = {}
         self._changing: WeakValueDictionary[tuple[Topic, str], asyncio.Lock] = WeakValueDictionary()
@@ -162,7 +166,8 @@ class Dispatcher:
     async def _write_all(self, subscription: Subscription, why: str, handover_s: float | None = None) -> bool:
         """Closes a subscription, and writes a checkpoint of everything. Returns False where another broker dispatches
         by now. Where it fails the subscription is open again."""
-        subscription.close(why)
+        async with subscription.burying:
+            subscription.close(why)
         try:
             async with subscription.delivering:
                 await self._commit.quiet()
@@ -246,10 +251,22 @@ class Dispatcher:
         NeedsNewerBroker."""
         return await self._answering.ack(await self.open(topic, name), selection)
 
-    async def nack(self, topic: Topic, name: str, selection: Selection, delay_s: float | None = None) -> Answered:
-        """Ends leases: the messages are delivered again after `delay_s`, by default the backoff. Raises LeaseEnded,
-        NeedsNewerBroker."""
-        return self._answering.nack(await self.open(topic, name), selection, delay_s)
+    async def nack(self, topic: Topic, name: str, selection: Selection, refusal: Refusal | None = None) -> Answered:
+        """Ends leases: the messages are delivered again, by default after the backoff, or become dead letters. Raises
+        LeaseEnded, NoDeadLetters, NeedsNewerBroker."""
+        answered = self._answering.nack(await self.open(topic, name), selection, refusal or Refusal())
+        self.dying.wake()
+        return answered
+
+    async def bury(self, subscription: Subscription, segment: int, dying: Offsets, epoch: int) -> None:
+        """Acks messages whose dead letters are durable, as far as they are still dying in this epoch. The caller holds
+        `burying`. Raises NotOwner where this broker does not dispatch them any more, JournalUnavailable, NotReady."""
+        subscription.check()
+        cursor = subscription.cursors.get(segment)
+        if cursor is None or subscription.record.epoch != epoch:
+            return
+        if len(left := cursor.delivery.deaths.still(dying)):
+            await self._answering.bury(subscription, segment, cursor, left)
 
     async def extend(
         self, topic: Topic, name: str, selection: Selection, ack_deadline_s: float | None = None

@@ -189,7 +189,8 @@ class Leasing:
             return look
         touched: list[Delivery] = []
         patience = Deadline(self._clock, LOOK_S)
-        room = record.max_in_flight - subscription.in_flight  # nobody else leases meanwhile
+        # Nobody else leases meanwhile. What is dying counts, so that it is bounded where its topic takes nothing.
+        room = record.max_in_flight - subscription.in_flight - subscription.dying
         count, max_runs = min(wanted.max_messages, room), self._cursors.max_runs
         round = _Round(subscription, lease, count, max_runs, wanted.max_bytes, rows_left, patience)
         try:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from seaweedq.broker.log.intervals import Run, runs_of
 from seaweedq.broker.subscriptions.choosing import Rules
 from seaweedq.broker.subscriptions.delivery import Delivery
+from seaweedq.broker.subscriptions.dying import Death
 from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.window import NOBODY
 from seaweedq.coordination.cursor_form import MAX_LEASES
@@ -37,6 +38,9 @@ class SegmentCursor:
         for one in [*_old_form(segment, record), *(record.held or ())]:
             offsets = np.concatenate([np.arange(low, high) for low, high in one.runs])
             due_s = now_s + one.left_s
+            if one.dying:
+                self.delivery.take_dying(offsets, Death(*one.dying), now_s)
+                continue
             if not one.name and not one.consumer:
                 self.delivery.hold_again(offsets, NOBODY, NOBODY, due_s)
                 continue
@@ -48,7 +52,7 @@ class SegmentCursor:
     def handed_over(self, epoch: int, level: int, now_s: float) -> CursorRecord:
         """Returns a checkpoint of the cursor, with its leases."""
         record = self.delivery.record(epoch, level)
-        held = list(self._held(now_s))
+        held = [*self._held(now_s), *self._dying()]
         if not held:
             return record
         if level >= SUBSCRIPTION_LEVEL:
@@ -62,6 +66,8 @@ class SegmentCursor:
         """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one."""
         if handover_s is None:
             record = self.delivery.record(epoch, level)
+            if self.delivery.deaths and level >= SUBSCRIPTION_LEVEL and (dying := tuple(self._dying())):
+                record = replace(record, held=dying, needs_level=SUBSCRIPTION_LEVEL)
         else:
             record = self.handed_over(epoch, level, handover_s)
         return record if record != self.held.record or self.pin is not None else None
@@ -87,6 +93,13 @@ class SegmentCursor:
     def newest(self) -> int:
         """The newest commit that holds an ack, -1 for none."""
         return self._newest
+
+    def _dying(self) -> Iterator[HeldLease]:
+        """Yields what is dying, by the reason."""
+        deaths = self.delivery.deaths
+        offsets = sorted((deaths.why(offset), offset) for offset in deaths.all().tolist())
+        for death, group in groupby(offsets, itemgetter(0)):
+            yield HeldLease("", ANYBODY, 0.0, tuple(runs_of(offset for _, offset in group)), (*death,))
 
     def _held(self, now_s: float) -> Iterator[HeldLease]:
         """Yields what is leased or delayed, by lease and deadline."""

@@ -56,8 +56,8 @@ class SeekResult:
 
 class Subscription:
     """One subscription of one topic, open at its dispatcher. Leases are given under `delivering`, cursors are written
-    under `saving`; once `closed` is set nothing is leased or acked any more. `cursors` are those of segments that are
-    not done.
+    under `saving`, dead letters are on their way under `burying`; once `closed` is set nothing is leased or acked any
+    more. `cursors` are those of segments that are not done.
 
     `unreadable` are the segments whose cursors in coordination cannot be read: they are not delivered, and nothing is
     written in the place of those cursors. One that became so meanwhile keeps its state here, and pins its acks.
@@ -85,6 +85,7 @@ class Subscription:
             del cursors[number]  # coordination has it as it was read
         self.delivering = asyncio.Lock()
         self.saving = asyncio.Lock()
+        self.burying = asyncio.Lock()
         self.closed: NotOwner | None = None
         self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
@@ -217,6 +218,20 @@ class Subscription:
         """Returns how many messages are leased."""
         return sum(cursor.delivery.count(HELD) for cursor in self.cursors.values())
 
+    @property
+    def dying(self) -> int:
+        """Returns how many messages are given up, and not acked yet."""
+        return sum(cursor.delivery.count(DYING) for cursor in self.cursors.values() if cursor.delivery.deaths)
+
+    def due_letters(self, now_s: float) -> dict[int, Offsets]:
+        """Returns the messages that are dying, and whose dead letters are to be published now, by segment."""
+        due: dict[int, Offsets] = {}
+        for number, cursor in self.cursors.items():
+            cursor.delivery.expire(now_s)
+            if cursor.delivery.deaths and len(offsets := cursor.delivery.deaths.due(now_s)):
+                due[number] = offsets
+        return due
+
     def expire(self, segments: Iterable[int], now_s: float) -> None:
         """Ends the leases of these segments whose time is over."""
         for number in segments:
@@ -289,9 +304,12 @@ class Subscription:
         return max(0, self.consumers(now_s) - max(1, len(self.frontier.open)))
 
     def set_rules(self) -> None:
-        """Has all segments follow the settings that the record has by now."""
+        """Has all segments follow the settings that the record has by now. What was delivered too often by now dies."""
+        rules = rules_of(self.record)
         for cursor in self.cursors.values():
-            cursor.delivery.rules = rules_of(self.record)
+            if cursor.delivery.rules != rules:
+                cursor.delivery.rules = rules
+                cursor.delivery.hold_last(due_s=0)
 
     def deadlines(self) -> list[float]:
         """Returns the times at which leases end (monotonic seconds); at least the next one of each segment."""

@@ -5,6 +5,7 @@ also when the record is gone, and a deletion can tell whether an object in a top
 a later one of the same name.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -32,6 +33,13 @@ _ID = re.compile(r"(?P<date>[0-9]{8})-(?P<incarnation>0|[1-9][0-9]{0,9})-[0-9a-f
 def upload_id(now_us: int, incarnation: int, nonce: str) -> str:
     """Returns the id of a new upload; `nonce` has 32 hexadecimal digits."""
     return f"{datetime.fromtimestamp(now_us / 1e6, UTC):%Y%m%d}-{incarnation}-{nonce}"
+
+
+def copied_id(name: str, incarnation: int, message: str) -> str:
+    """Returns the id under which a topic of another incarnation has a copy of the object `name` for a message; always
+    the same one."""
+    date = name.rpartition("/")[2][:8]
+    return f"{date}-{incarnation}-{hashlib.sha256(f'{name} {message}'.encode()).hexdigest()[:32]}"
 
 
 def incarnation_of(upload: str) -> int | None:

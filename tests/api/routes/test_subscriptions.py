@@ -93,7 +93,7 @@ def test_defaults_and_comparison(http: httpx.Client, topic: str) -> None:
         ({"max_attempts": 3}, ["max_attempts", 3]),
         ({"max_attempts": -1}, ["max_attempts", -1]),
         ({"max_attempts": 101}, ["max_attempts", 101, 100]),
-        ({"dead_letter_topic": "dead"}, ["dead"]),
+        ({"max_attempts": 1, "dead_letter_topic": None}, ["max_attempts", 1, "dead_letter_topic"]),
         ({"dead_letter_topic": "no/topic"}, ["dead_letter_topic", "no/topic"]),
         ({"backoff_s": [1, -1]}, ["backoff_s[1]", "-1"]),
         ({"backoff_s": [1, 43_201]}, ["backoff_s[1]", "43201", "43200"]),

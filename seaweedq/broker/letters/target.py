@@ -1,0 +1,58 @@
+"""The topic for dead letters: it has the format of the source topic, and is created where it does not exist.
+
+It is created before a subscription that names it, and again when a message dies after somebody has deleted it: else
+the message would stay in the subscription for ever. A crash in between leaves an empty topic.
+"""
+
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.topic_admin import TopicAdmin
+from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
+from seaweedq.errors import InvalidRequest
+
+
+class LetterTopics:
+    """Finds and creates the topics for dead letters."""
+
+    def __init__(self, catalog: Catalog, admin: TopicAdmin) -> None:
+        self._catalog = catalog
+        self._admin = admin
+
+    async def check(self, source: Topic, record: SubscriptionRecord) -> None:
+        """Ensures that a subscription's settings can be heeded. Raises InvalidRequest, and what `ensure` raises."""
+        name = record.dead_letter_topic
+        if name is not None:
+            await self.ensure(source, name)
+        elif record.max_attempts:
+            raise InvalidRequest(
+                f"max_attempts is {record.max_attempts}, and dead_letter_topic null: what has failed so often needs a "
+                "topic to go to; name one, or set max_attempts to 0",
+                field="dead_letter_topic",
+                value=None,
+            )
+
+    async def ensure(self, source: Topic, name: str) -> Topic:
+        """Returns the topic for the dead letters of `source`. Raises InvalidRequest where it has another format or is
+        `source` itself, TooManyTopics, TooManySegments, TopicBeingDeleted, Unavailable."""
+        if name == source.name:
+            raise InvalidRequest(
+                f"dead_letter_topic is {name!r}, the topic itself, which would deliver its dead letters again; name "
+                "another one",
+                field="dead_letter_topic",
+                value=name,
+            )
+        if self._catalog.find(name) is None:
+            self._catalog.check_readable(name)
+            config = source.record.config
+            await self._admin.create(
+                name, TopicConfig(format=config.format, schema=config.schema, columns=config.columns)
+            )
+        found = await self._catalog.known(name)
+        if found.layout.format is not source.layout.format or not found.layout.values.equals(source.layout.values):
+            raise InvalidRequest(
+                f"dead_letter_topic is {name!r}, whose format is {found.layout.format.value} with other columns or "
+                f"values than {source.name!r} ({source.layout.format.value}) has; name a topic of the same format and "
+                "schema, or one that does not exist",
+                field="dead_letter_topic",
+                value=name,
+            )
+        return found

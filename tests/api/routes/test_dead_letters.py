@@ -1,0 +1,285 @@
+"""Dead letters over HTTP: what is rejected, or fails too often, goes to its topic, and is acked then."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from seaweedq.broker.letters import letters as module
+from seaweedq.broker.publish.publisher import Publisher
+from seaweedq.errors import Unavailable
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1
+from tests.support.brokers.reshaped import at
+from tests.support.http.asking import problem_of
+
+TOPIC = "/v1/topics/t"
+SUB = f"{TOPIC}/subscriptions/s"
+DEAD = "/v1/topics/dead"
+SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "n", "required": True, "type": "long"}]}
+
+
+@asynccontextmanager
+async def one(folder: Path, **settings: Any) -> AsyncIterator[tuple[InLoop, httpx.AsyncClient]]:
+    async with in_loop(folder, 1, **settings) as together, at(together, together.brokers[0]) as http:
+        yield together, http
+
+
+async def made(http: httpx.AsyncClient, *messages: dict[str, Any], **settings: Any) -> None:
+    """The topic, the subscription, and these messages."""
+    await http.put(TOPIC, json={})
+    answer = await http.put(SUB, json={"start": "earliest", "dead_letter_topic": "dead", **settings})
+    assert answer.status_code == 201, answer.text
+    if messages:
+        answer = await http.post(f"{TOPIC}/messages", json={"messages": list(messages)})
+        assert answer.status_code == 200, answer.text
+
+
+async def pulled(http: httpx.AsyncClient, **more: Any) -> list[dict[str, Any]]:
+    answer = await http.post(f"{SUB}/pull", json=more)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["messages"])
+
+
+async def nacked(http: httpx.AsyncClient, *ids: str, **more: Any) -> dict[str, Any]:
+    answer = await http.post(f"{SUB}/nack", json={"ids": ids, **more})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def lag(http: httpx.AsyncClient) -> dict[str, Any]:
+    return dict((await http.get(SUB)).json()["lag_total"])
+
+
+async def dead(http: httpx.AsyncClient, topic: str = DEAD, segment: int = 0) -> list[dict[str, Any]]:
+    """The letters."""
+    answer = await http.get(f"{topic}/segments/{segment}/messages", params={"offset": 0, "limit": 1000})
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["messages"])
+
+
+async def buried(http: httpx.AsyncClient, messages: int = 0) -> None:
+    """Wait until nothing is dying, and so many messages are left."""
+    for _ in range(1000):
+        found = await lag(http)
+        if (found["dying"], found["messages"]) == (0, messages):
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(found)
+
+
+async def test_what_is_rejected_is_a_letter_and_then_acked(tmp_path: Path) -> None:
+    async with one(tmp_path) as (_, http):
+        headers = {"trace": "1", "dead-letter-reason": "old"}
+        first = {"key": "a", "value": 1, "headers": headers, "timestamp": "2020-01-02T03:04:05Z", "expires_in_s": 60}
+        await made(http, first, {"key": "b", "value": 2}, {"value": 3})
+        ids = [message["id"] for message in await pulled(http)]
+        assert await nacked(http, *ids[:2], reject=True, reason="no such ☃") == {"nacked": 2, "late": 0, "unknown": []}
+        assert await nacked(http, ids[0]) == {"nacked": 0, "late": 0, "unknown": [ids[0]]}, "it is with nobody"
+        await buried(http, messages=1)
+        one_, other = await dead(http)
+        assert (one_["key"], one_["value"], one_["timestamp"][:19]) == ("a", 1, "2020-01-02T03:04:05")
+        time = one_["headers"].pop("dead-letter-time")
+        assert time.endswith("Z")
+        assert one_["headers"] == {
+            "trace": "1",
+            "dead-letter-reason": "rejected",
+            "dead-letter-detail": "no such ☃",
+            "dead-letter-topic": "t",
+            "dead-letter-subscription": "s",
+            "dead-letter-id": ids[0],
+            "dead-letter-attempts": "1",
+        }
+        assert (other["key"], other["value"], other["headers"]["dead-letter-id"]) == ("b", 2, ids[1])
+        assert await pulled(http) == [], "the third is leased"
+        assert "seaweedq_dead_letters_total 2.0" in (await http.get("/metrics")).text
+
+
+async def test_what_fails_too_often_is_a_letter(tmp_path: Path) -> None:
+    async with one(tmp_path) as (_, http):
+        await made(http, {"value": "bad"}, {"value": "good"}, max_attempts=2)
+        for attempt in (1, 2):
+            bad, good = await pulled(http)
+            assert (bad["value"], bad["attempt"], good["value"], good["attempt"]) == ("bad", attempt, "good", 1)
+            await nacked(http, bad["id"], reason=f"failed {attempt}")
+            if attempt == 1:
+                continue
+            assert (await http.post(f"{SUB}/ack", json={"ids": [good["id"]]})).json()["acked"] == 1
+        await buried(http)
+        (letter,) = await dead(http)
+        assert letter["value"] == "bad"
+        said = {name: letter["headers"][f"dead-letter-{name}"] for name in ("reason", "detail", "attempts")}
+        assert said == {"reason": "max-attempts", "detail": "failed 2", "attempts": "2"}
+
+
+async def test_what_kills_its_consumer_is_dead_lettered_alone(tmp_path: Path) -> None:
+    """The consumer dies of message 7, and what it has comes again, as if its leases had expired."""
+    async with one(tmp_path) as (_, http):
+        await made(http, *({"value": n} for n in range(40)), max_attempts=4, mode="shared")
+        sizes = []
+        for _ in range(60):
+            found = await pulled(http)
+            if not found:
+                break
+            sizes.append((min(message["attempt"] for message in found), len(found)))
+            if 7 in [message["value"] for message in found]:
+                await nacked(http, *(message["id"] for message in found))
+            else:
+                await http.post(f"{SUB}/ack", json={"ids": [message["id"] for message in found]})
+        assert [size for attempt, size in sizes if attempt == 3] == [16, 16, 8]
+        assert max(size for attempt, size in sizes if attempt == 4) == 1
+        await buried(http)
+        assert [letter["value"] for letter in await dead(http)] == [7]
+
+
+async def test_what_is_not_taken_is_dying_until_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(module, "TICK_S", 0.02)
+    publish, refusals = Publisher.batch, []
+
+    async def refusing(self: Publisher, topic: Any, *more: Any) -> Any:
+        if topic.name == "dead" and len(refusals) < 3:
+            refusals.append(topic)
+            assert (await lag(http))["dying"] == 1
+            raise Unavailable("it is full")
+        return await publish(self, topic, *more)
+
+    monkeypatch.setattr(Publisher, "batch", refusing)
+    async with one(tmp_path) as (_, http):
+        await made(http, {"value": 1}, {"value": 2})
+        (first, _) = await pulled(http)
+        await nacked(http, first["id"], reject=True)
+        found = await lag(http)
+        assert (found["dying"], found["in_flight"], found["messages"]) == (1, 1, 2)
+        assert 'seaweedq_subscription_dying{subscription="s",topic="t"} 1.0' in (await http.get("/metrics")).text
+        gone = await http.patch(SUB, json={"dead_letter_topic": None})
+        problem_of(gone, 409, "no-dead-letter-topic", "1 messages")
+        assert (await http.post(f"{SUB}/ack", json={"ids": [first["id"]]})).json()["unknown"] == [first["id"]]
+        assert await pulled(http) == []
+        await buried(http, messages=1)
+        assert (len(refusals), len(await dead(http))) == (3, 1)
+
+
+async def test_what_is_dying_counts_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a topic that takes nothing would let all messages die, and memory grow."""
+    monkeypatch.setattr(module.DeadLetters, "_begin", lambda self: None)
+    async with one(tmp_path) as (_, http):
+        await made(http, *({"value": n} for n in range(9)), max_in_flight=3, mode="shared")
+        found = await pulled(http)
+        assert len(found) == 3
+        await nacked(http, *(message["id"] for message in found), reject=True)
+        assert await pulled(http) == []
+
+
+async def test_a_letter_that_was_published_twice_is_there_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The outcome of the first try was not known."""
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(module, "TICK_S", 0.02)
+    publish, lost = Publisher.batch, []
+
+    async def losing(self: Publisher, topic: Any, *more: Any) -> Any:
+        found = await publish(self, topic, *more)
+        if topic.name == "dead" and len(lost) < 2:
+            lost.append(topic)
+            raise Unavailable("not known to be durable")
+        return found
+
+    monkeypatch.setattr(Publisher, "batch", losing)
+    async with one(tmp_path) as (_, http):
+        await made(http, *({"value": n} for n in range(5)))
+        await nacked(http, *(message["id"] for message in await pulled(http)), reject=True)
+        await buried(http)
+        assert len(lost) == 2
+        assert [letter["value"] for letter in await dead(http)] == [0, 1, 2, 3, 4]
+
+
+async def test_the_topic_is_created_with_the_sources_format_and_again_after_its_deletion(tmp_path: Path) -> None:
+    async with one(tmp_path) as (_, http):
+        for name, config in (("t", {}), ("b", {"format": "bytes"}), ("y", {"format": "typed", "schema": SCHEMA})):
+            await http.put(f"/v1/topics/{name}", json=config)
+            path = f"/v1/topics/{name}/subscriptions/s"
+            answer = await http.put(path, json={"start": "earliest", "dead_letter_topic": f"dead-{name}"})
+            assert answer.status_code == 201, answer.text
+            assert answer.json()["dead_letter_topic"] == f"dead-{name}"
+            made_ = (await http.get(f"/v1/topics/dead-{name}")).json()
+            assert (made_["format"], made_["schema"]) == (config.get("format", "json"), config.get("schema"))
+        await http.post("/v1/topics/y/messages", json={"value": {"n": 5}})
+        assert (await http.delete("/v1/topics/dead-y")).status_code == 204
+        (found,) = (await http.post("/v1/topics/y/subscriptions/s/pull", json={})).json()["messages"]
+        await http.post("/v1/topics/y/subscriptions/s/nack", json={"ids": [found["id"]], "reject": True})
+        for _ in range(1000):
+            if (await http.get("/v1/topics/y/subscriptions/s")).json()["lag_total"]["messages"] == 0:
+                break
+            await asyncio.sleep(0.005)
+        (letter,) = await dead(http, "/v1/topics/dead-y", segment=1)
+        assert letter["value"] == {"n": 5}
+
+
+async def test_a_payload_is_copied_and_outlives_its_topic(tmp_path: Path) -> None:
+    content = b"payload" * 1000
+    async with one(tmp_path) as (_, http):
+        await made(http)
+        upload = (await http.post(f"{TOPIC}/uploads", json={"size": len(content)})).json()
+        stored = await http.put(upload["url"], content=content, headers=upload["headers"])
+        assert stored.status_code == 201, stored.text
+        answer = await http.post(f"{TOPIC}/messages", json={"reference": {"upload_id": upload["upload_id"]}})
+        assert answer.status_code == 200, answer.text
+        (message,) = await pulled(http)
+        await nacked(http, message["id"], reject=True)
+        await buried(http)
+        (letter,) = await dead(http)
+        assert letter["reference"]["sha256"] == message["reference"]["sha256"]
+        assert "/_payloads/dead/" in letter["reference"]["uri"]
+        assert (await http.delete(TOPIC)).status_code == 204
+        copied = await http.get(f"{DEAD}/segments/0/messages/0/payload", follow_redirects=True)
+        assert (copied.status_code, copied.content) == (200, content)
+
+
+async def test_settings_that_cannot_be_heeded(tmp_path: Path) -> None:
+    async with one(tmp_path) as (_, http):
+        await http.put(TOPIC, json={})
+        await http.put("/v1/topics/bytes", json={"format": "bytes"})
+        for body, *says in (
+            ({"max_attempts": 3}, "max_attempts", "3", "dead_letter_topic"),
+            ({"dead_letter_topic": "t"}, "dead_letter_topic", "t"),
+            ({"dead_letter_topic": "bytes", "max_attempts": 3}, "dead_letter_topic", "bytes", "json"),
+            ({"dead_letter_topic": "dead", "max_attempts": 101}, "max_attempts", "101", "100"),
+        ):
+            problem_of(await http.put(SUB, json=body), 422, "invalid-request", *says)
+        assert (await http.get(DEAD)).status_code == 404
+        assert (await http.put(SUB, json={"start": "earliest"})).status_code == 201
+        for body, *says in (
+            ({"max_attempts": 1}, "dead_letter_topic"),
+            ({"dead_letter_topic": "t"}, "dead_letter_topic", "t"),
+            ({"dead_letter_topic": "bytes"}, "bytes"),
+        ):
+            problem_of(await http.patch(SUB, json=body), 422, "invalid-request", *says)
+        changed = await http.patch(SUB, json={"dead_letter_topic": "dead", "max_attempts": 1})
+        assert (changed.json()["dead_letter_topic"], changed.json()["max_attempts"]) == ("dead", 1)
+        problem_of(await http.patch(SUB, json={"dead_letter_topic": None}), 422, "invalid-request", "max_attempts")
+        both = {"dead_letter_topic": None, "max_attempts": 0}
+        assert (await http.patch(SUB, json=both)).json()["dead_letter_topic"] is None
+
+
+async def test_fewer_attempts_let_what_was_delivered_so_often_die(tmp_path: Path) -> None:
+    async with one(tmp_path) as (_, http):
+        await made(http, {"value": 1})
+        for _ in range(2):
+            (found,) = await pulled(http)
+            await nacked(http, found["id"])
+        assert (await http.patch(SUB, json={"max_attempts": 2})).status_code == 200
+        await buried(http)
+        assert [letter["headers"]["dead-letter-attempts"] for letter in await dead(http)] == ["2"]
+
+
+async def test_below_level_3_there_are_no_dead_letters(tmp_path: Path) -> None:
+    async with of_level_1(tmp_path) as together, at(together, together.brokers[0]) as http:
+        await http.put(TOPIC, json={})
+        for body in ({"dead_letter_topic": "dead"}, {"dead_letter_topic": "dead", "max_attempts": 2}):
+            problem_of(await http.put(SUB, json=body), 409, "needs-cluster-level", "3")
+        assert (await http.get(DEAD)).status_code == 404
+        assert json.loads((await http.put(SUB, json={})).content)["max_attempts"] == 0
