@@ -40,11 +40,12 @@ def unpacked(text: str) -> list[Sought]:
 
 def cursor_after(one: Sought, epoch: int, before: CursorRecord | None) -> CursorRecord | None:
     """Returns the cursor with which the epoch of a seek begins; None where the one before may stay, or was written in
-    that epoch already. Leases end; attempts stay where the cursor does."""
+    that epoch already. Leases end; attempts, and what is dying, stay where the cursor does."""
     old = before or CursorRecord(0, 0)
     if old.epoch >= epoch or (old.acked_to >= one.end and one.to in (None, old.acked_to)):
         return None
     if one.to is not None:
         old = CursorRecord(epoch, one.to, delivered_to=one.to)
-    bare = msgspec.structs.replace(old, epoch=epoch, leases=(), consumer=None, held=UNSET)
+    dying = tuple(one for one in old.held or () if one.dying)
+    bare = msgspec.structs.replace(old, epoch=epoch, leases=(), consumer=None, held=dying or UNSET)
     return msgspec.structs.replace(bare, needs_level=SUBSCRIPTION_LEVEL, sought_below=one.end)

@@ -31,11 +31,13 @@ class SegmentCursor:
         self._newest = -1
 
     def take_over(self, segment: int, epoch: int, now_s: float) -> None:
-        """Takes over the leases that the dispatcher of the epoch before has handed over."""
+        """Takes over the leases that the dispatcher of the epoch before has handed over, and what is dying, also behind
+        a seek that has left the cursor where it was."""
         record = self.held.record
-        if record.epoch != epoch - 1:
+        if record.epoch < epoch - 1:
             return
-        for one in [*_old_form(segment, record), *(record.held or ())]:
+        held = [*_old_form(segment, record), *(record.held or ())]
+        for one in held if record.epoch < epoch else filter(_is_dying, held):
             offsets = np.concatenate([np.arange(low, high) for low, high in one.runs])
             due_s = now_s + one.left_s
             if one.dying:
@@ -110,6 +112,10 @@ class SegmentCursor:
             lease = self._leases.numbered(number)
             name = lease.name if lease else ""
             yield HeldLease(name, consumers.get(consumer, ANYBODY), due_s - now_s, runs)
+
+
+def _is_dying(held: HeldLease) -> bool:
+    return held.dying is not None
 
 
 def _old_form(segment: int, record: CursorRecord) -> Iterable[HeldLease]:
