@@ -1,9 +1,9 @@
 """The payloads of dead letters: each letter has a copy of its own, below its own topic.
 
 So it stays readable whatever becomes of the source: its retention takes payloads with their rows, its deletion takes
-them all. The copy stays as long as the topic for dead letters does. The store makes the copy (a link in a folder). Its name follows
-from the message, so that a second try makes the same one. A crash before the letter leaves a copy that the next try
-names.
+them all. The copy stays as long as the topic for dead letters does. The store makes it (a link in a folder). Its name
+follows from the message, so that a second try makes the same one. A crash before the letter leaves a copy that the next
+try names.
 """
 
 from dataclasses import replace

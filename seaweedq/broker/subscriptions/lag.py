@@ -138,7 +138,7 @@ class LagMeter:
         done, now_us = subscription.frontier.done, self._clock.now_us()
         done = done | subscription.frontier.hidden
         left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
-        in_flight = subscription.in_flight
+        in_flight = subscription.in_flight + subscription.dying
         segments = await self._readables.every(topic, [one.segment for one in left if one.messages])
 
         async def lag(one: Backlog) -> Lag:
@@ -171,7 +171,7 @@ def _behind(subscription: Subscription, backlogs: Sequence[Backlog], now_s: floa
         delayed=sum(one.delayed for one in backlogs),
         dying=sum(one.dying for one in backlogs),
         waiting=sum(one.waiting for one in backlogs),
-        stalled=stalled(one.stalled(subscription.record, in_flight) for one in backlogs),
+        stalled=stalled(one.stalled(subscription.record, in_flight + subscription.dying) for one in backlogs),
         skipped=subscription.skipped.total(),
         consumers=subscription.consumers(now_s),
         idle_consumers=subscription.idle_consumers(now_s),
