@@ -159,8 +159,9 @@ class Settings(BaseSettings):
     max_connections: int = Field(
         0,
         ge=0,
-        description="Maximum number of connections; over it the one that was quiet for longest is closed. A few more "
-        "are taken for probes and other brokers. 0: nine tenths of the limit of open files less 256, at most 16,384.",
+        description="Maximum number of connections; over it the one that was quiet for longest is closed. Streams and "
+        "requests that wait for messages have three quarters of it at most. A few more are taken for probes and other "
+        "brokers. 0: nine tenths of the limit of open files less 256, at most 16,384.",
     )
     answer_timeout_s: float = Field(
         60,

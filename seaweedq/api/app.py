@@ -20,7 +20,7 @@ from starlette.types import ExceptionHandler
 
 from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.hosts_and_origins import HostRules
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send, staying
 from seaweedq.api.asgi.openapi import document_of
 from seaweedq.api.asgi.outgoing import Outgoing, end_connection
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
@@ -183,9 +183,11 @@ class Application:
             case ["", "v1", "topics", topic, "uploads", upload, "content"] if scope["method"] in upload_content.METHODS:
                 return self._call(UploadContent, UploadContent.serve, scope, body, out, topic, upload)
             case ["", "v1", "topics", topic, "stream"] if scope["method"] == "GET":
-                return self._call(TopicStreamRoute, TopicStreamRoute.serve, scope, body, out, topic)
+                return self._call_staying(TopicStreamRoute, TopicStreamRoute.serve, scope, body, out, topic)
             case ["", "v1", "topics", topic, "subscriptions", name, "stream"] if scope["method"] == "GET":
-                return self._call(SubscriptionStreamRoute, SubscriptionStreamRoute.serve, scope, body, out, topic, name)
+                return self._call_staying(
+                    SubscriptionStreamRoute, SubscriptionStreamRoute.serve, scope, body, out, topic, name
+                )
         return None
 
     async def _serve_socket(self, scope: Scope, receive: Receive, out: Send) -> None:
@@ -198,14 +200,18 @@ class Application:
         """Returns the work of a WebSocket, which raises RouteNotFound where there is none at the path."""
         match scope["path"].split("/"):
             case ["", "v1", "topics", topic, "stream"]:
-                return self._call(TopicStreamRoute, TopicStreamRoute.serve_socket, scope, receive, out, topic)
+                return self._call_staying(TopicStreamRoute, TopicStreamRoute.serve_socket, scope, receive, out, topic)
             case ["", "v1", "topics", topic, "subscriptions", name, "stream"]:
                 serve = SubscriptionStreamRoute.serve_socket
-                return self._call(SubscriptionStreamRoute, serve, scope, receive, out, topic, name)
+                return self._call_staying(SubscriptionStreamRoute, serve, scope, receive, out, topic, name)
         return _no_route(scope["path"])
 
     async def _call(self, group: type[T], route: Callable[..., Awaitable[A]], *arguments: Any) -> A:
         return await route(self.service(group), *arguments)
+
+    async def _call_staying(self, group: type[T], route: Callable[..., Awaitable[A]], scope: Scope, *more: Any) -> A:
+        with staying(scope):
+            return await self._call(group, route, scope, *more)
 
     def _made(self) -> dict[type, Any]:
         """Returns the groups of services by type; they are made once, as soon as the broker is ready."""

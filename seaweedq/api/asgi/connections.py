@@ -3,6 +3,9 @@
 At the bound a new connection takes the place of the one that has been quiet for longest: that waits for its client,
 between requests or for the rest of one. Where none is quiet the new one is in the reserve: it may ask what probes and
 brokers ask, and anything else once there is a place. Beyond the reserve it is sent away.
+
+Streams, and requests that wait for messages, are busy for as long as their clients like: they have three quarters of
+the places at most, so that others can work.
 """
 
 from collections import OrderedDict
@@ -36,7 +39,13 @@ class Connections:
         self.reserve = reserve
         self._regular: set[Connection] = set()
         self._reserved: set[Connection] = set()
+        self._staying: set[Connection] = set()
         self._quiet: OrderedDict[Connection, None] = OrderedDict()  # of both, the longest quiet one first
+
+    @property
+    def most_staying(self) -> int:
+        """Returns how many connections may have a request that lasts."""
+        return max(1, self.most * 3 // 4)
 
     def __len__(self) -> int:
         return len(self._regular) + len(self._reserved)
@@ -63,8 +72,21 @@ class Connections:
             return True
         return False
 
+    def stay(self, connection: Connection) -> bool:
+        """Notes that a request may last for as long as its client likes, and returns True; False where so many last
+        that there would be too few places for others."""
+        if len(self._staying) >= self.most_staying:
+            return False
+        self._staying.add(connection)
+        return True
+
+    def go(self, connection: Connection) -> None:
+        """Notes that such a request has ended."""
+        self._staying.discard(connection)
+
     def leave(self, connection: Connection) -> None:
         """Forgets a connection that is closed."""
+        self._staying.discard(connection)
         self._regular.discard(connection)
         self._reserved.discard(connection)
         self._quiet.pop(connection, None)

@@ -1,6 +1,7 @@
 """Bare HTTP on ASGI: headers, parameters and answers of bytes. The hot routes stand on this directly."""
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
@@ -29,6 +30,12 @@ class Connection(Protocol):
 
     def abort(self) -> None:
         """Ends the connection, whatever was not taken."""
+
+    def stay(self) -> None:
+        """Begins a request that lasts for as long as its client likes. Raises Overloaded where there are too many."""
+
+    def go(self) -> None:
+        """Ends such a request."""
 
 
 class ClientGone(Exception):
@@ -95,6 +102,20 @@ def connection_of(scope: Scope) -> Connection | None:
     """Returns the connection of a request; None where no server is between it and its client."""
     found: Connection | None = (scope.get("extensions") or {}).get(CONNECTION)
     return found
+
+
+@contextmanager
+def staying(scope: Scope) -> Iterator[None]:
+    """Runs what may last for as long as a client likes. Raises Overloaded where too many connections have such."""
+    connection = connection_of(scope)
+    if connection is None:
+        yield
+        return
+    connection.stay()
+    try:
+        yield
+    finally:
+        connection.go()
 
 
 async def send(answer: Answer, out: Send) -> None:

@@ -184,6 +184,19 @@ class BoundedProtocol(HttpToolsProtocol):
         """Ends the connection, whatever was not taken."""
         self.transport.abort()
 
+    def stay(self) -> None:
+        """Begins a request that lasts for as long as its client likes. Raises Overloaded where there are too many."""
+        connections = self._bounds.connections
+        if not connections.stay(self):
+            most = connections.most_staying
+            detail = f"{most} streams and waiting requests, three quarters of max_connections={connections.most}"
+            self._bounds.refusals.note("staying", f"there are {detail}")
+            raise Overloaded(f"the broker has {detail}; try again", max_connections=connections.most)
+
+    def go(self) -> None:
+        """Ends such a request."""
+        self._bounds.connections.go(self)
+
     def timeout_keep_alive_handler(self) -> None:
         """Closes a connection that was idle for too long."""
         super().timeout_keep_alive_handler()

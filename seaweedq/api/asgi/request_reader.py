@@ -4,7 +4,7 @@ uvicorn has no deadline for receiving a request, and FastAPI none of these bound
 """
 
 import asyncio
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -67,11 +67,23 @@ class RequestReader:
         Raises the errors of `Body` and of `decode_request`.
         """
         async with self.body(request.scope, request.receive) as content:
-            with self.budget.holding(needed_by_json(content)):
+            with self.decoding_json(content):
                 decoded = decode_request(content, request.scope, decoder)
                 if free_form:
                     check_free_form(content)
                 return decoded
+
+    def decoding_json(self, content: bytes) -> AbstractContextManager[None]:
+        """Returns the block in which a request is decoded, with the memory that this needs. Raises RequestTooLarge
+        where it needs more than there ever is, and Overloaded."""
+        needed = needed_by_json(content)
+        if needed > self.budget.limit_bytes:
+            raise RequestTooLarge(
+                f"to decode the body needs {needed} bytes, over memory_budget_bytes={self.budget.limit_bytes}; "
+                "split it into smaller requests",
+                limit_bytes=self.budget.limit_bytes,
+            )
+        return self.budget.holding(needed)
 
     async def nothing(self, request: Request) -> None:
         """Reads the body of a request that has no fields: none, or `{}`. Raises the errors of `json`."""

@@ -6,15 +6,15 @@ The connection keeps the place that it had before: it is busy until its end, and
 """
 
 import asyncio
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode
 
 from seaweedq.api.asgi.connection_bounds import ConnectionBounds
-from seaweedq.api.asgi.connections import Connection
-from seaweedq.api.asgi.http import CONNECTION
+from seaweedq.api.asgi.connections import Connection as ConnectionWithPlace
+from seaweedq.api.asgi.http import CONNECTION, Connection
 from seaweedq.api.asgi.incomplete_bodies import Incomplete
 from seaweedq.api.asgi.unread_answers import Unread
 from seaweedq.errors import Overloaded
@@ -36,10 +36,14 @@ def socket_options(answer_timeout_s: float) -> dict[str, Any]:
     }
 
 
+class Place(ConnectionWithPlace, Connection, Protocol):
+    """The connection as it was for HTTP, which has a place among all of them."""
+
+
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """One connection; `place` is what it was as an HTTP connection."""
 
-    def __init__(self, *arguments: Any, bounds: ConnectionBounds, place: Connection, **named: Any) -> None:
+    def __init__(self, *arguments: Any, bounds: ConnectionBounds, place: Place, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._bounds = bounds
         self._place = place
@@ -120,6 +124,14 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def abort(self) -> None:
         """Ends the connection, whatever was not taken."""
         self.transport.abort()
+
+    def stay(self) -> None:
+        """Begins what lasts for as long as the client likes. Raises Overloaded where there are too many."""
+        self._place.stay()
+
+    def go(self) -> None:
+        """Ends it."""
+        self._place.go()
 
     def handle_connect(self, event: Any) -> None:
         """Begins with a handshake that is a good one: the library answers the others in plain text, and logs each."""

@@ -1,6 +1,7 @@
 """Fetch: messages of one segment from an offset on, as JSON or Arrow."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.accepted import names
-from seaweedq.api.asgi.http import query
+from seaweedq.api.asgi.http import Scope, query, staying
 from seaweedq.api.asgi.openapi import described, integer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_number
 from seaweedq.api.asgi.services import services_of
@@ -20,7 +21,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.log.reader import Pieces, fitting, unexpired
 from seaweedq.broker.read.fetcher import MAX_BYTES, Fetcher
 from seaweedq.broker.read.owner_search import OwnerFinder
-from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Clock
 from seaweedq.codec.bodies import ARROW, JSON
@@ -127,22 +128,40 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
     found = await services.catalog.known(topic)
     await services.catalog.known_segment(found, number)
-    search = services.finder.search(found, number, services.proxy.asked(request.scope, wait_s))
+    asked = _Asked(found, number, offset, limit, wait_s)
+    with staying(request.scope) if wait_s else nullcontext():
+        return await _fetched(services, request.scope, asked)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The messages that a request asks for."""
+
+    topic: Topic
+    segment: int
+    offset: int
+    limit: int
+    wait_s: float
+
+
+async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Response:
+    topic, number = asked.topic, asked.segment
+    search = services.finder.search(topic, number, services.proxy.asked(scope, asked.wait_s))
     while True:
         async with search as target:
             if not target.here:
-                answer = await services.proxy.relay(request.scope, target)
+                answer = await services.proxy.relay(scope, target)
                 return Response(bytes(answer.body), answer.status, dict(answer.headers))
-            opened, pieces = await services.fetcher.fetch(found, number, offset, limit, target.wait_s)
+            opened, pieces = await services.fetcher.fetch(topic, number, asked.offset, asked.limit, target.wait_s)
             if not services.unread.has_room(min(MAX_BYTES, sum(rows.nbytes for _, rows in pieces))):
                 break  # before it is encoded; raised here, the error would be taken for the owner's, and tried again
-            next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
+            next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else asked.offset
             now_us = services.clock.now_us()
             alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
-            if names(request.scope, ARROW):
-                return _arrow_answer(opened, services.catalog.segment(found, number).record, next_offset, alive)
-            links = await services.payloads.links_of(found, [rows for _, rows in alive])
-            return _answer(opened, services.catalog.segment(found, number).record, next_offset, alive, links)
+            if names(scope, ARROW):
+                return _arrow_answer(opened, services.catalog.segment(topic, number).record, next_offset, alive)
+            links = await services.payloads.links_of(topic, [rows for _, rows in alive])
+            return _answer(opened, services.catalog.segment(topic, number).record, next_offset, alive, links)
     raise services.unread.refusal()
 
 

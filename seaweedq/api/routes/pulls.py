@@ -6,7 +6,7 @@ that it repeats, after an answer of the dispatcher was lost, gets the same messa
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from seaweedq.api.asgi.decoding_memory import needed_by_json
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, until_gone
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, staying, until_gone
 from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.request_reader import RequestReader
@@ -32,10 +31,12 @@ from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Ids
 from seaweedq.codec.message_json import json_array, message_texts
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
-from seaweedq.errors import ChainDamaged, LeaseEnded, NotOwner
+from seaweedq.errors import ChainDamaged, InvalidRequest, LeaseEnded, NotOwner
 
 MAX_WAIT_S = 30.0
 MAX_PULL = 10_000
+MAX_IDS = 100_000
+_MORE_COMMAS = 1024  # than those between ids: in names, and between members
 LEASE_ENDED = b"/problems/lease-ended"
 T = TypeVar("T")
 LeaseName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
@@ -81,7 +82,8 @@ class SubscriptionCalls:
         check_name(topic)
         check_name(name, "subscription")
         async with self.reader.body(scope, receive) as content:
-            with self.reader.budget.holding(needed_by_json(content)):
+            check_count(content)
+            with self.reader.decoding_json(content):
                 request = decode_request(content, scope, decoder)
                 yield await self.catalog.known(topic), request
 
@@ -114,7 +116,8 @@ class Pulls:
                 found = await calls.dispatcher.look(topic, name, _pull(wanted, 0))
                 if found.messages:
                     return await self._delivered(scope, topic, found)
-        return await _while_there(receive, search(scope, topic, name, wanted))
+        with staying(scope) if wanted.wait_s else nullcontext():
+            return await _while_there(receive, search(scope, topic, name, wanted))
 
     async def _pull_under_some_name(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
         """Pulls under the name that this broker chose. Where its lease has ended, since an answer was lost and the
@@ -149,6 +152,13 @@ class Pulls:
         ]
         name = leased.name if self.calls.level.written >= SUBSCRIPTION_LEVEL else None
         return Answer(200, b'{"lease":%b,"messages":%b}' % (msgspec.json.encode(name), json_array(texts)))
+
+
+def check_count(content: bytes) -> None:
+    """Raises InvalidRequest for a body with more values than any valid one has, before it is decoded: it may need more
+    memory than there is, and is none of those that are to be tried again."""
+    if content.count(b",") > MAX_IDS + _MORE_COMMAS:
+        raise InvalidRequest(f"ids has over {MAX_IDS} values; it must have 1 to {MAX_IDS}", field="ids", bound=MAX_IDS)
 
 
 def _pull(wanted: PullRequest, wait_s: float) -> Pull:

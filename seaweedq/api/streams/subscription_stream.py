@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from seaweedq.api.asgi.decoding_memory import needed_by_json
 from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
 from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name, whole_number
 from seaweedq.api.routes.answers import AckRequest, Answers, ExtendRequest, NackRequest
-from seaweedq.api.routes.pulls import MAX_PULL
+from seaweedq.api.routes.pulls import MAX_PULL, check_count
 from seaweedq.api.streams import lives
 from seaweedq.api.streams.accepting import check_accepted
 from seaweedq.api.streams.chunks import CHUNK_BYTES
@@ -146,7 +145,8 @@ class Stream:
         if not text:
             raise UnreadableBody("the message is not JSON: it is empty, or no text")
         content = text.encode()
-        with self.route.answers.calls.reader.budget.holding(needed_by_json(content)):
+        check_count(content)
+        with self.route.answers.calls.reader.decoding_json(content):
             said = decode_request(content, {"headers": ()}, _SAID)
             named = {verb: one for verb in said.__struct_fields__ if (one := getattr(said, verb)) is not UNSET}
             if len(named) != 1:

@@ -62,6 +62,18 @@ def test_where_all_are_busy_there_is_a_reserve_and_an_end() -> None:
     assert connections.may_ask(reserved[0], b"/v1/topics")
 
 
+def test_requests_that_last_leave_a_quarter_of_the_places() -> None:
+    connections, ones = filled(most=8)
+    for one in ones:
+        connections.works(one)
+    assert [connections.stay(one) for one in ones] == [True] * 6 + [False] * 2
+    connections.go(ones[0])
+    connections.leave(ones[1])
+    assert [connections.stay(one) for one in ones[6:]] == [True, True]
+    assert not connections.stay(ones[0])
+    assert Connections(1).stay(One())
+
+
 @settings(max_examples=examples(200))
 @given(st.lists(st.tuples(st.sampled_from(["enter", "works", "waits", "heard", "ask", "leave"]), st.integers(0, 30))))
 def test_any_order_keeps_the_bounds(steps: list[tuple[str, int]]) -> None:

@@ -15,6 +15,7 @@ from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
 
 TOPIC = "/v1/topics/t"
+JSON = {"content-type": "application/json"}
 SUB = f"{TOPIC}/subscriptions/s"
 
 
@@ -142,6 +143,22 @@ async def test_a_repeat_that_comes_after_its_lease_has_ended_takes_another_name(
         lease, values = await Client(other).pull(2, consumer="c")
         assert values == [2]
         assert names[0] == names[1] != names[2] == lease
+
+
+async def test_more_ids_than_may_be_are_said_to_be_too_many(tmp_path: Path) -> None:
+    """They were `overloaded`, which is to be tried again, for ever."""
+    async with one(tmp_path) as (_, client):
+        await client.make(*[None] * 3)
+        await client.pull(3)
+        for verb in ("ack", "nack", "extend"):
+            for count in (100_001, 102_000, 2_500_000):
+                content = b'{"ids":["0-0"%b]}' % (b',"0-1"' * (count - 1))
+                answer = await client.http.post(f"{SUB}/{verb}", content=content, headers=JSON)
+                problem_of(answer, 422, "invalid-request", "ids")
+        assert await client.tell("ack", [0, 1, 2] * 33_333) == [3, 0, []]
+        settings = b'{"flush":{' + b'"a":1,' * 2_700_000 + b'"a":1}}'
+        answer = await client.http.patch(TOPIC, content=settings, headers=JSON)
+        problem_of(answer, 413, "request-too-large", "memory_budget_bytes")
 
 
 async def test_a_lease_is_answered_with_its_own_consumer_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from seaweedq.api.app import Application
@@ -29,7 +30,8 @@ from tests.support.brokers.serving import served
 from tests.support.http.listening import Listener, Parsed, listening
 from tests.support.http.serving_protocol import Shifted
 
-STREAM = "/v1/topics/t/stream"
+TOPIC = "/v1/topics/t"
+STREAM = f"{TOPIC}/stream"
 
 
 @pytest.fixture
@@ -299,3 +301,35 @@ async def test_a_client_that_reads_nothing_costs_a_buffer_and_is_ended(inside: B
         unread.tick()
         await until(lambda: not inside.core.budget.answers and not len(inside.serving.streams.feeds))
         writer.close()
+
+
+async def test_streams_leave_connections_to_others(tmp_path: Path) -> None:
+    """40 idle streams of a broker with max_connections 40 were all that it had: every publish was 503."""
+    async with running(tmp_path, max_connections=8) as broker, served(broker) as serving:
+        await make_topic(broker)
+        paths = (STREAM, f"{STREAM}?start=earliest", f"{TOPIC}/segments/0/messages?wait_s=30")
+        streams = [await _begun(serving.url, path) for path in (*paths, *paths)]
+        for path in (STREAM, f"{TOPIC}/segments/0/messages?wait_s=30"):
+            _, writer, start = await _begun(serving.url, path, "503 ")
+            assert b"retry-after" in start
+            writer.close()
+        async with httpx.AsyncClient(base_url=serving.url, trust_env=False) as http:
+            assert (await http.get(f"{TOPIC}/segments/0/messages")).status_code == 200
+            assert (await http.post(f"{TOPIC}/messages", json={"value": 1})).status_code == 200
+            assert 'seaweedq_refusals_total{reason="staying"} 2.0' in (await http.get("/metrics")).text
+        for _, writer, _ in streams:
+            writer.close()
+
+
+async def _begun(url: str, path: str, status: str = "") -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+    """A request, and the head of its answer if a status is to come, or if it is a stream."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    start = b""
+    if status or path.startswith(STREAM):
+        async with asyncio.timeout(20):
+            start = await reader.readuntil(b"\r\n\r\n")
+        assert f" {status or 200}".encode() in start
+    else:
+        await asyncio.sleep(0.05)
+    return reader, writer, start

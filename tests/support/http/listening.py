@@ -98,6 +98,12 @@ class Listener:
         self.aborted = True
         self.gone.set()
 
+    def stay(self) -> None:
+        """As the server's connection."""
+
+    def go(self) -> None:
+        """As the server's connection."""
+
     async def receive(self) -> dict[str, Any]:
         """As ASGI: the request has no body, and then the client goes at some time."""
         await self.gone.wait()
