@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.broker.subscriptions.stream_leases import parse_lease
+from seaweedq.broker.subscriptions.stream_leases import Position, parse_lease
 from seaweedq.errors import InvalidPositions
 
 DIGITS = 18  # of an offset
@@ -41,6 +41,12 @@ class EventId:
         segment, offset = divmod(int(found["n"]), 10**DIGITS)
         stream, serial = parse_lease(found["lease"]) or ("", 0)
         return EventId(stream if 0 < len(stream) <= MAX_STREAM else None, serial, segment, offset)
+
+
+def id_at(position: Position) -> str:
+    """Returns the id of the event at a position; where nothing was sent yet one before all events."""
+    n = max(0, position.segment) * 10**DIGITS + max(0, position.offset)
+    return f"{position.lease}.{n}"
 
 
 def lease_numbers(segments: pa.Array, offsets: pa.Array) -> pa.StringArray:

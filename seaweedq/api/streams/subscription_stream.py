@@ -26,7 +26,7 @@ from seaweedq.api.routes.pulls import MAX_PULL, check_count
 from seaweedq.api.streams import lives
 from seaweedq.api.streams.accepting import check_accepted
 from seaweedq.api.streams.chunks import CHUNK_BYTES
-from seaweedq.api.streams.event_ids import EventId
+from seaweedq.api.streams.event_ids import EventId, id_at
 from seaweedq.api.streams.lives import Life
 from seaweedq.api.streams.outlets import Outlet, Room
 from seaweedq.api.streams.sse import EventStream
@@ -78,7 +78,7 @@ class SubscriptionStreamRoute:
         """
         check_accepted(scope)
         stream = await self._open(scope, topic, name, outlet := EventStream(out))
-        await outlet.begin()
+        await outlet.begin(id_at(stream.position))  # who loses the first batch on its way goes on there
         try:
             await Life(self.ended, scope, outlet).live(stream.step, until_gone(receive))
         finally:

@@ -137,6 +137,18 @@ async def test_a_reconnection_gets_what_is_unacked_behind_its_last_event_in_the_
         assert again.values == [6]
 
 
+async def test_a_client_that_loses_the_first_messages_on_their_way_gets_them_in_order(client: Client) -> None:
+    await client.make(2, ack_deadline_s=600)
+    async with client.stream("?consumer=c") as one:
+        await one.until(2)
+        begun = one.parsed.first_id
+    await client.publish(2)
+    async with client.stream("?consumer=c", begun) as again:
+        await again.until(3)
+        assert again.values == [0, 1, 2]
+        assert again.parsed.first_id == begun
+
+
 async def test_an_id_of_a_lease_that_is_gone_begins_with_the_first_that_is_unacked(client: Client) -> None:
     await client.make(3, mode="shared")
     for last_id in ("gone.0", "gone.7.3", "a" * 60 + ".1.0", "x.000.0"):
