@@ -5,6 +5,7 @@ from functools import partial
 
 from seaweedq.broker.leader.autoscaler import Autoscaler
 from seaweedq.broker.leader.journal_sweep import JournalSweep
+from seaweedq.broker.leader.late_files import LateFiles
 from seaweedq.broker.leader.leader import Leader
 from seaweedq.broker.leader.periodic import Deletions, PeriodicTask
 from seaweedq.broker.leader.rebalancer import Rebalancer
@@ -28,10 +29,11 @@ from seaweedq.broker.services import (
 )
 from seaweedq.broker.topic_deletion import TopicDeletion
 
-DELETIONS_S, BALANCE_S, LEVEL_S, UPLOADS_S, RETENTION_S, SWEEP_S, DAY_S = (
+DELETIONS_S, BALANCE_S, LEVEL_S, UPLOADS_S, RETENTION_S, LATE_FILES_S, SWEEP_S, DAY_S = (
     1.0,
     2.0,
     2.0,
+    60.0,
     60.0,
     60.0,
     3600.0,
@@ -97,6 +99,7 @@ def _periodic_tasks(
         environment.settings.upload_grace_s,
         joined.election.leader_compare,
     )
+    late = LateFiles(catalog, joined.topics.sweep, clock)
     return (
         PeriodicTask("ending deletions", Deletions(catalog, deletion.delete, clock).end, DELETIONS_S, clock),
         PeriodicTask("ending a rise of the level", joined.rise.finish, LEVEL_S, clock),
@@ -105,6 +108,7 @@ def _periodic_tasks(
         PeriodicTask("sweep of uploads", sweep.records, UPLOADS_S, clock),
         PeriodicTask("sweep of payloads", sweep.folders, SWEEP_S, clock),
         PeriodicTask("sweep", joined.topics.sweep, SWEEP_S, clock),
+        PeriodicTask("sweep of late files", late.look, LATE_FILES_S, clock),
         PeriodicTask("sweep of journals", journals.sweep, SWEEP_S, clock),
     )
 

@@ -13,7 +13,7 @@ of dead ids mean nothing to a recovery. Two brokers may delete at once: nothing 
 """
 
 import asyncio
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
@@ -173,8 +173,9 @@ class TopicAdmin:
             removed += len(page)
         return removed
 
-    async def sweep(self) -> int:
-        """Removes what interrupted creations and deletions have left: files and segment records of dead ids.
+    async def sweep(self, only: Collection[str] | None = None) -> int:
+        """Removes what interrupted creations and deletions have left: files and segment records of dead ids, of all
+        names or of `only` some.
 
         An id is dead if it is below its counter, no creation has it, and the topic neither has it nor has promised it
         to a successor; read in that order: an intent is written in the transaction that takes its ids. Nothing is known
@@ -188,6 +189,8 @@ class TopicAdmin:
         for entry in entries:
             (name,) = keys.COUNTERS.parse(entry.key)
             counter = keys.COUNTERS.read(entry)
+            if only is not None and name not in only:
+                continue
             if name in busy or isinstance(counter, Unreadable) or not self._catalog.is_readable(name):
                 continue
             topic, below = self._catalog.find(name), counter.record.next

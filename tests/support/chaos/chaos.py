@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from tests.support.chaos.cluster import Cluster, waited
+from tests.support.chaos.etcd_faults import slow_etcd
 from tests.support.chaos.fault import Fault
 from tests.support.chaos.faults import ALL, LIES
 from tests.support.chaos.figures import calls, failovers
@@ -29,6 +30,7 @@ from tests.support.history.load import create, subscribe
 from tests.support.history.reading_rules import HEAL_S
 
 SWITCH_S = 0.0005
+ENDED = "is no longer a member of the cluster"
 SETTLE_S = 2 * HEAL_S
 TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ |]* .*\n)*?[ |]*([\w.]+(?:: .*)?)\n")
 
@@ -60,6 +62,7 @@ class Options:
     clients: Sequence[str] = ()  # of fleet.OTHERS, beside the usual ones
     etcds: int = 1
     files: bool = False  # journals are files, on small disks
+    one_life: bool = False  # etcd is slow throughout, and no broker may lose its life for it
 
 
 def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] = lambda at, nemesis: None) -> Report:
@@ -87,6 +90,8 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
         lister = Lister(cluster.reader())
         fleet = Fleet(cluster.urls, history, options.seed, others=options.clients)
         lister.start()
+        if options.one_life:
+            slow_etcd(cluster, random.Random(options.seed))
         with fleet:
             nemesis.run(options.seconds, lambda at: watch(at, nemesis))
             heal(cluster, fleet, history)
@@ -99,6 +104,7 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
         lied = any(name in LIES for name in nemesis.done)
         strange = [each for each in fleet.strange if not (lied and each.rule == SAID)]
         found += [*strange, *broken, *complaints(cluster), *left(cluster)]
+        found += ended_lives(cluster) if options.one_life else []
         changes = sum(each.answers for each in cluster.changes)
     waits = failovers(history.events)
     return Report(options.seed, options.seconds, found, nemesis.done, history.events, waits, changes)
@@ -158,6 +164,12 @@ def complaints(cluster: Cluster) -> list[Violation]:
         for name, log in cluster.logs().items()
         for ending, count in Counter(TRACE.findall(log)).items()
     ]
+
+
+def ended_lives(cluster: Cluster) -> list[Violation]:
+    """What brokers say where a life of theirs ends."""
+    logs = cluster.logs().items()
+    return [Violation("life", f"{name}: {line}") for name, log in logs for line in log.splitlines() if ENDED in line]
 
 
 def summary(report: Report) -> str:
