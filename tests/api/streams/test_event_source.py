@@ -11,11 +11,22 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.topics.catalog import Topic
 from tests.support.brokers.in_process import make_topic, publish, running
+from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.serving import served
 
+SUB = "/v1/topics/t/subscriptions/s"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-port=0")
+RECONNECT = """new Promise((done) => {
+    const values = [], ids = [], source = new EventSource(%s);
+    source.onmessage = (event) => {
+        values.push(JSON.parse(event.data).value); ids.push(event.lastEventId);
+        if (values.length === 4) { source.close(); done({ids, values}); }
+    };
+})"""
 LISTEN = """new Promise((done) => {
     const values = [], source = new EventSource(%s);
     source.onerror = () => source.readyState === EventSource.CLOSED && done({closed: true, values});
@@ -76,9 +87,9 @@ async def shown(page: ClientConnection, url: str) -> None:
             await asyncio.sleep(0.1)
 
 
-async def heard(page: ClientConnection, url: str) -> dict[str, Any]:
-    """What an EventSource gets, up to two messages."""
-    asked = {"expression": LISTEN % json.dumps(url), "awaitPromise": True, "returnByValue": True}
+async def heard(page: ClientConnection, url: str, script: str = LISTEN) -> dict[str, Any]:
+    """What an EventSource gets, until the script is done."""
+    asked = {"expression": script % json.dumps(url), "awaitPromise": True, "returnByValue": True}
     found: dict[str, Any] = (await told(page, "Runtime.evaluate", **asked))["result"]["value"]
     return found
 
@@ -96,3 +107,31 @@ async def test_a_page_of_the_broker_listens_and_one_of_a_stranger_does_not(
         await shown(page, f"{here.url.replace('127.0.0.1', 'localhost')}/docs")
         stranger = await heard(page, f"{here.url}/v1/topics/t/stream?start=earliest")
         assert stranger == {"closed": True, "values": []}
+
+
+async def test_a_subscription_goes_on_when_its_connection_is_lost(tmp_path: Path, page: ClientConnection) -> None:
+    """Two messages may be in flight: the browser gets two, loses its connection, and comes back by itself. Of the two
+    one was acked; the other one it has."""
+    async with running(tmp_path / "here") as found, served(found) as here:
+        topic = await make_topic(found)
+        await publish(found, topic, "1", "2", "3", "4")
+        async with httpx.AsyncClient(base_url=here.url, trust_env=False) as http:
+            assert (await http.put(SUB, json={"start": "earliest", "ack_deadline_s": 600})).status_code == 201
+            await shown(page, f"{here.url}/docs")
+            listening = asyncio.create_task(heard(page, f"{SUB}/stream?max_in_flight=2", RECONNECT))
+            await until(lambda: in_flight(found, topic) == 2)
+            await asyncio.sleep(1)  # for the browser to take them
+            connections = here.server.config.app.connections  # type: ignore[union-attr]
+            for place in list(connections._regular):
+                if place.transport.get_extra_info("peername") and place not in connections._quiet:
+                    place.transport.abort()
+            assert (await http.post(f"{SUB}/ack", json={"ids": ["0-0", "0-1"]})).json()["acked"] == 2
+            listened = await listening
+        assert listened["values"] == [1, 2, 3, 4]
+        assert [one.rpartition(".")[2] for one in listened["ids"]] == ["0", "1", "2", "3"]
+        assert len({one.rpartition(".")[0].rpartition(".")[0] for one in listened["ids"]}) == 1, "it is one stream"
+
+
+def in_flight(broker: Broker, topic: Topic) -> int:
+    """How many messages of the subscription are leased."""
+    return sum(one.in_flight for one in broker.serving.subscribing.dispatcher.subscriptions() if one.topic is topic)

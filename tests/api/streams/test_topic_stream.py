@@ -12,7 +12,7 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.api.streams import lives
-from seaweedq.api.streams.chunks import CHUNK_BYTES
+from seaweedq.api.streams.chunks import CHUNK_BYTES, Chunks
 from seaweedq.broker.broker import Broker
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import in_loop, until
@@ -201,6 +201,29 @@ async def test_a_full_share_holds_streams_back_and_ends_none(inside: Broker) -> 
         assert not one.messages
         inside.core.budget.answers -= inside.core.budget.limit_bytes
         await one.until(1)
+
+
+async def test_a_large_message_is_not_read_again_until_there_is_room_for_it(
+    inside: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, app = await make_topic(inside), Application(inside)
+    reads, read = [], Chunks.read
+
+    async def counted(self: Chunks, *arguments: Any) -> Any:
+        reads.append(arguments)
+        return await read(self, *arguments)
+
+    monkeypatch.setattr(Chunks, "read", counted)
+    async with listening(app, STREAM) as one:
+        inside.core.budget.answers += inside.core.budget.limit_bytes // 4 - 2 * CHUNK_BYTES
+        await publish(inside, topic, json.dumps("x" * 3 * CHUNK_BYTES))
+        await until(lambda: reads)
+        await asyncio.sleep(1)
+        assert len(reads) == 1
+        assert not one.messages
+        inside.core.budget.answers -= inside.core.budget.limit_bytes // 4 - 2 * CHUNK_BYTES
+        await one.until(1)
+        assert len(reads) == 2
 
 
 # Several brokers, and segments that are replaced.

@@ -1,0 +1,151 @@
+"""From publish to the streams of 1, 10 and 100 subscriptions, at 1,000 deliveries/s together, beside empty round
+trips."""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from benchmarks import server
+from benchmarks.http import Connection, Connections, request, run
+from benchmarks.result import Result
+
+DELIVERIES, SECONDS, WARM_S, SENDERS, ACKERS = 1_000, 8.0, 1.0, 16, 4
+COUNTS = (1, 10, 100)
+_EVENT = re.compile(rb'data: \{"id":"([0-9-]+)","key":null,"value":([0-9.]+)')
+
+
+def measure(folder: Path) -> Iterator[Result]:
+    """Each percentile beside the same one of the empty app, at the same rate of publishes."""
+    for count in COUNTS:
+        with server.empty_app() as empty:
+            limits: list[float] = run(empty.port, SENDERS, _asker(count))
+        with server.broker(folder / str(count)) as broker:
+            times: list[float] = run(broker.port, SENDERS + ACKERS, _streams(broker.port, count))
+        for name, share, target in (("p50", 0.5, 3.0), ("p99", 0.99, 15.0)):
+            yield Result(
+                name=f"streams of {count} {name}",
+                figure=_percentile(times, share),
+                unit="ms",
+                limit=_percentile(limits, share),
+                limit_is="round trips to an empty uvicorn app at the same rate of publishes",
+                target=target,
+                better="lower",
+                note=f"{DELIVERIES // count} messages/s on a schedule for {SECONDS:g} s, to {count} streams that ack",
+            )
+
+
+def _asker(count: int) -> Any:
+    async def ask(opened: Connections) -> list[float]:
+        prepared = request("/90", b'{"value":1234567890.123456}', "application/json")
+        times: list[float] = []
+
+        async def send(connection: Connection, due: float) -> None:
+            await connection.ask(prepared)
+            times.append(time.perf_counter() - due)
+
+        await _on_schedule(opened, DELIVERIES // count, send)
+        return times[int(WARM_S * DELIVERIES // count) :]
+
+    return ask
+
+
+def _streams(port: int, count: int) -> Any:
+    async def stream(opened: Connections) -> list[float]:
+        ackers, senders = opened[:ACKERS], opened[ACKERS:]
+        await senders[0].ask_json("PUT", "/v1/topics/streams", {})
+        listeners = []
+        for number in range(count):
+            await senders[0].ask_json("PUT", f"/v1/topics/streams/subscriptions/s{number}", {})
+            listeners.append(await _Listener.to(port, number))
+        begun = time.perf_counter()
+        tasks = [asyncio.create_task(one.listen()) for one in listeners]
+        tasks += [asyncio.create_task(_ack(acker, listeners[n::ACKERS])) for n, acker in enumerate(ackers)]
+
+        async def send(connection: Connection, due: float) -> None:
+            await connection.ask(request("/v1/topics/streams/messages", b'{"value":%.9f}' % due, "application/json"))
+
+        published = await _on_schedule(senders, DELIVERIES // count, send)
+        await asyncio.sleep(1)
+        for task in tasks:
+            task.cancel()
+        assert sum(len(one.times) for one in listeners) == published * count, "not all was delivered"
+        return [took for one in listeners for due, took in one.times if due > begun + WARM_S]
+
+    return stream
+
+
+class _Listener:
+    """One stream: what came when, and what is not acked yet."""
+
+    def __init__(self, number: int, reader: asyncio.StreamReader) -> None:
+        self.number = number
+        self.times: list[tuple[float, float]] = []
+        self.ids: list[str] = []
+        self._reader = reader
+
+    @staticmethod
+    async def to(port: int, number: int) -> "_Listener":
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            f"GET /v1/topics/streams/subscriptions/s{number}/stream HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
+        )
+        await reader.readuntil(b"retry:")
+        found = _Listener(number, reader)
+        found.writer = writer  # type: ignore[attr-defined]
+        return found
+
+    async def listen(self) -> None:
+        rest = b""
+        while content := await self._reader.read(1 << 16):
+            now = time.perf_counter()
+            rest += content
+            end = rest.rfind(b"\n\n")
+            for found in _EVENT.finditer(rest[: max(0, end)]):
+                due = float(found[2])
+                self.times.append((due, now - due))
+                self.ids.append(found[1].decode())
+            rest = rest[max(0, end) :]
+
+
+async def _ack(acker: Connection, listeners: list[_Listener]) -> None:
+    """Acks what came, of one subscription after another."""
+    while True:
+        for one in listeners:
+            if one.ids:
+                ids, one.ids = one.ids, []
+                path = f"/v1/topics/streams/subscriptions/s{one.number}/ack"
+                await acker.ask(request(path, msgspec.json.encode({"ids": ids}), "application/json"))
+        await asyncio.sleep(0.02)
+
+
+async def _on_schedule(connections: Connections, rate: int, send: Any) -> int:
+    """`send(connection, due)` at a rate, on whichever connection is free: how many there were."""
+    free: asyncio.Queue[Connection] = asyncio.Queue()
+    for connection in connections:
+        free.put_nowait(connection)
+    running: set[asyncio.Task[None]] = set()
+    begun, count = time.perf_counter(), int(rate * (WARM_S + SECONDS))
+
+    async def one(connection: Connection, due: float) -> None:
+        await send(connection, due)
+        free.put_nowait(connection)
+
+    for number in range(count):
+        due = begun + number / rate
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        task = asyncio.create_task(one(await free.get(), due))
+        running.add(task)
+        task.add_done_callback(running.discard)
+    await asyncio.gather(*running)
+    return count
+
+
+def _percentile(times: list[float], share: float) -> float:
+    """In milliseconds."""
+    ordered = sorted(times)
+    return ordered[int(share * (len(ordered) - 1))] * 1000
