@@ -13,6 +13,7 @@ import seaweedq
 from seaweedq.cli.cluster import cluster
 from seaweedq.cli.data import import_file, publish, pull
 from seaweedq.cli.demo import bench, demo
+from seaweedq.cli.letters import dead_letters
 from seaweedq.cli.shared.common import complain, one_line
 from seaweedq.cli.subscription import subscription
 from seaweedq.cli.topic import topic
@@ -52,6 +53,7 @@ for name, (_, about) in _LOADED.items():
     app.command(name, help=about)(lambda: None)
 app.add_typer(topic.app, name="topic")
 app.add_typer(subscription.app, name="subscription")
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(cluster.app, name="cluster")
 app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.command("import", epilog=import_file.EXAMPLES)(import_file.import_file)

@@ -283,3 +283,44 @@ async def test_below_level_3_there_are_no_dead_letters(tmp_path: Path) -> None:
             problem_of(await http.put(SUB, json=body), 409, "needs-cluster-level", "3")
         assert (await http.get(DEAD)).status_code == 404
         assert json.loads((await http.put(SUB, json={})).content)["max_attempts"] == 0
+
+
+@pytest.mark.parametrize("end", ["handover", "crash"])
+async def test_what_is_dying_goes_on_dying_at_the_next_dispatcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """It was delivered again, and its consumer had to reject it once more."""
+    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(module, "TICK_S", 0.02)
+    publish, open_ = Publisher.batch, asyncio.Event()
+
+    async def refusing(self: Publisher, topic: Any, *more: Any) -> Any:
+        if topic.name == "dead" and not open_.is_set():
+            raise Unavailable("it is full")
+        return await publish(self, topic, *more)
+
+    monkeypatch.setattr(Publisher, "batch", refusing)
+    async with in_loop(tmp_path, 2) as together, at(together, together.brokers[0]) as http:
+        await made(http, {"value": 1}, {"value": 2})
+        (first, _) = await pulled(http)
+        await nacked(http, first["id"], reject=True, reason="why")
+        topic = together.brokers[0].core.catalog.topic("t")
+        dispatchers = [broker.serving.subscribing.dispatcher for broker in together.brokers]
+        (before,) = [at_ for at_, one_ in enumerate(dispatchers) if one_.has(topic_of(together, at_), "s")]
+        if end == "handover":
+            await dispatchers[before].hand_over(topic_of(together, before), "s")
+        else:
+            await dispatchers[before].checkpoint()
+            await together.crash(together.brokers[before])
+        async with at(together, together.brokers[before if end == "handover" else 1 - before]) as other:
+            assert first["value"] not in [message["value"] for message in await pulled(other, wait_s=5)]
+            assert (await lag(other))["dying"] == 1
+            open_.set()
+            await buried(other, messages=1)
+            (letter,) = await dead(other)
+            assert (letter["value"], letter["headers"]["dead-letter-detail"]) == (1, "why")
+        assert topic
+
+
+def topic_of(together: InLoop, number: int) -> Any:
+    return together.brokers[number].core.catalog.topic("t")

@@ -1,0 +1,1 @@
+"""`seaweedq dead-letters`."""

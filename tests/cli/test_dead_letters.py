@@ -1,0 +1,103 @@
+"""`seaweedq dead-letters` against a real broker, in this process: a list, a redrive, and one that was cut off."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from seaweedq import Client
+from seaweedq.cli.letters.redriving import Redriving
+from seaweedq.cli.main import main
+
+Run = Callable[..., str]
+BYTES = b"payload" * 100
+
+
+@pytest.fixture
+def run(real_client: Client, capfd: pytest.CaptureFixture[str]) -> Run:
+    def command(*arguments: str, code: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["dead-letters", *arguments, "--url", real_client._urls[0]])
+        out, err = capfd.readouterr()
+        assert (ended.value.code or 0) == code, err
+        return out + err
+
+    return command
+
+
+def rejected(client: Client, topic: str, *messages: dict[str, Any]) -> str:
+    """A topic for dead letters that has these messages of a topic."""
+    client.create_topic(topic)
+    dead = f"{topic}-dead"
+    client.create_subscription(topic, "s", start="earliest", dead_letter_topic=dead)
+    client.publish(topic, list(messages))
+    for message in client.subscribe(topic, "s", idle_timeout_s=0.1):
+        message.nack(reject=True, reason="no good")
+    end_s = time.monotonic() + 20
+    while client.subscription(topic, "s")["lag_total"]["messages"]:
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    return dead
+
+
+def test_letters_are_listed_and_published_again(real_client: Client, run: Run) -> None:
+    client, topic = real_client, "redriven"
+    client.create_topic(topic)
+    upload = client.upload(topic, BYTES, "text/plain")
+    dead = rejected(
+        client,
+        topic,
+        {"key": "a", "value": {"n": 1}, "headers": {"trace": "7"}},
+        {"key": "b", "value": 2},
+        {"reference": {"upload_id": upload}},
+    )
+    client.publish(dead, {"value": "no letter"})
+    lines = run("list", dead).splitlines()
+    assert len(lines) == 4
+    assert [word in lines[0] for word in ("0-0", "rejected", topic, "no good")] == [True] * 4
+    assert len(run("list", dead, "--max", "1").splitlines()) == 1
+    assert json.loads(run("list", dead, "--json").splitlines()[1])["value"] == 2
+    said = run("redrive", dead)
+    assert "published 3 dead letters again; 1 stay" in said
+    assert "0-3 has no header dead-letter-topic" in said
+    again = client.fetch(topic, 0, 3).messages
+    assert [(one.key, one.value, one.headers) for one in again[:2]] == [("a", {"n": 1}, {"trace": "7"}), ("b", 2, {})]
+    assert again[0].timestamp == client.fetch(topic, 0, 0).messages[0].timestamp
+    with again[2].open() as payload:
+        assert payload.read() == BYTES
+    assert client.subscription(dead, "redrive")["lag_total"]["messages"] == 1
+
+
+def test_a_redrive_that_was_cut_off_doubles_nothing(
+    real_client: Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed between the publish and the ack of a letter: its acks are gone."""
+    client, topic = real_client, "cut-off"
+    dead = rejected(client, topic, *({"value": n} for n in range(12)))
+    redrive, asked = Redriving.redrive, []
+
+    def dying(self: Redriving, letter: Any) -> Any:
+        outcome = redrive(self, letter)
+        asked.append(outcome)
+        if len(asked) == 11:
+            raise OSError("killed")
+        return outcome
+
+    monkeypatch.setattr(Redriving, "redrive", dying)
+    monkeypatch.setattr("seaweedq.client.core.message.BaseMessage.ack", lambda self: None)
+    assert "killed" in run("redrive", dead, code=1)
+    monkeypatch.undo()
+    client.seek(dead, "redrive", "earliest")
+    assert "published 1 dead letters again; 11 were there from an earlier run" in run("redrive", dead)
+    assert [one.value for one in client.fetch(topic, 0, 12).messages] == list(range(12))
+
+
+def test_a_topic_that_is_gone_is_named_with_what_to_do(real_client: Client, run: Run) -> None:
+    client, topic = real_client, "gone"
+    dead = rejected(client, topic, {"value": 1})
+    client.delete_topic(topic)
+    said = run("redrive", dead, code=1)
+    assert topic in said
+    assert "create the topic" in said
