@@ -16,6 +16,7 @@ from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.retention.expiry import Expiry
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.looks import Looks
 from seaweedq.broker.retention.payloads import RetainedPayloads
@@ -27,12 +28,14 @@ from seaweedq.broker.services import (
     Joined,
     Leading,
 )
+from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
 from seaweedq.broker.topic_deletion import TopicDeletion
 
-DELETIONS_S, BALANCE_S, LEVEL_S, UPLOADS_S, RETENTION_S, LATE_FILES_S, SWEEP_S, DAY_S = (
+DELETIONS_S, BALANCE_S, LEVEL_S, EXPIRY_S, UPLOADS_S, RETENTION_S, LATE_FILES_S, SWEEP_S, DAY_S = (
     1.0,
     2.0,
     2.0,
+    60.0,
     60.0,
     60.0,
     60.0,
@@ -49,6 +52,7 @@ def build_leading(
     planner: Planner,
     deletion: TopicDeletion,
     positions: TopicPositions,
+    subscriptions: SubscriptionAdmin,
 ) -> Leading:
     """Builds the leader's work, which every broker has, and does while it leads."""
     view, election, peers, coordination = joined.view, joined.election, environment.peers, environment.coordination
@@ -57,9 +61,12 @@ def build_leading(
     autoscaler = Autoscaler(view, reports, planner, rebalancer, election)
     balance = partial(_balance, reports, autoscaler, rebalancer)
     retention, files = _retention(environment, joined, positions)
+    checkpoint_s = environment.settings.checkpoint_s
+    expiry = Expiry(view.catalog, coordination, subscriptions, retention.rounds, view.clock, checkpoint_s)
     tasks = (
         *_periodic_tasks(environment, joined, deletion, balance),
         PeriodicTask("retention", retention.round, RETENTION_S, view.clock),
+        PeriodicTask("expiry of subscriptions", expiry.look, EXPIRY_S, view.clock),
         PeriodicTask("telling of retention", retention.tell, DAY_S, view.clock),
     )
     me, level = view.membership.broker, lambda: core.level.written
@@ -70,6 +77,7 @@ def build_leading(
         autoscaler=autoscaler,
         leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
         rounds=retention.rounds,
+        expiry=expiry,
         retention=retention,
         retained=files,
         requested=RequestedRecoveries(joined.recovery, coordination),

@@ -34,6 +34,7 @@ from seaweedq.broker.reshape.chain_roller import Roller
 from seaweedq.broker.reshape.change_requests import ChangeRequests
 from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.reshaper import Reshaper
+from seaweedq.broker.retention.expiry import Expiry
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import Rounds
@@ -183,6 +184,7 @@ class Leading:
     autoscaler: Autoscaler
     leader: Leader
     rounds: Rounds
+    expiry: Expiry
     retention: Retention
     retained: TopicFiles
     requested: RequestedRecoveries

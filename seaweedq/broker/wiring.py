@@ -216,7 +216,9 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         changes=_changes(environment, joined, planner, readiness),
         closing=closing,
         deletion=deletion,
-        leading=build_leading(environment, core, joined, loads, planner, deletion, reading.positions),
+        leading=build_leading(
+            environment, core, joined, loads, planner, deletion, reading.positions, subscribing.admin
+        ),
         suspecting=_suspecting(environment, core, joined),
         drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),
         maintenance=Maintenance(

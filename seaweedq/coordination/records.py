@@ -18,6 +18,7 @@ BEFORE_LEVEL_3: dict[str, Any] = {  # all that brokers of lower levels heed
     "expires_after_s": None,
     "paused": False,
     "seek": None,
+    "used_us": 0,
 }
 
 
@@ -286,6 +287,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     `dispatcher` is the broker that delivered its messages last; as long as that broker lives, no other one delivers.
     `backoff_s` are the delays after the first, second, ... failed delivery. Modes other than `ordered`, and members
     from `backoff_s` on, exist from level 3 on: a record that has them says `needs_level` (`in_its_form`).
+    With `expires_after_s`, somebody used it at `used_us` or later (broker/retention/expiry).
     """
 
     mode: Literal["ordered", "shared", "keyed"]
@@ -303,6 +305,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     expires_after_s: float | None = None
     paused: bool = False
     seek: SeekRecord | None = None
+    used_us: int = 0
     needs_level: int | UnsetType = UNSET
 
     @property

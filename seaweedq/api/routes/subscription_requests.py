@@ -18,8 +18,6 @@ Delay = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 Backoff = Annotated[list[Delay], Meta(max_length=100)]
 MaxInFlight = Annotated[int, Meta(ge=1, le=1_000_000)]
 ExpiresAfter = Annotated[float, Meta(ge=60, le=315_360_000)]
-# Settings that are stored, and that no broker heeds yet: a request that sets one is refused.
-NOT_YET = ("expires_after_s",)
 
 
 class StartAt(Struct, forbid_unknown_fields=True):
@@ -84,15 +82,6 @@ def changes_of(wanted: SubscriptionRequest | SubscriptionChange) -> dict[str, An
             raise InvalidRequest("filter is {}; it needs key_prefix, headers or both", field="filter", value={})
         found["filter"] = MessageFilter(chosen.key_prefix, chosen.headers)
     return found
-
-
-def check_supported(record: SubscriptionRecord, new: Iterable[str]) -> None:
-    """Raises InvalidRequest for `new` settings of a record that no broker heeds yet."""
-    for name in new:
-        if name in NOT_YET:
-            value = str(getattr(record, name))[:100]
-            detail = f"{name} is {value!r}, which is not supported yet; leave it out"
-            raise InvalidRequest(detail, field=name, value=value)
 
 
 def compare(name: str, there: SubscriptionRecord, record: SubscriptionRecord, named: Iterable[str]) -> None:

@@ -20,7 +20,6 @@ from seaweedq.api.routes.subscription_requests import (
     SubscriptionChange,
     SubscriptionRequest,
     changes_of,
-    check_supported,
     compare,
     record_of,
 )
@@ -146,11 +145,10 @@ class SubscriptionServices:
     letters: LetterTopics
 
     def check_new(self, record: SubscriptionRecord, changes: Collection[str]) -> None:
-        """Raises NeedsLevel, or InvalidRequest where no broker heeds it yet, for a changed setting of level 3."""
+        """Raises NeedsLevel for a changed setting of level 3."""
         new = [name for name in record.new_in_level_3 if name in changes]
         if new:
             self.level.require(SUBSCRIPTION_LEVEL, f"a subscription with {', '.join(new)}")
-        check_supported(record, new)
 
 
 Services = Annotated[SubscriptionServices, given(SubscriptionServices)]

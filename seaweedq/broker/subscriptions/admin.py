@@ -103,7 +103,7 @@ class SubscriptionAdmin:
             subscription.check()
             _check_dying(subscription, changes)
             there = subscription.held
-            wanted = there.with_record(replace(there.record, **changes).in_its_form())
+            wanted = there.with_record(self._dispatcher.used(replace(there.record, **changes)).in_its_form())
             if wanted.record != there.record:
                 unchanged = [Compare(key_of(topic, name), there.revision)]
                 subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
@@ -121,6 +121,15 @@ class SubscriptionAdmin:
                 )
             held = await self._assignment.claim(topic, name, there.replace(state="deleting"), there)
             reach("unsubscribe.cursors")
+            self._dispatcher.forget(topic, name)
+            await self._finish(topic, name, held)
+
+    async def expire(self, topic: Topic, name: str, there: Versioned[SubscriptionRecord], as_leader: Compare) -> None:
+        """Deletes a subscription that has not changed, whoever dispatches it. Raises NotOwner."""
+        async with self._dispatcher.changing(topic, name):
+            reach("expire.record")
+            held = await self._assignment.seize(topic, name, there.replace(state="deleting"), as_leader)
+            reach("expire.cursors")
             self._dispatcher.forget(topic, name)
             await self._finish(topic, name, held)
 

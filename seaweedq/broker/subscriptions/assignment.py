@@ -115,6 +115,15 @@ class Assignment:
         mine = wanted.replace(dispatcher=self._membership.broker)
         return await self.write(topic, name, mine, [Compare(key_of(topic, name), wanted.revision), *compares])
 
+    async def seize(
+        self, topic: Topic, name: str, wanted: Versioned[SubscriptionRecord], as_leader: Compare
+    ) -> Versioned[SubscriptionRecord]:
+        """Writes a record that names this broker, which leads, whoever dispatches. Raises NotOwner where the record has
+        changed."""
+        mine = wanted.replace(dispatcher=self._membership.broker)
+        unchanged = Compare(key_of(topic, name), wanted.revision)
+        return await self.write(topic, name, mine, [unchanged, self._membership.compare(), as_leader])
+
     async def release(self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]) -> None:
         """Removes the dispatcher from the record, after all acks are in the cursors. Raises CoordinationUnavailable:
         the outcome is unknown."""

@@ -191,6 +191,20 @@ class CursorStore:
             else:
                 cursor.replaces(found)
 
+    async def note_use(self, subscription: Subscription, used_us: int, now_s: float) -> bool:
+        """Writes that somebody uses a subscription, once for all who ask at a time. Returns False where another broker
+        dispatches now, or it is gone. Raises CoordinationUnavailable, NeedsNewerBroker."""
+        async with subscription.saving:
+            while not subscription.closed and subscription.noted_s < now_s:
+                wanted = subscription.held.replace(used_us=used_us)
+                put = Put(key_of(subscription.topic, subscription.name), keys.SUBSCRIPTIONS.encode(wanted))
+                revision = await self._coordination.commit([Compare(put.key, subscription.held.revision)], [put])
+                if revision is not None:
+                    subscription.held, subscription.noted_s = wanted.stored(revision), now_s
+                elif not await self._is_held(subscription):
+                    return False
+        return True
+
     async def _is_held(self, subscription: Subscription) -> bool:
         """Reads the subscription's record again. Tells whether it is still this broker's, in the same epoch: its
         settings may have been changed by a write whose answer was lost. Raises NeedsNewerBroker."""

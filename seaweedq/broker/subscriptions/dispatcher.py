@@ -20,7 +20,7 @@ crash behind 4 leaves 5 to the next dispatcher, before it opens the subscription
 
 import asyncio
 from collections.abc import Collection
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -31,6 +31,7 @@ from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.subscriptions.answering import Answered, Answering, Refusal, Selection
 from seaweedq.broker.subscriptions.assignment import Assignment
 from seaweedq.broker.subscriptions.cursor_store import CursorStore, TakeOver
+from seaweedq.broker.subscriptions.expiry_times import note_every_s
 from seaweedq.broker.subscriptions.leases import ANYBODY, Leases
 from seaweedq.broker.subscriptions.leasing import Leased, Leasing, Look, Pull
 from seaweedq.broker.subscriptions.stream_leases import Position
@@ -126,6 +127,10 @@ class Dispatcher:
         if not any(key[0] is topic for key in self._subscriptions):
             self._readables.forget(topic)
 
+    def used(self, record: SubscriptionRecord) -> SubscriptionRecord:
+        """Returns a record with the time of a use, as it is changed now."""
+        return replace(record, used_us=self._clock.now_us() if record.expires_after_s else 0)
+
     async def hand_over(self, topic: Topic, name: str) -> None:
         """Hands a subscription over. Raises Unavailable: then this broker still dispatches it, or has forgotten it."""
         async with self.changing(topic, name):
@@ -153,10 +158,10 @@ class Dispatcher:
             if not await self._write_all(before, f"subscription {name!r} is just being sought; try again"):
                 self.forget(topic, name)
                 raise NotOwner(f"subscription {name!r} is no longer dispatched by this broker")
-            new = _sought(before.record, key, plan)
+            new = before.held.with_record(self.used(_sought(before.record, key, plan)).in_its_form())
             try:
                 reach("seek.begin")
-                held = await self._assignment.claim(topic, name, before.held.with_record(new), before.held)
+                held = await self._assignment.claim(topic, name, new, before.held)
                 reach("seek.begun")
             finally:
                 # Where the outcome is unknown, the record tells it when the subscription is opened again.
@@ -249,12 +254,12 @@ class Dispatcher:
     async def ack(self, topic: Topic, name: str, selection: Selection) -> Answered:
         """Acks messages, and returns when they are durable. Raises LeaseEnded, JournalUnavailable, NotReady,
         NeedsNewerBroker."""
-        return await self._answering.ack(await self.open(topic, name), selection)
+        return await self._answering.ack(await self._opened_for_use(topic, name), selection)
 
     async def nack(self, topic: Topic, name: str, selection: Selection, refusal: Refusal | None = None) -> Answered:
         """Ends leases: the messages are delivered again, by default after the backoff, or become dead letters. Raises
         LeaseEnded, NoDeadLetters, NeedsNewerBroker."""
-        answered = self._answering.nack(await self.open(topic, name), selection, refusal or Refusal())
+        answered = self._answering.nack(await self._opened_for_use(topic, name), selection, refusal or Refusal())
         self.dying.wake()
         return answered
 
@@ -273,7 +278,7 @@ class Dispatcher:
     ) -> Answered:
         """Lets leases end so many seconds from now, by default as many as a new lease has. Raises LeaseEnded,
         NeedsNewerBroker."""
-        return self._answering.extend(await self.open(topic, name), selection, ack_deadline_s)
+        return self._answering.extend(await self._opened_for_use(topic, name), selection, ack_deadline_s)
 
     async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
         """Has a connection of a stream get nothing any more, and with `free` its stream holds nothing then."""
@@ -290,6 +295,7 @@ class Dispatcher:
         for (topic, name), subscription in list(self._subscriptions.items()):
             try:
                 await self._reread(subscription)
+                await self._note_if_due(subscription)
                 subscription.sweep(self._clock.monotonic_s(), self._catalog.records(topic))
                 saved = await self._cursors.save(subscription)
                 subscription.blocked = None
@@ -309,9 +315,35 @@ class Dispatcher:
             if len(subscription.unreadable) < before:
                 subscription.room.event()
 
+    async def _opened_for_use(self, topic: Topic, name: str) -> Subscription:
+        """As `open`. The first use after a long rest is noted at once (broker/retention/expiry)."""
+        subscription = await self.open(topic, name)
+        expires_s = subscription.record.expires_after_s
+        if expires_s is not None:
+            now_s = self._clock.monotonic_s()
+            if now_s - subscription.noted_s >= expires_s:
+                await self._note_use(subscription, now_s)
+                subscription.check()
+            subscription.used_s = now_s
+        return subscription
+
+    async def _note_use(self, subscription: Subscription, now_s: float) -> None:
+        """Raises NotOwner where the subscription is gone, or another broker's."""
+        if not await self._cursors.note_use(subscription, self._clock.now_us(), now_s):
+            if self._subscriptions.get((subscription.topic, subscription.name)) is subscription:
+                self.forget(subscription.topic, subscription.name)
+            subscription.check()
+
+    async def _note_if_due(self, subscription: Subscription) -> None:
+        expires_s, now_s = subscription.record.expires_after_s, self._clock.monotonic_s()
+        used = expires_s is not None and subscription.used_s > subscription.noted_s
+        if expires_s and used and now_s - subscription.noted_s >= note_every_s(expires_s):
+            with suppress(NotOwner):
+                await self._note_use(subscription, now_s)
+
     async def _round(self, topic: Topic, name: str, wanted: Pull) -> Look:
         """Looks once at all segments that the subscription may read."""
-        subscription = await self.open(topic, name)
+        subscription = await self._opened_for_use(topic, name)
         async with subscription.delivering:
             subscription.check()
             shares = subscription.turns.changes
@@ -366,4 +398,4 @@ def _sought(record: SubscriptionRecord, key: str, plan: str) -> SubscriptionReco
     """Returns the record in the epoch that a seek begins."""
     names = (*(record.seek.ids if record.seek else ()), key)[-SEEK_NAMES:]
     epoch = record.epoch + 1
-    return replace(record, epoch=epoch, seek=SeekRecord(epoch, names, plan)).in_its_form()
+    return replace(record, epoch=epoch, seek=SeekRecord(epoch, names, plan))

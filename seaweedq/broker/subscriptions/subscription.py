@@ -90,6 +90,7 @@ class Subscription:
         self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
         self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
+        self.used_s = self.noted_s = float("-inf")  # monotonic: the last use, and the last one that the record says
         self.last_seek: SeekResult | None = None
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
         self.hold_ups = HoldUps()
