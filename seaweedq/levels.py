@@ -6,7 +6,7 @@ other, has the form of a level that each of them reads.
 | 1 | the first: records, journals, slots, frames, files and calls as they were before there were levels |
 | 2 | the cluster's level itself: the cluster's record has it, brokers and journals name the levels that they read |
 |  | cursors hold their acks and attempts packed, so that any fits into 64 KiB |
-| 3 | subscriptions in the modes `shared` and `keyed`, and their settings; named leases in cursors |
+| 3 | subscriptions in the modes `shared` and `keyed`, and their settings; named leases, and what is dying, in cursors |
 |  | start offsets, marks and tombstones of retention |
 |  | marks of leases that were ended on suspicion: whoever takes a subscription over waits for them |
 |  | field ids on all columns of files; entries state the oldest upload that their rows name |

@@ -94,6 +94,7 @@ def test_a_redrive_that_was_cut_off_doubles_nothing(
     assert [one.value for one in client.fetch(topic, 0, 12).messages] == list(range(12))
 
 
+@pytest.mark.long
 def test_a_topic_that_is_gone_is_named_with_what_to_do(real_client: Client, run: Run) -> None:
     client, topic = real_client, "gone"
     dead = rejected(client, topic, {"value": 1})

@@ -9,13 +9,19 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec import UNSET
 
 from seaweedq.broker.letters import letters as module
 from seaweedq.broker.publish.publisher import Publisher
+from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
+from seaweedq.coordination.records import CursorRecord, HeldLease
+from seaweedq.coordination.seek_plan import Sought, cursor_after
+from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
+from tests.support.tiers import later
 
 TOPIC = "/v1/topics/t"
 SUB = f"{TOPIC}/subscriptions/s"
@@ -265,6 +271,7 @@ async def test_settings_that_cannot_be_heeded(tmp_path: Path) -> None:
         assert (await http.patch(SUB, json=both)).json()["dead_letter_topic"] is None
 
 
+@pytest.mark.long
 async def test_fewer_attempts_let_what_was_delivered_so_often_die(tmp_path: Path) -> None:
     async with one(tmp_path) as (_, http):
         await made(http, {"value": 1})
@@ -285,7 +292,7 @@ async def test_below_level_3_there_are_no_dead_letters(tmp_path: Path) -> None:
         assert json.loads((await http.put(SUB, json={})).content)["max_attempts"] == 0
 
 
-@pytest.mark.parametrize("end", ["handover", "crash"])
+@pytest.mark.parametrize("end", ["handover", later("crash")])
 async def test_what_is_dying_goes_on_dying_at_the_next_dispatcher(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
@@ -324,3 +331,16 @@ async def test_what_is_dying_goes_on_dying_at_the_next_dispatcher(
 
 def topic_of(together: InLoop, number: int) -> Any:
     return together.brokers[number].core.catalog.topic("t")
+
+
+def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
+    dying = HeldLease("", "", 0.0, ((3, 4),), ("rejected", "why"))
+    held = (HeldLease("mine", "c", 9.0, ((2, 3),)), dying)
+    before = CursorRecord(7, 2, delivered_to=5, needs_level=3, held=held)
+    kept, moved = (cursor_after(Sought(0, 9, to), 8, before) for to in (None, 0))
+    assert kept is not None
+    assert moved is not None
+    assert (kept.held, moved.held) == ((dying,), UNSET)
+    cursor = SegmentCursor(Versioned.new(kept))
+    cursor.take_over(0, 8, 0.0)
+    assert (cursor.delivery.deaths.all().tolist(), cursor.delivery.in_flight) == ([3], 0)
