@@ -79,9 +79,16 @@ class Runs:
         return found
 
 
+def distinct(offsets: Iterable[int] | Offsets) -> Offsets:
+    """Returns offsets sorted, each once. Those that rise already, as a lease's do, are returned as they are: to sort
+    them takes ten times as long as to look."""
+    found = offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, np.int64)
+    return found if (found[1:] > found[:-1]).all() else np.unique(found)
+
+
 def runs_of(offsets: Iterable[int] | Offsets) -> list[Run]:
     """Returns the sorted disjoint runs of any offsets."""
-    found = np.unique(offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, np.int64))
+    found = distinct(offsets)
     if not len(found):
         return []
     cuts = np.flatnonzero(np.diff(found) != 1) + 1

@@ -21,7 +21,7 @@ from math import inf
 
 import numpy as np
 
-from seaweedq.broker.log.intervals import Offsets, Run
+from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.subscriptions.choosing import Rules, Want, free_slots, later_of_slots, of_one_kind
 from seaweedq.broker.subscriptions.dying import MAX_ATTEMPTS, NO_ANSWER, REJECTED, Death, Deaths
 from seaweedq.broker.subscriptions.progress import EMPTY, AckResult, Asker, Progress
@@ -264,7 +264,7 @@ class Delivery(Progress):
         An offset whose ack is on its way to the journal goes there once more, so that the repeated request waits for
         durability too. `end` of the segment bounds what an asker may ack that may ack anything.
         """
-        wanted = np.unique(np.fromiter(offsets, np.int64))
+        wanted = distinct(offsets)
         if asker.anything:
             self._window.reach(min(end, self.acked_to + WINDOW))
         here = self._here(wanted)
