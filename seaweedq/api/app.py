@@ -72,6 +72,7 @@ from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.api.streams.web_socket import refuse
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.subscriptions.relayed_waits import RelayedWaits
 from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
 
 Work = Awaitable[Answer]
@@ -272,7 +273,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield SegmentCalls(catalog, serving.reading.server)
     yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
     subscription_calls = SubscriptionCalls(catalog, dispatcher, subscribing.finder, proxy, reader, core.level)
-    yield Pulls(subscription_calls, payloads_, environment.ids)
+    yield Pulls(subscription_calls, payloads_, RelayedWaits(subscribing.assignment), environment.ids)
     yield (answers := Answers(subscription_calls))
     yield UploadContent(catalog, uploads_, environment.store, reader)
     yield FetchServices(

@@ -23,13 +23,17 @@ from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.routes.fetch import Message
 from seaweedq.api.routes.pulled_arrow import arrow_answer, together, wants_arrow
 from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.broker.read.request_search import Target
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
 from seaweedq.broker.subscriptions.leasing import Leased, Pull
+from seaweedq.broker.subscriptions.relayed_waits import RelayedWaits
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Ids
+from seaweedq.codec.bodies import ARROW
 from seaweedq.codec.message_json import json_array, message_texts
+from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
 from seaweedq.errors import ChainDamaged, InvalidRequest, LeaseEnded, NotOwner
 
@@ -37,6 +41,7 @@ MAX_WAIT_S = 30.0
 MAX_PULL = 10_000
 MAX_IDS = 100_000
 _MORE_COMMAS = 1024  # than those between ids: in names, and between members
+NONE = b'"messages":[]}'  # the end of an answer in which there are none
 LEASE_ENDED = b"/problems/lease-ended"
 T = TypeVar("T")
 LeaseName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{1,64}(?!\n)$")]
@@ -94,6 +99,7 @@ class Pulls:
 
     calls: SubscriptionCalls
     payloads: Payloads
+    waits: RelayedWaits
     ids: Ids
 
     async def pull(self, scope: Scope, receive: Receive, topic_name: str, name: str) -> Answer:
@@ -134,10 +140,25 @@ class Pulls:
         while True:
             async with search as target:
                 if not target.here:
-                    content = msgspec.json.encode(replace(wanted, wait_s=target.wait_s))
-                    return await calls.proxy.relay(scope, target, content)
+                    return await self._relayed(scope, topic, name, wanted, target)
                 found = await calls.dispatcher.pull(topic, name, _pull(wanted, target.wait_s))
                 return await self._delivered(scope, topic, found)
+
+    async def _relayed(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, target: Target) -> Answer:
+        """Hands a pull on. One that waits does so at the dispatcher if it is the first one; else it asks what there is
+        now, and queues here (broker/subscriptions/relayed_waits)."""
+        until, queue = Deadline(self.calls.reader.clock, target.wait_s), None
+        if target.wait_s > 0:
+            queue = await self.waits.queue(topic, name, wanted.consumer)
+        if queue is None or queue.is_taken:
+            answer = await self._hand_on(scope, target, wanted, 0)
+            if queue is None or not _is_empty(answer):
+                return answer
+        async with queue.turn(until, target.check) as left_s:
+            return await self._hand_on(scope, target, wanted, left_s)
+
+    async def _hand_on(self, scope: Scope, target: Target, wanted: PullRequest, wait_s: float) -> Answer:
+        return await self.calls.proxy.relay(scope, target, msgspec.json.encode(replace(wanted, wait_s=wait_s)))
 
     async def _delivered(self, scope: Scope, topic: Topic, leased: Leased) -> Answer:
         if wants_arrow(scope):
@@ -163,6 +184,16 @@ def check_count(content: bytes) -> None:
 
 def _pull(wanted: PullRequest, wait_s: float) -> Pull:
     return Pull(wanted.max_messages, wait_s, wanted.consumer, wanted.lease)
+
+
+def _is_empty(answer: Answer) -> bool:
+    """Tells whether another broker answered a pull with no messages: an Arrow stream without a lease, or JSON."""
+    if answer.status != HTTPStatus.OK:
+        return False
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    if headers.get("content-type") == ARROW:
+        return "lease" not in headers
+    return bytes(answer.body[-len(NONE) :]) == NONE
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

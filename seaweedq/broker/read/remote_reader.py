@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from seaweedq.broker.log.reader import Pieces, Reader
 from seaweedq.broker.read.read_server import MAX_WAIT_S, SegmentRows
@@ -32,6 +32,7 @@ PAUSE_S = 0.2
 FOLLOW_S = 0.002  # between two long polls: the next answer of a busy owner covers what came in between
 SEARCHES = 16  # concurrent searches for a time
 LINGER_S = 10.0  # the long polls of a topic end when nobody has read it for so long
+Ends: TypeAlias = tuple[set[int], set[int]]  # the numbers of segments whose ends are known now, and of disputed ones
 T = TypeVar("T")
 
 
@@ -44,6 +45,8 @@ class _RemoteTopic:
     owners: list[str | None] = field(default_factory=list)  # in the order of their segments
     unreachable: set[str | None] = field(default_factory=set)
     read_s: float = 0.0  # time of the last read, monotonic
+    asking: dict[str | None, "asyncio.Task[Ends]"] = field(default_factory=dict)
+    to_ask: dict[str | None, "asyncio.Task[Ends]"] = field(default_factory=dict)
     following: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
     probing: dict[str | None, asyncio.Task[None]] = field(default_factory=dict)
 
@@ -180,7 +183,7 @@ class ReadableSegments:
         remote, wanted = self._look(topic), set(numbers)
         owners = dict.fromkeys(segment.owner for n, segment in remote.segments.items() if n in wanted)
         answers = await asyncio.gather(
-            *(self._ends(topic, remote, owner, 0) for owner in owners), return_exceptions=True
+            *(self._ends_now(topic, remote, owner) for owner in owners), return_exceptions=True
         )
         known: set[int] = set()
         for answer in answers:
@@ -244,9 +247,7 @@ class ReadableSegments:
         remote.unreachable.intersection_update(remote.owners)
         return remote
 
-    async def _ends(
-        self, topic: Topic, remote: _RemoteTopic, owner: str | None, wait_s: float
-    ) -> tuple[set[int], set[int]]:
+    async def _ends(self, topic: Topic, remote: _RemoteTopic, owner: str | None, wait_s: float) -> Ends:
         """Takes in an owner's ends. Returns the numbers that are known now, and those about which the two brokers
         disagree. Raises Unavailable."""
         call = EndsCall(topic.name, topic.record.incarnation, remote.of(owner), wait_s)
@@ -258,6 +259,31 @@ class ReadableSegments:
         if rises:
             topic.signal.wake()
         return ends.keys() & remote.segments.keys(), ends.keys() ^ remote.of(owner).keys()
+
+    async def _ends_now(self, topic: Topic, remote: _RemoteTopic, owner: str | None) -> Ends:
+        """Takes in an owner's ends as they are after this call begins. All who ask while another call is under way
+        share the next one: thousands of pulls that begin to wait are a few calls."""
+        task = remote.to_ask.get(owner)
+        if task is None:
+            task = asyncio.create_task(self._ask_next(topic, remote, owner), name=f"asking {owner} for ends")
+            task.add_done_callback(_heard)  # those who asked may have gone
+            remote.to_ask[owner] = task
+        return await asyncio.shield(task)
+
+    async def _ask_next(self, topic: Topic, remote: _RemoteTopic, owner: str | None) -> Ends:
+        task = asyncio.current_task()
+        assert task
+        try:
+            if before := remote.asking.get(owner):
+                await asyncio.wait([before])
+        finally:
+            del remote.to_ask[owner]  # whoever asks from here on gets a later call
+        remote.asking[owner] = task
+        try:
+            return await self._ends(topic, remote, owner, 0)
+        finally:
+            if remote.asking.get(owner) is task:
+                del remote.asking[owner]
 
     async def _look_again(self, topic: Topic, remote: _RemoteTopic, missing: Iterable[int]) -> None:
         """Reads the records of segments that their owner, which answers, does not name: they have another owner or are
@@ -295,3 +321,8 @@ class ReadableSegments:
                 tasks.pop(owner, None)
 
         tasks[owner] = asyncio.create_task(run(), name=f"reading at {owner}")
+
+
+def _heard(task: "asyncio.Task[Ends]") -> None:
+    if not task.cancelled():
+        task.exception()

@@ -32,6 +32,7 @@ from seaweedq.coordination.records import CursorRecord, SegmentRecord, Subscript
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NeedsNewerBroker, NotOwner
 
+LOOK_AGAIN_S = 4.0  # for those who wait: ends at other brokers are followed only as long as somebody looks
 logger = logging.getLogger(__name__)
 
 
@@ -338,8 +339,8 @@ class Subscription:
         if not len(self.room):
             return
         turn_s = self.turns.next_change_s() if self.record.mode == "ordered" else None
-        if times_s := self.deadlines() + ([] if turn_s is None else [turn_s]):
-            self.room.arm(max(0.001, min(times_s) - now_s))
+        times_s = [now_s + LOOK_AGAIN_S, *self.deadlines(), *([] if turn_s is None else [turn_s])]
+        self.room.arm(max(0.001, min(times_s) - now_s))
 
     def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
         """Yields the segments, beginning with another one each time, so that none starves. It leaves out those that are

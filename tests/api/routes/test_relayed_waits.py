@@ -1,0 +1,114 @@
+"""Pulls that wait at a broker which does not dispatch their subscription share one long poll."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
+from tests.support.brokers.reshaped import TOPIC, at, make
+
+WAITING = 30
+S = f"{TOPIC}/subscriptions/s"
+
+
+class Under:
+    """The pulls that are at the dispatcher now, for another broker."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0
+        relay = DirectPeers.relay
+
+        async def counted(peers: DirectPeers, method: str, url: str, *arguments: Any) -> Any:
+            is_pull = url.endswith("/pull")
+            self.now += is_pull
+            try:
+                return await relay(peers, method, url, *arguments)
+            finally:
+                self.now -= is_pull
+
+        monkeypatch.setattr(DirectPeers, "relay", counted)
+
+
+@asynccontextmanager
+async def waiting(
+    together: InLoop, under: Under, mode: str, consumers: list[str | None]
+) -> AsyncIterator[tuple[httpx.AsyncClient, list[asyncio.Task[Any]]]]:
+    """Pulls that wait for a message each, at the broker that does not dispatch; a client of the other one."""
+    await make(together.brokers[0])
+    async with at(together, together.brokers[0]) as http, at(together, together.brokers[1]) as other:
+        assert (await http.put(S, json={"start": "earliest", "mode": mode})).status_code == 201
+        await http.post(f"{S}/pull", json={})
+        brokers = {
+            one.serving.subscribing.dispatcher.has(one.core.catalog.topic("t"), "s"): one for one in together.brokers
+        }
+        here, there = (http, other) if brokers[False] is together.brokers[0] else (other, http)
+        pulls = []
+        for consumer in consumers:
+            body = {"max_messages": 1, "wait_s": 30} | ({"consumer": consumer} if consumer else {})
+            pulls.append(asyncio.create_task(here.post(f"{S}/pull", json=body)))
+            await asyncio.sleep(0)
+        await until(lambda: under.now >= 1)
+        yield there, pulls
+        for one in pulls:
+            one.cancel()
+        await asyncio.gather(*pulls, return_exceptions=True)
+
+
+async def publish(http: httpx.AsyncClient, count: int) -> None:
+    body = {"messages": [{"value": n} for n in range(count)]}
+    assert (await http.post(f"{TOPIC}/messages", json=body)).status_code == 200
+
+
+def answered(pulls: list[asyncio.Task[Any]]) -> list[int]:
+    return [at for at, one in enumerate(pulls) if one.done()]
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared"])
+async def test_one_waits_there_for_all_and_the_longest_waiting_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Each had a connection, and two looks a second."""
+    under = Under(monkeypatch)
+    consumers = [None if mode == "ordered" else str(n) for n in range(WAITING)]
+    async with in_loop(tmp_path) as together, waiting(together, under, mode, consumers) as (http, pulls):
+        await asyncio.sleep(0.1)
+        assert under.now <= 2
+        await publish(http, 3)
+        await until(lambda: len(answered(pulls)) == 3)
+        found = [(await pulls[at]).json()["messages"] for at in answered(pulls)]
+        assert sorted(message["offset"] for messages in found for message in messages) == [0, 1, 2]
+        assert max(answered(pulls)) < 6
+        await asyncio.sleep(0.1)
+        assert under.now <= 2
+        first = next(one for one in pulls if not one.done())
+        first.cancel()
+        await publish(http, WAITING - 4)
+        await until(lambda: len(answered(pulls)) == WAITING)
+
+
+async def test_each_consumer_of_an_ordered_subscription_waits_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    under = Under(monkeypatch)
+    async with in_loop(tmp_path) as together, waiting(together, under, "ordered", ["a", "a", "b"]) as (http, pulls):
+        await until(lambda: under.now == 2)
+        await publish(http, 2)
+        await until(lambda: len(answered(pulls)) == 2)
+        assert answered(pulls) == [0, 1], "the segment is a's"
+
+
+async def test_those_who_queue_follow_the_dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    under = Under(monkeypatch)
+    async with in_loop(tmp_path) as together, waiting(together, under, "shared", [None] * 5) as (_, pulls):
+        (dispatching,) = [one for one in together.brokers if one.serving.subscribing.dispatcher.names()]
+        await together.crash(dispatching)
+        (left,) = [one for one in together.brokers if one is not dispatching]
+        async with asyncio.timeout(40), at(together, left) as here:
+            await publish(here, 5)
+            answers = await asyncio.gather(*pulls)
+        assert sorted(message["offset"] for one in answers for message in one.json()["messages"]) == [0, 1, 2, 3, 4]
