@@ -5,7 +5,7 @@ One JSON message joins the messages that wait for its segment. Any other body be
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from seaweedq.broker.publish.local_append import in_time
 from seaweedq.broker.publish.publisher import Producer, Published, Publisher
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
-from seaweedq.broker.uploads.message_payloads import Payloads, names_uploads
+from seaweedq.broker.uploads.message_payloads import REFUSALS, Payloads, names_uploads
 from seaweedq.codec import bodies
 from seaweedq.codec.intake import Intake
 from seaweedq.codec.messages import (
@@ -36,12 +36,13 @@ from seaweedq.codec.messages import (
 )
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
-from seaweedq.errors import InvalidRequest
+from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.rows import Single
 
 INLINE_BYTES = 16 * 1024  # bodies up to here are decoded on the event loop: a thread costs more
 INLINE_COUNT = 1000  # answers of up to so many messages are encoded there
+LENIENT_US = 10 * 365 * 86_400 * 1_000_000  # by which a repeat's timestamps may be ahead: they were judged before
 MAX_SEQUENCE = 2**62
 
 
@@ -150,17 +151,42 @@ class Publish:
             topic = self.catalog.find(name)
             if topic is None or topic.record.state == "deleting":
                 topic = await in_time(self._known(name, posted), deadline)
-            intake = self._intake(topic.record.config, topic.layout)
-            single = posted.single(intake)
-            if single is not None:
-                return await self._single(topic, single, producer, deadline)
-            rows = await in_time(posted.rows(intake, self.reader.decoding), deadline)
-            with self.reader.budget.made(rows.nbytes):
-                published = await self._batch(topic, rows, producer, deadline)
+            try:
+                found = await self._publish(topic, posted, producer, deadline)
+            except (InvalidMessages, *REFUSALS):
+                repeated = await in_time(self._repeated(topic, posted, producer), deadline) if producer else None
+                if repeated is None:
+                    raise
+                found = repeated
+            if isinstance(found, Answer):
+                return found
+            published = found
         with_ids = bodies.media_type(posted.media) != bodies.ARROW
         if published.count > INLINE_COUNT:
             return Answer(200, await asyncio.to_thread(_answer, published, with_ids))
         return Answer(200, _answer(published, with_ids))
+
+    async def _publish(
+        self, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
+    ) -> Answer | Published:
+        intake = self._intake(topic.record.config, topic.layout)
+        single = posted.single(intake)
+        if single is not None:
+            return await self._single(topic, single, producer, deadline)
+        rows = await in_time(posted.rows(intake, self.reader.decoding), deadline)
+        with self.reader.budget.made(rows.nbytes):
+            return await self._batch(topic, rows, producer, deadline)
+
+    async def _repeated(self, topic: Topic, posted: _Posted, producer: Producer) -> Published | None:
+        """Returns where the messages of a refused request are, if they were taken before. What was valid then may be
+        refused now: a timestamp by another broker's clock, an upload that has expired. They must not seem lost."""
+        intake = self._intake(topic.record.config, topic.layout)
+        try:
+            rows = await posted.rows(replace(intake, now_us=intake.now_us + LENIENT_US), self.reader.decoding)
+        except BadRequest:
+            return None
+        with self.reader.budget.made(rows.nbytes):
+            return await self.publisher.repeated(topic, rows, producer)
 
     async def _known(self, name: str, posted: _Posted) -> Topic:
         """Returns a topic that is not known yet, and creates it where that is asked for."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 from seaweedq.broker.publish.batch_split import Appended, Batch, Slice, locate, split
 from seaweedq.broker.publish.local_append import Begun, LocalAppender, in_time
 from seaweedq.broker.publish.remote_append import Failed, RemoteAppender, Results
+from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.broker.topics.bounds import Bounds
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.ownership import Ownership
@@ -24,7 +25,7 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import PartlyTaken, SequenceOutOfOrder, Unavailable
 from seaweedq.segments.keyhash import Hashes, hash_key, hash_rows
 from seaweedq.segments.keyrange import KEY_SPACE
-from seaweedq.segments.producers import Sequences
+from seaweedq.segments.producers import Duplicate, Sequences
 from seaweedq.segments.rows import Single, rows_of_singles
 
 
@@ -136,6 +137,24 @@ class Publisher:
         others = [one for one, segment in opened if not segment or segment.takes_elsewhere]
         results = await asyncio.gather(ours, self._remote.append(topic, others, batch, sequences, deadline))
         return _published(count, [*results[0], *results[1]])
+
+    async def repeated(self, topic: Topic, rows: pa.RecordBatch, producer: Producer) -> Published | None:
+        """Returns where the rows of a request are that were taken before, all of them, by segments that are open here;
+        None where that is not known. Appends nothing. Raises what closed a segment."""
+        prepared = await self.prepare(topic, rows, producer)
+        sequences = producer.sequences(rows.num_rows)
+        found: list[Appended] = []
+        for one in prepared.slices:
+            segment = topic.opened.get(one.segment)
+            if segment is None or segment.takes_elsewhere:
+                return None
+            segment.check_open()
+            verdict = segment.judge(one.part, sequences, len(one.indexes))
+            if not isinstance(verdict, Duplicate):
+                return None
+            outcome = Outcome(verdict.segment, verdict.first_offset, True)
+            found += locate(prepared.batch, one, outcome, self._ownership.record(topic, verdict.segment))
+        return Published(rows.num_rows, sorted(found, key=lambda one: (one.segment, one.first)), True)
 
     async def _split(self, topic: Topic, batch: Batch, sequences: Sequences | None) -> Prepared:
         routing = topic.routing or await self._ownership.routing(topic)
