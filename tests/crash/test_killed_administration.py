@@ -146,6 +146,25 @@ def test_a_subscription_that_was_made_and_not_yet_opened_is_there(fragile):
 
 
 @pytest.mark.usefixtures("long_run")
+@pytest.mark.parametrize("place", ["seek.begin", "seek.begun", "seek.cursors", "seek.written"])
+def test_a_seek_that_was_cut_off_has_happened_or_not(fragile, place):
+    """The journal has acks of the epoch before, and a checkpoint has them too."""
+    _, ask = fragile(place)
+    ask("PUT")
+    for value in range(3):
+        ask("POST", "/messages", json={"value": value})
+    ask("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"})
+    assert ask.pull() == [0, 1, 2]
+    ask("POST", f"/subscriptions/{SUBSCRIPTION}/ack", json={"ids": ["0-0", "0-1"]})
+    request = {"to": {"offsets": {"0": 1}}, "id": "once"}
+    ask.to_death("POST", f"/subscriptions/{SUBSCRIPTION}/seek", json=request)
+    assert ask.pull() == ([2] if place == "seek.begin" else [1, 2])
+    answer = ask("POST", f"/subscriptions/{SUBSCRIPTION}/seek", json=request).json()
+    assert answer["segments"] == ([{"segment": 0, "from": 2, "to": 1}] if place == "seek.begin" else [])
+    assert ask.pull() == ([1, 2] if place == "seek.begin" else [])
+
+
+@pytest.mark.usefixtures("long_run")
 @pytest.mark.parametrize("place", ["unsubscribe.cursors", "unsubscribe.record:1", "unsubscribe.record:2"])
 def test_cursors_of_a_deleted_subscription_mean_nothing_to_the_next_of_its_name(fragile, place):
     broker, ask = fragile(place)

@@ -14,6 +14,7 @@ from seaweedq.coordination.transactions import read_all
 from seaweedq.failpoints import using
 from tests.support.brokers.in_process_cluster import in_loop, of_level_1
 from tests.support.brokers.reshaped import make, opened, records, replace
+from tests.support.brokers.retained import raise_start, retained, see_start
 from tests.support.brokers.subscribing import SUBSCRIPTION, ack, consume, create, everywhere, publish, pull
 from tests.support.http.asking import problem_of
 from tests.support.tiers import later
@@ -118,6 +119,21 @@ async def test_a_seek_out_of_range_is_refused_and_one_below_the_start_is_moved_u
         problem_of(await http.post(path, json={"to": both}), 422, "invalid-request", "both")
         assert (await seek(http, {"offsets": {"0": 40}}))["moved"] == []
         assert await pull(http) == []
+
+
+async def test_what_retention_has_taken_is_not_sought(tmp_path: Path) -> None:
+    """Four files: one without rows, and three of two rows each."""
+    async with retained(tmp_path) as world, world.http() as http:
+        await create(http, "latest")
+        await raise_start(world.together.coordination, 2, 2)
+        await see_start(2, world.broker)
+        sought = await seek(http, {"offsets": {"0": 1}})
+        assert (sought["segments"], sought["moved"]) == ([{"segment": 0, "from": 6, "to": 2}], [0])
+        assert [message["offset"] for message in await pull(http)] == [2, 3, 4, 5]
+        assert (await seek(http, "earliest"))["segments"] == [{"segment": 0, "from": 2, "to": 2}]
+        old = await seek(http, {"timestamp": "1969-01-01T00:00:00Z"})
+        assert (old["segments"], old["moved"]) == ([{"segment": 0, "from": 2, "to": 2}], [])
+        assert (await seek(http, {"timestamp": "2999-01-01T00:00:00Z"}))["segments"][0]["to"] == 6
 
 
 async def test_a_repetition_under_its_id_changes_nothing(tmp_path: Path) -> None:
