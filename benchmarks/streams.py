@@ -25,7 +25,7 @@ def measure(folder: Path) -> Iterator[Result]:
         with server.empty_app() as empty:
             limits: list[float] = run(empty.port, SENDERS, _asker(count))
         with server.broker(folder / str(count)) as broker:
-            times: list[float] = run(broker.port, SENDERS + ACKERS, _streams(broker.port, count))
+            times: list[float] = run(broker.port, 1, _streams(broker.port, count))
         for name, share, target in (("p50", 0.5, 3.0), ("p99", 0.99, 15.0)):
             yield Result(
                 name=f"streams of {count} {name}",
@@ -56,12 +56,14 @@ def _asker(count: int) -> Any:
 
 def _streams(port: int, count: int) -> Any:
     async def stream(opened: Connections) -> list[float]:
-        ackers, senders = opened[:ACKERS], opened[ACKERS:]
-        await senders[0].ask_json("PUT", "/v1/topics/streams", {})
+        (maker,) = opened
+        await maker.ask_json("PUT", "/v1/topics/streams", {})
         listeners = []
         for number in range(count):
-            await senders[0].ask_json("PUT", f"/v1/topics/streams/subscriptions/s{number}", {})
+            await maker.ask_json("PUT", f"/v1/topics/streams/subscriptions/s{number}", {})
             listeners.append(await _Listener.to(port, number))
+        senders = [await Connection.to(port) for _ in range(SENDERS)]  # now: the broker closes idle ones
+        ackers = [await Connection.to(port) for _ in range(ACKERS)]
         begun = time.perf_counter()
         tasks = [asyncio.create_task(one.listen()) for one in listeners]
         tasks += [asyncio.create_task(_ack(acker, listeners[n::ACKERS])) for n, acker in enumerate(ackers)]
@@ -73,6 +75,8 @@ def _streams(port: int, count: int) -> Any:
         await asyncio.sleep(1)
         for task in tasks:
             task.cancel()
+        for connection in (*senders, *ackers):
+            connection.close()
         assert sum(len(one.times) for one in listeners) == published * count, "not all was delivered"
         return [took for one in listeners for due, took in one.times if due > begun + WARM_S]
 
