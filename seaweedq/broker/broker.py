@@ -148,7 +148,7 @@ class Broker:
         self._spawn(suspecting.marks.follow(await suspecting.marks.load()), "marks of suspicion")
         self._spawn(suspecting.greeter.run(), "greetings")
         self._spawn(suspecting.revoker.run(), "suspicions")
-        if self.environment.revoked.spared_s:
+        if joined.membership.is_spared:
             self._spawn(self.environment.revoked.end_sparing(joined.membership), "end of sparing")
 
     def leave(self) -> None:

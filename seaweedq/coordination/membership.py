@@ -177,6 +177,11 @@ class Membership:
             return revision is not None
 
     @property
+    def is_spared(self) -> bool:
+        """Tells whether this broker says that it is not to be suspected."""
+        return self._held.record.spared
+
+    @property
     def missed_renewals(self) -> int:
         """How many renewals got no answer in this life."""
         return self._renewals.missed

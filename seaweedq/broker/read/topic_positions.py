@@ -63,10 +63,12 @@ class TopicPositions:
         async for attempt in deadline.attempts(topic.moved, PAUSE_S):
             try:
                 await self._catalog.whole(topic)
+                if missing := self._missing(topic, found):
+                    attempt.mark()
+                    failure = await self._ask_all(topic, missing, call, found, deadline.left_s)
+                    await self._catalog.whole(topic)
                 if not (missing := self._missing(topic, found)):
                     break
-                attempt.mark()
-                failure = await self._ask_all(topic, missing, call, found, deadline.left_s)
             except NeedsNewerBroker:
                 raise
             except Unavailable as error:

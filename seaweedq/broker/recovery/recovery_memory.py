@@ -19,11 +19,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from seaweedq.broker.log.memory_budget import Budget
 
 PATIENCE_S = 5.0
+LOOK_S = 0.1  # for room that others than recoveries have made, of which the budget tells nobody
 logger = logging.getLogger(__name__)
 
 
@@ -98,7 +99,9 @@ class RecoveryMemory:
             async with asyncio.timeout(PATIENCE_S):
                 while not (self._queue[0] is held and self._may_begin(held, size)):
                     self._changed.clear()
-                    await self._changed.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_S):
+                            await self._changed.wait()
         except TimeoutError:
             logger.warning(
                 "a recovery has waited %g s for %d bytes of memory and goes on without: recoveries hold %d, the broker "

@@ -54,6 +54,23 @@ async def test_a_recovery_alone_goes_ahead_whatever_there_is() -> None:
         await held.take(10 * LIMIT)
 
 
+async def test_a_recovery_begins_once_tails_were_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No recovery has let go of anything meanwhile."""
+    monkeypatch.setattr(recovery_memory, "PATIENCE_S", 60.0)
+    budget = Budget(LIMIT)
+    memory = RecoveryMemory(budget)
+    with memory.recovery() as first, memory.recovery() as second:
+        await first.take(100)
+        budget.tails = LIMIT - 100
+        taking = asyncio.create_task(second.take(100))
+        await settle()
+        assert not taking.done()
+        budget.tails = 0
+        async with asyncio.timeout(20):
+            await taking
+    assert budget.recovering == 0
+
+
 async def test_recoveries_take_turns_in_the_order_in_which_they_came() -> None:
     budget = Budget(LIMIT)
     memory, begun = RecoveryMemory(budget), []

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.broker.suspicion.rules import HELD_S, SPARED_S
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import TopicConfig
+from tests.support.brokers.in_process import running
 from tests.support.brokers.machine import simulated_machine
 from tests.support.brokers.simulated_loop import clock, simulate
 from tests.support.reshape.lives import Lives, lives
@@ -251,3 +253,16 @@ def test_others_dispatch_a_lease_after_a_revocation_on_suspicion(tmp_path: Path)
 
 def topic_of(broker: Broker) -> Any:
     return broker.core.catalog.topic("t")
+
+
+async def test_a_start_that_takes_longer_than_it_is_spared_ends_that_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said at its beginning that it was spared, and never that it was no more."""
+    left_s = iter([1.0])
+    monkeypatch.setattr(OwnRevocations, "spared_s", property(lambda self: next(left_s, 0.0)))
+    async with running(tmp_path) as broker:
+        async with asyncio.timeout(20):
+            while broker.joined.membership.is_spared:
+                await asyncio.sleep(0.01)
+        assert next(left_s, None) is None
