@@ -269,7 +269,8 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     requested, greetings = serving.leading.requested, serving.suspecting.greetings
     calls = BrokerCalls(publishing.receiver, serving.loads, budget, serving.log, requested, greetings)
     yield calls
-    yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, serving.reshaping.mover)
+    mover, marks = serving.reshaping.mover, serving.leading.marks
+    yield TopicCalls(catalog, serving.reading.local_positions, serving.closing, mover, marks)
     yield SegmentCalls(catalog, serving.reading.server)
     yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
     subscription_calls = SubscriptionCalls(catalog, dispatcher, subscribing.finder, proxy, reader, core.level)

@@ -241,7 +241,7 @@ class Broker:
         for outcome in await asyncio.gather(*flushes, dispatcher.checkpoint(), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 logger.error("a flush or a checkpoint at stop failed: %s", outcome)
-        return not any(segment.tail for segment in log.dirty) and dispatcher.pin is None
+        return not any(segment.pin is not None for segment in log.dirty) and dispatcher.pin is None
 
     async def _leave(self, joined: Joined, clean: bool) -> None:
         """Ends all work and the membership. The journal is closed before the lease ends: nobody recovers it too

@@ -19,6 +19,7 @@ from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.retention.expiry import Expiry
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.looks import Looks
+from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.retention.payloads import RetainedPayloads
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import Rounds
@@ -53,6 +54,7 @@ def build_leading(
     deletion: TopicDeletion,
     positions: TopicPositions,
     subscriptions: SubscriptionAdmin,
+    marks: SegmentMarks,
 ) -> Leading:
     """Builds the leader's work, which every broker has, and does while it leads."""
     view, election, peers, coordination = joined.view, joined.election, environment.peers, environment.coordination
@@ -60,7 +62,7 @@ def build_leading(
     rebalancer = Rebalancer(view.catalog, view.roster, reports, peers, view.clock)
     autoscaler = Autoscaler(view, reports, planner, rebalancer, election)
     balance = partial(_balance, reports, autoscaler, rebalancer)
-    retention, files = _retention(environment, joined, positions)
+    retention, files = _retention(environment, joined, positions, marks)
     checkpoint_s = environment.settings.checkpoint_s
     expiry = Expiry(view.catalog, coordination, subscriptions, retention.rounds, view.clock, checkpoint_s)
     tasks = (
@@ -80,13 +82,16 @@ def build_leading(
         expiry=expiry,
         retention=retention,
         retained=files,
+        marks=marks,
         requested=RequestedRecoveries(joined.recovery, coordination),
     )
 
 
-def _retention(environment: Environment, joined: Joined, positions: TopicPositions) -> tuple[Retention, TopicFiles]:
+def _retention(
+    environment: Environment, joined: Joined, positions: TopicPositions, marks: SegmentMarks
+) -> tuple[Retention, TopicFiles]:
     view, store, coordination = joined.view, environment.store, environment.coordination
-    files = TopicFiles(view.catalog, coordination, store)
+    files = TopicFiles(view.catalog, coordination, store, marks)
     rounds = Rounds(coordination, store, joined.election, view.clock)
     looks = Looks(view.catalog, files, positions)
     grace_s = environment.settings.upload_grace_s

@@ -78,12 +78,13 @@ class Maintenance:
         facts = {
             s: TailFacts(s.tail.size_bytes, s.tail.oldest().at_s, s.tail.oldest().commit, self._limits(s))
             for s in dirty
-            if not s.closed
+            if s.tail and not s.closed
         }
         unreleased = journal.unreleased_bytes - self._settings.journal_max_unreleased_bytes
         chosen = due(facts, self._clock.monotonic_s(), self._budget.excess, unreleased)
         if journal.window > 1:  # each commit is an object, which a recovery has to get
             chosen += [s for s in pinning(facts, self._log.commit.committed - MAX_OBJECTS) if s not in chosen]
+        chosen += [s for s in dirty if s.mark and not s.closed and s not in chosen]
         for segment in chosen:
             if not self._log.flusher.busy(segment):
                 task = asyncio.create_task(self._flush(segment))
@@ -112,7 +113,7 @@ class Maintenance:
     def _release(self) -> None:
         """Lets the journal forget what is in files and in coordination."""
         pins = [self._log.commit.committed + 1]  # later commits may have acks that are not counted yet
-        pins += [segment.tail.oldest().commit for segment in self._log.dirty if segment.tail]
+        pins += [segment.pin for segment in self._log.dirty if segment.pin is not None]
         if self._dispatcher.pin is not None:
             pins.append(self._dispatcher.pin)
         below = min(pins)

@@ -36,6 +36,7 @@ from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.retention.expiry import Expiry
 from seaweedq.broker.retention.files import TopicFiles
+from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.rpc.client import Peers
@@ -187,6 +188,7 @@ class Leading:
     expiry: Expiry
     retention: Retention
     retained: TopicFiles
+    marks: SegmentMarks
     requested: RequestedRecoveries
 
 

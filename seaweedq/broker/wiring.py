@@ -22,6 +22,7 @@ from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import EntryWriter
 from seaweedq.broker.log.flusher import Flusher
 from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.marker import Marker
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.reader import GroupCache, Reader
 from seaweedq.broker.log.segment_log import SegmentLog
@@ -49,6 +50,7 @@ from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.reshape.sealer import Sealer
+from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.services import (
     Core,
     Environment,
@@ -183,6 +185,8 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
     timeout_s = environment.settings.publish_timeout_s
     ownership = publishing.ownership
     local = LocalPositions(joined.view, ownership, core.reader, log.flusher, loads, timeout_s)
+    marker = Marker(log.commit, log.flusher, environment.clock)
+    marks = SegmentMarks(joined.view, ownership, marker, environment.peers, timeout_s)
     reading = _reading(environment, core.reader, joined.view, ownership, local, readiness)
     subscribing = _subscribing(environment, core.level, joined.view, reading, log)
     payloads = _payloads(environment, joined, reading)
@@ -217,7 +221,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         closing=closing,
         deletion=deletion,
         leading=build_leading(
-            environment, core, joined, loads, planner, deletion, reading.positions, subscribing.admin
+            environment, core, joined, loads, planner, deletion, reading.positions, subscribing.admin, marks
         ),
         suspecting=_suspecting(environment, core, joined),
         drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),

@@ -153,8 +153,8 @@ class SegmentAudit:
     def _check_name(self, name: EntryName) -> None:
         if self._sequence is None:
             self.start = name.first_offset
-            if (name.sequence == 0) != (name.first_offset == 0):
-                self.finding("cannot be the first entry of a chain: only entry 0 begins at offset 0", name)
+            if name.sequence == 0 and name.first_offset:  # later ones begin at 0 where none before had rows
+                self.finding("cannot be the first entry of a chain: entry 0 begins at offset 0", name)
         elif name.sequence != self._sequence + 1:
             self.finding(f"follows entry {self._sequence}, but entry {self._sequence + 1} is expected", name)
         elif self.end is not None and name.first_offset != self.end:

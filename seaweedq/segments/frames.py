@@ -1,4 +1,4 @@
-"""Frames, the records of a journal: rows of one segment, or acks. Owns their content and their packing.
+"""Frames, the records of a journal: rows of one segment, acks, or a mark. Owns their content and their packing.
 
 Packed, frames are an *index* (their headers, with length and CRC of each payload) and the payloads, each padded with
 zeros to a multiple of eight bytes, so that Arrow reads them in place. The journal decides where the bytes are written
@@ -31,6 +31,7 @@ class FrameKind(IntEnum):
 
     ROWS = 1
     ACKS = 3
+    MARK = 4  # from level 3 on: an idle segment gets an entry without rows
 
 
 class ProducerRange(Struct, array_like=True, frozen=True):
@@ -68,8 +69,27 @@ class _Header(_Described, frozen=True):
     crc: int
 
 
+class Mark(Struct, array_like=True, frozen=True):
+    """The content of a MARK: the sequence of the entry that the segment gets. It is done once any entry has that."""
+
+    sequence: int
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[_Header])
+
+
+def mark_frame(topic: str, segment: int, sequence: int, now_us: int) -> Frame:
+    """Makes the frame of a mark."""
+    return Frame(FrameKind.MARK, topic, segment, 0, 0, 0, 0, (), now_us, _encoder.encode(Mark(sequence)))
+
+
+def marked_by(frame: Frame) -> int:
+    """Returns the sequence that a MARK frame names. Raises NeedsNewerBroker."""
+    try:
+        return msgspec.msgpack.decode(frame.payload, type=Mark).sequence
+    except msgspec.DecodeError as error:
+        raise needs_newer(f"a mark of segment {frame.segment} of {frame.topic!r} cannot be read ({error})") from error
 
 
 def rows_of(frame: Frame, layout: Layout) -> pa.RecordBatch:
@@ -91,7 +111,7 @@ def check_frames(frames: Iterable[Frame]) -> None:
     """Asserts before a write what every reader of a journal relies on."""
     for frame in frames:
         assert min(frame.segment, frame.first_offset, frame.count) >= 0, "numbers are not negative"
-        assert (frame.count > 0) == (frame.kind is FrameKind.ROWS), "rows have a count, acks have none"
+        assert (frame.count > 0) == (frame.kind is FrameKind.ROWS), "rows have a count, acks and marks have none"
 
 
 def padded(length: int) -> int:

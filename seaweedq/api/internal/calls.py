@@ -13,6 +13,7 @@ from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.read_server import ReadServer
 from seaweedq.broker.recovery.requested import RequestedRecoveries
+from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.rpc import forward_frames
 from seaweedq.broker.rpc.messages import (
     BrokerStatus,
@@ -20,6 +21,7 @@ from seaweedq.broker.rpc.messages import (
     GiveCall,
     GreetCall,
     Greeting,
+    MarkCall,
     RecoverCall,
     SegmentCall,
     StreamCall,
@@ -82,10 +84,15 @@ class TopicCalls:
     positions: LocalPositions
     closing: TopicClosing
     mover: SegmentMover
+    marks: SegmentMarks
 
     def by_name(self) -> dict[str, Call]:
         """Returns the handlers."""
-        return {"positions": self._positions, "close": self._close, "give": self._give}
+        return {"positions": self._positions, "close": self._close, "give": self._give, "mark": self._mark}
+
+    async def _mark(self, content: bytes) -> bool:
+        call = decode(content, type=MarkCall)
+        return await self.marks.here(await _topic(self.catalog, call), call.segments)
 
     async def _positions(self, content: bytes) -> Any:
         call = decode(content, type=TopicCall)
@@ -154,7 +161,9 @@ class StreamCalls:
         return await self.streams.answer_leave(await _topic(self.catalog, call), call)
 
 
-async def _topic(catalog: Catalog, call: TopicCall | EndsCall | SegmentCall | GiveCall | StreamCall) -> Topic:
+async def _topic(
+    catalog: Catalog, call: TopicCall | EndsCall | SegmentCall | GiveCall | MarkCall | StreamCall
+) -> Topic:
     """Returns the topic that the other broker means. Raises NotOwner where this broker knows a different one,
     NeedsNewerBroker where it cannot read that one."""
     catalog.check_readable(call.topic)

@@ -1,4 +1,5 @@
-"""The segments of a broker that may have a tail, in the order in which each got its first row since it was clean."""
+"""The segments of a broker that may have a tail or a mark, in the order in which each got its first since it was
+clean."""
 
 from collections.abc import Iterator
 
@@ -24,5 +25,5 @@ class DirtySegments:
         self._segments.pop(segment, None)
 
     def prune(self) -> None:
-        """Removes the segments without a tail."""
-        self._segments = {segment: None for segment in self._segments if segment.tail}
+        """Removes the segments without a tail, and without a mark."""
+        self._segments = {segment: None for segment in self._segments if segment.pin is not None}

@@ -66,6 +66,7 @@ class OpenSegment:
         self.producers = producers
         self.max_timestamp_us = last.max_timestamp_us if last else 0
         self.closed: SeaweedqError | None = None
+        self.mark: tuple[int, int] | None = None  # the sequence of an entry to come, and the commit that says so
         self._holding: SeaweedqError | None = None
         self.held_since_s: float | None = None  # monotonic: since when it takes nothing, for good
         self.taken_bytes = self.taken_messages = 0  # ever, by this broker
@@ -174,8 +175,22 @@ class OpenSegment:
         self._budget.tails += rows.size_bytes
         self.signal.wake()
 
+    def marked(self, sequence: int, commit: int) -> None:
+        """Notes that the journal has a mark: the chain needs an entry of that sequence, rows or none."""
+        if self.chain.next.sequence <= sequence:
+            self.mark = (sequence, commit)
+            self._dirty(self)
+
+    @property
+    def pin(self) -> int | None:
+        """The oldest commit that is still needed; None where the chain has all."""
+        pins = [self.tail.oldest().commit] if self.tail else []
+        return min([*pins, self.mark[1]] if self.mark else pins, default=None)
+
     def flushed(self, end: int) -> None:
         """Drops the rows below `end`, which the chain has, from the tail."""
+        if self.mark and self.chain.next.sequence > self.mark[0]:
+            self.mark = None
         before = self.tail.size_bytes
         self.tail.drop(end)
         self._budget.tails -= before - self.tail.size_bytes

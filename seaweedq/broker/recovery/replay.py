@@ -3,7 +3,8 @@
 Order of writes, each of which can be repeated: 1. The journal is fenced before, so it cannot grow. 2. Rows go to their
 chains in batches, a batch's segments side by side, each segment's rows in order; a crash in between leaves a longer
 chain, and the next try begins at its new end. An entry that the dead broker's own late put, or another recovery, got in
-first holds the same rows: the end is read again, and the rest appended. 3. Acks of the subscription's present epoch are
+first holds the same rows: the end is read again, and the rest appended. Then marks get their entries: one without rows
+is put as long as the chain's next sequence is not above the mark's. 3. Acks of the subscription's present epoch are
 added to its cursors, in one transaction a segment; adding twice changes nothing. Only after all of it may the segments
 change hands and the journal go (broker/recovery/journal_recovery).
 
@@ -43,7 +44,7 @@ from seaweedq.invariants import InvariantViolated
 from seaweedq.journal.interface import AHEAD_BYTES, Claim
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.commits import Commit
-from seaweedq.segments.frames import Frame, FrameKind, rows_of
+from seaweedq.segments.frames import Frame, FrameKind, marked_by, rows_of
 from seaweedq.storage.interface import ObjectStore
 
 BATCH_BYTES = 64 * 1024 * 1024  # of commits; no entry holds more, or one commit where that is larger
@@ -103,6 +104,7 @@ class Replay:
                     run.add(commit)
                     del commit  # its memory must be free before the next batch gathers
             await run.end_batch()
+            await self._mark_all(broker, run.marks, run.done.left)
             for (name, segment), subscriptions in run.acks.items():
                 if topic := self._live(name, segment, run.done.left):
                     await self._acknowledge(topic, segment, subscriptions, run.done.left)
@@ -158,6 +160,35 @@ class Replay:
                 logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
                 await chain.open()
         return appended
+
+    async def _mark_all(self, broker: str, marks: dict[Place, int], left: Left) -> None:
+        """Puts the entries that marks name, of those segments that are still the dead broker's."""
+
+        async def mark(place: Place) -> None:
+            name, segment = place
+            topic = self._live(name, segment, left)
+            if topic and self._catalog.segment(topic, segment).record.owner == broker:
+                await self._mark(topic, segment, marks[place])
+
+        await gather_bounded(SEGMENTS, mark, marks)
+
+    async def _mark(self, topic: Topic, segment: int, sequence: int) -> None:
+        """Puts entries without rows until one has this sequence, whoever puts it: a late one finds its name taken."""
+        record = self._catalog.segment(topic, segment).record
+        source = Source.of(topic.name, segment, record, topic.layout)
+        chain = Chain(self._store, topic.name, segment)
+        chain.raise_start(self._catalog.start(topic, segment))
+        await chain.open()
+        while chain.next.sequence <= sequence and not (chain.last and chain.last.seal):
+            producers = await known_producers(self._store, source, chain)
+            reach("recover.mark")
+            try:
+                await self._entries.append(
+                    source, chain, [], producers, chain.last.max_timestamp_us if chain.last else 0
+                )
+            except Fenced:
+                logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
+                await chain.open()
 
     async def _append_entry(self, source: Source, chain: Chain, frames: list[Frame]) -> int:
         producers = await known_producers(self._store, source, chain)
@@ -247,6 +278,7 @@ class _Run:
         self.places: set[Place] = set()
         self._seen: set[Place] = set()
         self.acks: dict[Place, dict[str, EpochRuns]] = {}
+        self.marks: dict[Place, int] = {}  # the highest sequence that a mark names
         self._held = held
         self._append = append
         self._look = look
@@ -276,11 +308,13 @@ class _Run:
     async def end_batch(self) -> None:
         """Replays the batch, and lets go of it. Acks wait for the end."""
         rows, acks = _by_segment(self._batch)
+        _add_marks(self.marks, self._batch)
         self._batch = []
         _add_acks(self.acks, acks)
         self.done.acks += len(acks)
-        await self._look((rows.keys() | self.acks.keys()) - self._seen)
-        self._seen |= rows.keys() | self.acks.keys()
+        places = rows.keys() | self.acks.keys() | self.marks.keys()
+        await self._look(places - self._seen)
+        self._seen |= places
         self.done.rows += await self._append(rows, self.done.left)
         self.places.update(rows)
         del rows, acks
@@ -299,9 +333,16 @@ def _by_segment(batch: list[Frame]) -> tuple[dict[Place, list[Frame]], list[Fram
     for frame in batch:
         if frame.kind is FrameKind.ACKS:
             acks.append(frame)
-        else:
+        elif frame.kind is FrameKind.ROWS:
             rows.setdefault((frame.topic, frame.segment), []).append(frame)
     return rows, acks
+
+
+def _add_marks(marks: dict[Place, int], frames: list[Frame]) -> None:
+    for frame in frames:
+        if frame.kind is FrameKind.MARK:
+            place = (frame.topic, frame.segment)
+            marks[place] = max(marks.get(place, 0), marked_by(frame))
 
 
 def _add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:

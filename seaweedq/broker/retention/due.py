@@ -1,8 +1,9 @@
 """Which files are due: a pure function of the policy, the files of a topic, and what its subscriptions have acked.
 
 Whole files, the oldest ones of each segment first, and never a segment's newest one: a chain goes on from its last
-entry. An age counts from the store's own time of a file, and SLACK_US later: an owner states an append time that may be
-ahead of it by so much, and what it states beyond that does not count. So an owner's clock has no part in it.
+entry. An idle segment, whose newest file is due too, is marked first: it gets an entry without rows. An age counts from
+the store's own time of a file, and SLACK_US later: an owner states an append time that may be ahead of it by so much,
+and what it states beyond that does not count. So an owner's clock has no part in it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from seaweedq.coordination.records import RetentionPolicy
 from seaweedq.segments.entry import EntryName
 
 SLACK_US = 60_000_000
+IDLE_US = 3600 * 1_000_000  # so long a segment's newest file stays its newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,23 @@ def due(policy: RetentionPolicy, segments: Mapping[int, SegmentFiles], now_us: i
     if policy.delete_read:
         counts = {number: max(count, segments[number].acked()) for number, count in counts.items()}
     return {number: count for number, count in counts.items() if count}
+
+
+def marked(
+    policy: RetentionPolicy, segments: Mapping[int, SegmentFiles], ends: Mapping[int, int], now_us: int
+) -> list[int]:
+    """Returns the segments whose newest file has rows, is old, and would be due if it were not the newest: an entry
+    without rows lets it go. `ends` has the offset behind the last file of each open segment."""
+    idle: dict[int, SegmentFiles] = {}
+    for number, end in ends.items():
+        one = segments.get(number)
+        newest = one.files[-1] if one and one.files else None
+        if one and newest and newest.name.first_offset < end and newest.modified_us <= now_us - IDLE_US:
+            last = File(newest.name, end, newest.size, newest.modified_us)
+            empty = File(EntryName(newest.name.sequence + 1, end), end, 0, now_us)
+            idle[number] = SegmentFiles([*one.files[:-1], last, empty], one.acked_to)
+    counts = due(policy, {**segments, **idle}, now_us)
+    return [number for number, one in idle.items() if counts.get(number) == len(one.removable)]
 
 
 def _bound(policy: RetentionPolicy, segment: SegmentFiles) -> int:

@@ -3,11 +3,12 @@
 A chain with a gap, or without its first file, is damaged: nothing of its topic is due then.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from seaweedq.broker.retention.due import File, SegmentFiles, due
+from seaweedq.broker.retention.due import File, SegmentFiles, due, marked
+from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
@@ -40,10 +41,11 @@ class Preview:
 class TopicFiles:
     """Reads the files of topics, and cursors, as they are in coordination."""
 
-    def __init__(self, catalog: Catalog, coordination: Coordination, store: ObjectStore) -> None:
+    def __init__(self, catalog: Catalog, coordination: Coordination, store: ObjectStore, marks: SegmentMarks) -> None:
         self._catalog = catalog
         self._coordination = coordination
         self._store = store
+        self._marks = marks
 
     async def read(self, topic: Topic) -> dict[int, SegmentFiles]:
         """Returns the files of all segments. Raises ChainDamaged, NeedsNewerBroker where a segment or a start cannot be
@@ -56,6 +58,18 @@ class TopicFiles:
             number: SegmentFiles(files, None if acked is None else acked.get(number, 0))
             for number, files in zip(numbers, listed, strict=True)
         }
+
+    async def read_marked(
+        self, topic: Topic, policy: RetentionPolicy, ends: Mapping[int, int], now_us: int
+    ) -> dict[int, SegmentFiles]:
+        """Returns the files as `read`, after idle segments whose newest file a policy would take have got an entry
+        without rows. `ends` has the offset behind each segment's last file. Raises as `read`, and Unavailable."""
+        segments, records = await self.read(topic), self._catalog.records(topic)
+        opened = {n: end for n, end in ends.items() if n in records and records[n].record.state == "open"}
+        if idle := marked(policy, segments, opened, now_us):
+            await self._marks.mark(topic, idle)
+            segments = await self.read(topic)
+        return segments
 
     async def acked(self, topic: Topic) -> dict[int, int] | None:
         """Returns the offset of each segment below which every subscription has acked all; 0 where one is absent. None:

@@ -2,9 +2,10 @@
 can be due, and not again before something has changed.
 
 By age: a segment's first file is not older than the segment; once the files were listed, their times are known, and
-each is looked at once when it becomes due. By size: owners report how many bytes their segments have. By acks: cursors
-are in coordination. Of a topic in which nothing has moved since the last look (the ends of its files, what is acked,
-the policy), and no further file has become due, nothing is listed again.
+each is looked at once when it becomes due, a segment's newest one also when the segment is idle. By size: owners report
+how many bytes their segments have. By acks: cursors are in coordination. Of a topic in which nothing has moved since
+the last look (the ends of its files, what is acked, the policy), and no further file has become due, nothing is listed
+again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from seaweedq.broker.read.topic_positions import TopicPositions
-from seaweedq.broker.retention.due import SLACK_US, File
+from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.rounds import MAX_SKEW_US
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -71,13 +72,14 @@ class Looks:
 
     def looked(self, topic: Topic, signs: Signs, left: Mapping[int, Sequence[File]], now_us: int) -> None:
         """Notes a look at a time of the store, and the files that it has `left`."""
-        if signs.policy.max_age_s is None:
-            self._seen[topic] = _Seen(signs, inf, heeds_changes=False)
-            return
-        age_us = signs.policy.max_age_s * 1e6 + SLACK_US
-        due_us = [file.modified_us + age_us for files in left.values() for file in files]
-        next_us = min((each for each in due_us if each > now_us), default=inf) + MAX_SKEW_US
-        heeds_changes = not due_us or min(due_us) <= now_us
+        max_age_s = signs.policy.max_age_s
+        age_us = inf if max_age_s is None else max_age_s * 1e6 + SLACK_US
+        dated = [_with_rows(files, signs.flushed.get(number, 0)) for number, files in left.items()]
+        due_us = [file.modified_us + age_us for files in dated for file in files]
+        by_idleness = age_us < IDLE_US or signs.is_over or signs.policy.delete_read  # else age comes later, or never
+        idle_us = [files[-1].modified_us + IDLE_US for files in dated if files] if by_idleness else []
+        next_us = min((each for each in [*due_us, *idle_us] if each > now_us), default=inf) + MAX_SKEW_US
+        heeds_changes = max_age_s is not None and (not due_us or min(due_us) <= now_us)
         self._seen[topic] = _Seen(signs, next_us, heeds_changes)
 
     def forget_except(self, topics: set[Topic]) -> None:
@@ -88,9 +90,14 @@ class Looks:
         return seen is not None and seen.heeds_changes and seen.signs.policy == policy
 
     def _aged_at_us(self, topic: Topic, policy: RetentionPolicy, seen: _Seen | None) -> float:
-        if policy.max_age_s is None:
-            return inf
         if seen and seen.signs.policy == policy:
             return seen.next_us
+        if policy.max_age_s is None:
+            return inf
         created_us = min((known.record.created_us for known in self._catalog.records(topic).values()), default=0)
         return created_us + policy.max_age_s * 1e6 + SLACK_US + MAX_SKEW_US
+
+
+def _with_rows(files: Sequence[File], end: int) -> Sequence[File]:
+    """Leaves out a newest file without rows, which stays."""
+    return files[:-1] if files and files[-1].name.first_offset >= end else files

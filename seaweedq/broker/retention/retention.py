@@ -111,7 +111,7 @@ class Retention:
     async def _take(self, topic: Topic, signs: Signs, now_us: int) -> None:
         """Raises the starts over what is due."""
         revision, policy = topic.revision, topic.record.config.retention
-        segments = await self._files.read(topic)
+        segments = await self._files.read_marked(topic, policy, signs.flushed, now_us)
         counts = due(policy, segments, now_us)
         for number, count in counts.items():
             await self._raise_start(topic, revision, number, segments[number].files[count].name, now_us)

@@ -36,6 +36,14 @@ class SegmentCall(msgspec.Struct, array_like=True):
     timestamp_us: Time = 0
 
 
+class MarkCall(msgspec.Struct, array_like=True):
+    """Asks the owner of these segments, if they are idle, to give each an entry without rows."""
+
+    topic: TopicName
+    incarnation: Id
+    segments: tuple[Id, ...]
+
+
 class GiveCall(msgspec.Struct, array_like=True):
     """Asks the owner of a segment to give it to the broker `target`."""
 

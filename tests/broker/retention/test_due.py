@@ -4,11 +4,11 @@ the policy says so."""
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.broker.retention.due import SLACK_US, File, SegmentFiles, due
+from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles, due, marked
 from seaweedq.coordination.records import RetentionPolicy
 from seaweedq.segments.entry import EntryName
 
-NOW_US = 10**9
+NOW_US = 10**10
 SECOND_US = 1_000_000
 
 
@@ -68,6 +68,23 @@ def test_what_is_due_is_what_the_policy_says_and_no_more(
         assert total + newest[1] > policy.max_bytes, "the last one that the size has taken was needed"
         first_left = [f[0] for n, f in left.items() if len(f) > 1 and not policy.keep_unread]
         assert all(file.modified_us >= newest[0] for file in first_left), "the oldest of all segments go first"
+
+
+def test_an_idle_segment_is_marked_where_all_of_its_rows_would_go() -> None:
+    old = [File(EntryName(n, n), 0, 1, NOW_US - IDLE_US) for n in range(3)]
+    young = [*old[:2], File(EntryName(2, 2), 0, 1, NOW_US - IDLE_US + 1)]
+    policy = RetentionPolicy(max_bytes=1)
+    ends = {0: 3}
+    assert marked(policy, {0: SegmentFiles(old)}, ends, NOW_US) == [0]
+    assert marked(RetentionPolicy(max_bytes=2), {0: SegmentFiles(old)}, ends, NOW_US) == [], "the newest may stay"
+    assert marked(policy, {0: SegmentFiles(young)}, ends, NOW_US) == [], "it may go on"
+    assert marked(policy, {0: SegmentFiles(old)}, {0: 2}, NOW_US) == [], "the newest has no rows"
+    assert marked(policy, {0: SegmentFiles(old)}, {}, NOW_US) == [], "it is sealed"
+    unread = RetentionPolicy(max_bytes=1, keep_unread=True)
+    assert marked(unread, {0: SegmentFiles(old, 2)}, ends, NOW_US) == [], "its last row is unread"
+    assert marked(unread, {0: SegmentFiles(old, 3)}, ends, NOW_US) == [0]
+    assert marked(RetentionPolicy(delete_read=True), {0: SegmentFiles(old, 3)}, ends, NOW_US) == [0]
+    assert marked(policy, {0: SegmentFiles([])}, ends, NOW_US) == []
 
 
 def test_nothing_is_due_without_a_bound() -> None:

@@ -1,0 +1,133 @@
+"""Idle segments: each gets a mark in the journal, then an entry without rows, and retention takes the one before."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.failpoints import using
+from seaweedq.segments.entry import EntryName, segment_folder
+from tests.broker.retention.test_rounds import Crash, CrashAt, values
+from tests.support.brokers.in_process_cluster import in_loop, until
+from tests.support.brokers.reshaped import at, by_id, make, records, replace
+from tests.support.brokers.retained import RetainedWorld, fill, retained
+
+DAY_S, HOUR_S = 86_400, 3_600
+T = "/v1/topics/t"
+
+
+async def publish(world: RetainedWorld, sequence: int) -> str:
+    headers = {"Producer-Id": "p", "Producer-Sequence": str(sequence)}
+    async with world.http() as http:
+        answer = await http.post(f"{T}/messages", json={"value": sequence}, headers=headers)
+        assert answer.status_code == 200, answer.text
+        found: str = answer.json()["ids"][0]
+        return found
+
+
+async def mark(world: RetainedWorld) -> None:
+    await world.broker.serving.leading.marks.mark(world.broker.core.catalog.topic("t"), [0])
+
+
+async def abandon(world: RetainedWorld, starting: Broker) -> None:
+    """End one that has crashed while it started."""
+    ended, starting._tasks = [*starting._tasks, starting.joined.membership._renewal], {}
+    for task in filter(None, ended):
+        task.cancel()
+    await asyncio.gather(*filter(None, ended), return_exceptions=True)
+    starting.environment.journals.home.release()
+    await world.together.coordination.leases.revoke(starting.joined.membership.lease)
+
+
+@pytest.mark.parametrize("policy", [{"max_age_s": 60}, {"max_bytes": 1}, {"max_age_s": DAY_S}], ids=str)
+async def test_all_rows_of_an_idle_segment_go_in_the_end(tmp_path: Path, policy: dict[str, int]) -> None:
+    async with retained(tmp_path) as world:
+        assert await publish(world, 0) == "0-6"
+        await fill(world.broker, 1)
+        await world.policy(**policy)
+        for _ in range(4):
+            world.pass_time(200)
+            await world.retention.round()
+        assert world.start < 9, "the newest file of a segment that is not idle stays"
+        world.pass_time(DAY_S)
+        for _ in range(3):
+            await world.retention.round()
+            world.pass_time(HOUR_S + 130)
+        assert (world.start, len(await world.sequences())) == (9, 1)
+        assert await values(world, 9) == []
+        world.broker.environment.store.requests.clear()
+        for _ in range(3):
+            world.pass_time(DAY_S)
+            await world.retention.round()
+        assert not world.broker.environment.store.requests, "an entry without rows stays, and costs nothing"
+        assert await publish(world, 0) == "0-6", "its producers are known"
+        assert await publish(world, 1) == "0-9"
+        await fill(world.broker, 1)
+        assert await values(world, 9) == [1, 0, 1]
+
+
+@pytest.mark.parametrize("place", ["mark.durable", "entry.append", "entry.appended"])
+async def test_a_crash_behind_a_mark_leaves_one_entry_to_the_recovery(tmp_path: Path, place: str) -> None:
+    async with retained(tmp_path) as world:
+        await publish(world, 0)
+        await fill(world.broker, 1)
+        crash = CrashAt("", 1)
+        crash.place = place
+        with using(crash), pytest.raises(Crash):
+            await mark(world)
+        before = await world.sequences()
+        dead = world.broker
+        await world.together.crash(dead)
+        for where in ("recover.mark",) if len(before) == 5 else ():
+            crash = CrashAt("", 1)
+            crash.place = where
+            with using(crash), pytest.raises(Crash):
+                await world.together.begin_again(dead)
+            await abandon(world, world.together.brokers.pop())
+        await world.together.begin_again(dead)
+        await until(lambda: world.broker.joined.election.is_leader)
+        assert await values(world, 0) == [0, 1, 2, 3, 4, 5, 0, 0, 1]
+        assert await world.sequences() == [0, 1, 2, 3, 4, 5], "one entry, and no more"
+        assert await publish(world, 0) == "0-6"
+        assert await publish(world, 1) == "0-9"
+        await world.broker.stop()
+
+
+async def test_a_mark_pins_its_frame_until_an_entry_has_its_sequence(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        segment = world.broker.core.catalog.topic("t").opened[0]
+        with using(CrashAt("", 1)):
+            await mark(world)
+        assert (segment.mark, segment.pin) == (None, None)
+        assert await world.sequences() == [0, 1, 2, 3, 4]
+        segment.marked(segment.chain.next.sequence - 1, 7)
+        assert segment.pin is None, "it is done already"
+        segment.marked(segment.chain.next.sequence, 7)
+        assert segment.pin == 7
+        await fill(world.broker, 1)
+        assert segment.pin is None, "rows do as well"
+        assert await world.sequences() == [0, 1, 2, 3, 4, 5]
+
+
+async def test_owners_elsewhere_are_asked_and_a_marked_segment_moves_and_is_sealed(tmp_path: Path) -> None:
+    async with in_loop(tmp_path) as together:
+        one, two = together.brokers
+        topic = await make(one)
+        await fill(one)
+        owner = by_id(together, records(one)[0].owner)
+        other = two if owner is one else one
+        there = other.core.catalog.topic("t")
+        await other.serving.leading.marks.mark(there, [0])
+        folder = segment_folder("t", 0)
+        assert [EntryName.parse(name).sequence for name in await together.store.list(folder)] == [0, 1, 2, 3, 4]
+        assert await owner.serving.reshaping.mover.move(owner.core.catalog.topic("t"), 0, other.id)
+        await until(lambda: all(records(b)[0].owner == other.id for b in together.brokers))
+        await one.serving.leading.marks.mark(topic, [0])
+        await replace(together, [0], 2)
+        listed = [EntryName.parse(name) for name in await together.store.list(folder)]
+        assert [name.sequence for name in listed] == [0, 1, 2, 3, 4, 5, 6]
+        assert {name.first_offset for name in listed[4:]} == {6}
+        async with at(together, one) as http:
+            answer = await http.get(f"{T}/segments/0/messages?offset=0&limit=100")
+            assert [each["value"] for each in answer.json()["messages"]] == [0, 1, 2, 3, 4, 5]
