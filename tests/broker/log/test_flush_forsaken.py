@@ -14,7 +14,7 @@ from seaweedq.errors import NotOwner
 class Moved:
     """What a flusher asks of a segment with a row in its tail that is another broker's by now."""
 
-    end, tail, sealed, held = 1, SimpleNamespace(start=0), False, False
+    end, tail, mark, sealed, held = 1, SimpleNamespace(start=0), None, False, False
 
     def check_open(self) -> None:
         raise NotOwner("it has moved")

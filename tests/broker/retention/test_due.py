@@ -71,8 +71,8 @@ def test_what_is_due_is_what_the_policy_says_and_no_more(
 
 
 def test_an_idle_segment_is_marked_where_all_of_its_rows_would_go() -> None:
-    old = [File(EntryName(n, n), 0, 1, NOW_US - IDLE_US) for n in range(3)]
-    young = [*old[:2], File(EntryName(2, 2), 0, 1, NOW_US - IDLE_US + 1)]
+    old = [File(EntryName(n, n), n + 1, 2, NOW_US - IDLE_US) for n in range(3)]
+    young = [*old[:2], File(EntryName(2, 2), 0, 2, NOW_US - IDLE_US + 1)]
     policy = RetentionPolicy(max_bytes=1)
     ends = {0: 3}
     assert marked(policy, {0: SegmentFiles(old)}, ends, NOW_US) == [0]
