@@ -35,9 +35,10 @@ def slow_etcd(cluster: Cluster, rng: Random) -> Begun:
 
 
 def leader_killed(cluster: Cluster, rng: Random) -> Begun | None:
-    """SIGKILL of the one of three that leads."""
+    """SIGKILL of the one of three that leads, while all work: two that are dead leave nobody to lead, which is another
+    fault."""
     leader = _leader_of_several(cluster)
-    if leader is None:
+    if leader is None or len(cluster.etcd.working) < len(cluster.etcd.servers):
         return None
     cluster.etcd.kill(leader)
     return Begun(partial(cluster.etcd.start, wait=False), leader.name)
