@@ -54,6 +54,7 @@ PLAIN = {
     ("patch", TOPIC + "/subscriptions/{subscription}"),
     ("get", TOPIC + "/subscriptions/{subscription}"),
     ("get", f"{TOPIC}/subscriptions"),
+    ("post", TOPIC + "/subscriptions/{subscription}/seek"),
     ("put", TOPIC + "/uploads/{upload}/content"),
     ("post", TOPIC + "/uploads/{upload}/complete"),
     ("get", "/v1/cluster"),

@@ -46,6 +46,8 @@ SURFACE = {
     ("POST", f"{SUBSCRIPTION}/ack"),
     ("POST", f"{SUBSCRIPTION}/nack"),
     ("POST", f"{SUBSCRIPTION}/extend"),
+    ("POST", f"{SUBSCRIPTION}/seek"),
+    ("GET", f"{SUBSCRIPTION}/stream"),
     ("GET", f"{TOPIC}/segments/{{segment}}/messages/{{offset}}/payload"),
     ("POST", f"{TOPIC}/uploads"),
     ("GET", UPLOAD),
@@ -65,7 +67,10 @@ SURFACE = {
 }
 # A local store takes no parts; a token stands in a URL, and in no description.
 NEVER_VALID = {f"POST {UPLOAD}/parts", f"PUT {UPLOAD}/content", f"GET {UPLOAD}/content"}
-ENDLESS = {f"GET {TOPIC}/stream"}  # answers go on for as long as somebody listens (tests/api/streams)
+ENDLESS = {
+    f"GET {TOPIC}/stream",
+    f"GET {SUBSCRIPTION}/stream",
+}  # answers go on for as long as somebody listens (tests/api/streams)
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = 12
 
