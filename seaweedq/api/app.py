@@ -12,13 +12,11 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar, cast
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
-from starlette.exceptions import HTTPException
-from starlette.routing import compile_path
-from starlette.types import ExceptionHandler
 
 from seaweedq.api.asgi.connections import Connections
+from seaweedq.api.asgi.error_handlers import Note, handlers
 from seaweedq.api.asgi.hosts_and_origins import HostRules
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send, staying
 from seaweedq.api.asgi.openapi import document_of
@@ -73,10 +71,9 @@ from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.api.streams.web_socket import refuse
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.subscriptions.relayed_waits import RelayedWaits
-from seaweedq.errors import MethodNotAllowed, NotReady, RouteNotFound, SeaweedqError
+from seaweedq.errors import NotReady, RouteNotFound, SeaweedqError
 
 Work = Awaitable[Answer]
-Note = Callable[[SeaweedqError], None]
 T = TypeVar("T")
 A = TypeVar("A", Answer, Answer | None, None)
 
@@ -235,7 +232,7 @@ class Application:
             version=version("seaweedq"),
             redoc_url=None,
             redirect_slashes=False,
-            exception_handlers=_handlers(self._note),
+            exception_handlers=handlers(self._note),
         )
         app.state.readiness, app.state.metrics = self._readiness, self.metrics
         provide(app, self.service)
@@ -358,45 +355,3 @@ async def answered(work: Awaitable[Answer | None], note: Note) -> Answer | None:
 def _problem_answer(error: SeaweedqError) -> Answer:
     status, headers, content = problem(error)
     return Answer(status, content, headers)
-
-
-def _handlers(note: Note) -> dict[Any, ExceptionHandler]:
-    async def known(request: Request, error: Exception) -> Response:
-        assert isinstance(error, SeaweedqError)
-        note(error)
-        return _response(problem(error))
-
-    async def routing(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        path, method = request.url.path[:200], request.method
-        if error.status_code == 405:
-            allowed = _methods(request)
-            names = ", ".join(allowed)
-            answer = problem(MethodNotAllowed(f"{method} is not allowed on {path}, only {names}", allowed=allowed))
-            answer[1]["allow"] = names
-            return _response(answer)
-        return _response(problem(RouteNotFound(f"there is no route {method} {path}; see /docs")))
-
-    async def gone(request: Request, error: Exception) -> Response:
-        return Response(status_code=499)
-
-    async def unknown(request: Request, error: Exception) -> Response:
-        return _response(unexpected(error))
-
-    return {SeaweedqError: known, HTTPException: routing, ClientGone: gone, Exception: unknown}
-
-
-def _methods(request: Request) -> list[str]:
-    """Returns the methods of all routes of a path: starlette names those of the first route alone."""
-    paths: dict[str, Any] = request.app.openapi()["paths"]
-    return sorted(
-        method.upper()
-        for path, operations in paths.items()
-        if compile_path(path)[0].fullmatch(request.url.path)
-        for method in operations
-    ) or ["GET"]
-
-
-def _response(answer: tuple[int, dict[str, str], bytes]) -> Response:
-    status, headers, content = answer
-    return Response(content, status, headers)

@@ -1,7 +1,7 @@
 """Subscriptions: create, change, show with lag, list, delete. Pulls and answers are hot routes: pulls,
 answers."""
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -171,18 +171,16 @@ async def create_subscription(services: Services, request: Request, topic: str, 
     found = await services.catalog.known(topic)
     changes = changes_of(wanted)
     record = record_of(wanted, services.reader.clock.now_us())
-    search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
-    while True:
-        async with search as target:
-            if not target.here:
-                content = msgspec.json.encode(wanted)
-                return _response(await services.proxy.relay(request.scope, target, content))
-            services.check_new(record, changes)
-            await services.letters.check(found, record)
-            created = await services.admin.create(found, subscription, record)
-            if not created and (there := await services.admin.find(found, subscription)):
-                compare(subscription, there, record, changes)
-            return _response(Answer(201 if created else 200, await _encoded(services, found, subscription)))
+
+    async def create() -> int:
+        services.check_new(record, changes)
+        await services.letters.check(found, record)
+        created = await services.admin.create(found, subscription, record)
+        if not created and (there := await services.admin.find(found, subscription)):
+            compare(subscription, there, record, changes)
+        return 201 if created else 200
+
+    return await _by_dispatcher(services, request, found, subscription, wanted, create)
 
 
 @router.patch(
@@ -201,19 +199,35 @@ async def change_subscription(services: Services, request: Request, topic: str, 
     wanted = await services.reader.json(request, _CHANGE)
     found = await services.catalog.known(topic)
     changes = changes_of(wanted)
-    search = services.finder.search(found, subscription, services.proxy.asked(request.scope))
+
+    async def change() -> int:
+        opened = await services.dispatcher.open(found, subscription)
+        changed = msgspec.structs.replace(opened.record, **changes)
+        services.check_new(changed, changes)
+        if changes.keys() & {"max_attempts", "dead_letter_topic"}:
+            await services.letters.check(found, changed)
+        await services.admin.change(found, subscription, changes)
+        return 200
+
+    return await _by_dispatcher(services, request, found, subscription, wanted, change)
+
+
+async def _by_dispatcher(
+    services: SubscriptionServices,
+    request: Request,
+    topic: Topic,
+    subscription: str,
+    wanted: Struct,
+    act: Callable[[], Awaitable[int]],
+) -> Response:
+    """Acts here, where this broker dispatches, and shows the subscription under the status that `act` returns; else
+    hands the request on."""
+    search = services.finder.search(topic, subscription, services.proxy.asked(request.scope))
     while True:
         async with search as target:
             if not target.here:
-                content = msgspec.json.encode(wanted)
-                return _response(await services.proxy.relay(request.scope, target, content))
-            opened = await services.dispatcher.open(found, subscription)
-            changed = msgspec.structs.replace(opened.record, **changes)
-            services.check_new(changed, changes)
-            if changes.keys() & {"max_attempts", "dead_letter_topic"}:
-                await services.letters.check(found, changed)
-            await services.admin.change(found, subscription, changes)
-            return _response(Answer(200, await _encoded(services, found, subscription)))
+                return _response(await services.proxy.relay(request.scope, target, msgspec.json.encode(wanted)))
+            return _response(Answer(await act(), await _encoded(services, topic, subscription)))
 
 
 @router.get(PATH, **described(None, {200: SubscriptionAnswer}, (404, 409), shows=_SHOWN))

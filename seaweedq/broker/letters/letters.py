@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Sender:
-    """What is known of a subscription's letters: the identity under which they go to a topic's incarnation, the next
+    """The state of a subscription's letters: the identity under which they go to a topic's incarnation, the next
     sequence, and the batch that has it already, since nobody knows whether it was taken."""
 
     producer: str = ""

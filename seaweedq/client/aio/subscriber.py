@@ -62,9 +62,9 @@ class AsyncAcker:
 
 
 class AsyncDeliveries(Generic[T]):
-    """What the pulls of a subscription bring, each item `made` a message or a batch. A wait that is cancelled ends
-    nothing: the pull goes on, and the next call gets what it brings. Ending it sends the answers, waits for them, and
-    gives back what nobody got; it pulls no more once nobody refers to it."""
+    """The messages or batches that the pulls of a subscription bring, each item `made` a message or a batch. A wait
+    that is cancelled ends nothing: the pull goes on, and the next call gets what it brings. Ending it sends answers,
+    waits for them, and gives back what nobody got; it pulls no more once nobody refers to it."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ class LateAcks:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a subscriber asked for: the subscription's configuration if it is new, and the size of its pulls. `mode` and
+    """The wishes of a subscriber: the subscription's configuration if it is new, and the size of its pulls. `mode` and
     `settings` are those that it named."""
 
     start: str | Mapping[str, Any] = "latest"
@@ -61,7 +61,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """What a pull brought: messages, or one Arrow stream; under which lease."""
+    """The answer to a pull: messages, or one Arrow stream, and the lease under which they are."""
 
     lease: str | None
     items: list[Any]
