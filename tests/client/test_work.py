@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from seaweedq import AsyncClient, Client, Reject, Worked
+from tests.support.tiers import later
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_messages_are_handled_by_several_at_once_and_acked(real_client: Client, 
     assert lag(real_client, topic) == (0, 0)
 
 
-@pytest.mark.parametrize("mode", ["ordered", "keyed"])
+@pytest.mark.parametrize("mode", [later("ordered"), "keyed"])
 def test_what_fails_comes_again_and_nothing_overtakes_it(real_client: Client, topic: str, mode: Any) -> None:
     topic = f"{topic}-{mode}"
     real_client.create_topic(topic)
@@ -62,6 +63,7 @@ def test_what_fails_comes_again_and_nothing_overtakes_it(real_client: Client, to
     assert (done.acked, done.failed, done.unknown) == (60, 9, 0)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_what_cannot_be_rejected_comes_again(real_client: Client, topic: str, caplog: Any) -> None:
     fill(real_client, topic, 1)
     attempts = []
@@ -88,13 +90,14 @@ def test_a_handlers_own_nack_counts_once_it_returns(real_client: Client, topic: 
     assert real_client.work(topic, "s", handle, start="earliest", idle_timeout_s=0.2) == Worked(acked=1, failed=1)
 
 
+@pytest.mark.usefixtures("long_run")
 def test_leases_are_extended_while_handlers_run(real_client: Client, topic: str) -> None:
     fill(real_client, topic, 2)
     attempts = []
 
     def handle(message: Any) -> None:
         attempts.append(message.attempt)
-        time.sleep(3.5)  # the deadline is 2 s
+        time.sleep(3.5)  # the deadline is 1 s
 
     done = real_client.work(
         topic, "s", handle, 2, start="earliest", idle_timeout_s=0.1, ack_deadline_s=1, mode="shared"

@@ -14,6 +14,7 @@ from seaweedq.api.streams import lives
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
 from tests.support.brokers.reshaped import at
 from tests.support.http.listening import Listener, listening
+from tests.support.tiers import later
 
 TOPIC = "/v1/topics/t"
 SUB = f"{TOPIC}/subscriptions/s"
@@ -98,7 +99,7 @@ async def test_messages_are_leased_as_they_come_and_acked_by_requests(client: Cl
     assert await client.pulled() == []
 
 
-@pytest.mark.parametrize("mode", ["ordered", "shared", "keyed"])
+@pytest.mark.parametrize("mode", [later("ordered"), "shared", later("keyed")])
 async def test_no_more_than_max_in_flight_are_unacked(client: Client, mode: str) -> None:
     await client.make(10, mode=mode)
     async with client.stream("?max_in_flight=3") as one:

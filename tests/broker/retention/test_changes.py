@@ -13,6 +13,7 @@ from tests.support.brokers.in_process import publish
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.reshaped import opened, replace
 from tests.support.brokers.retained import RetainedWorld, fill, retained
+from tests.support.tiers import later
 
 T, S = "/v1/topics/t", "/v1/topics/t/subscriptions/s"
 
@@ -35,7 +36,7 @@ async def check_readable(world: RetainedWorld) -> dict[int, int]:
     return found
 
 
-@pytest.mark.parametrize("parts", [2, 1], ids=["split", "merge"])
+@pytest.mark.parametrize("parts", [2, later(1)], ids=["split", "merge"])
 async def test_rounds_beside_a_split_and_a_merge_keep_what_counts(tmp_path: Path, parts: int) -> None:
     async with retained(tmp_path) as world:
         await world.policy(max_bytes=1, grace_s=60)

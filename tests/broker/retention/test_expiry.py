@@ -16,6 +16,7 @@ from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import using
 from tests.support.brokers.retained import RetainedWorld, retained
 from tests.support.brokers.subscribing import SUBSCRIPTION
+from tests.support.tiers import later
 
 EXPIRES_S, STEP_S = 3_600, 600
 
@@ -98,7 +99,7 @@ async def test_it_goes_once_nobody_has_used_it_for_that_long(tmp_path: Path) -> 
         assert (await read_all(here.coordination, keys.CURSORS.prefix()))[0] == []
 
 
-@pytest.mark.parametrize("ahead_s", [3 * 86_400, -3 * 86_400])
+@pytest.mark.parametrize("ahead_s", [3 * 86_400, later(-3 * 86_400)])
 async def test_a_wrong_clock_deletes_nothing_that_is_used(tmp_path: Path, ahead_s: float) -> None:
     """First that of the leader, against the store's; then that of the dispatcher which writes of uses."""
     async with resting(tmp_path) as here:

@@ -12,6 +12,7 @@ from tests.broker.retention.test_rounds import Crash, CrashAt, values
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import at, by_id, make, records, replace
 from tests.support.brokers.retained import RetainedWorld, fill, retained
+from tests.support.tiers import later
 
 DAY_S, HOUR_S = 86_400, 3_600
 T = "/v1/topics/t"
@@ -40,7 +41,7 @@ async def abandon(world: RetainedWorld, starting: Broker) -> None:
     await world.together.coordination.leases.revoke(starting.joined.membership.lease)
 
 
-@pytest.mark.parametrize("policy", [{"max_age_s": 60}, {"max_bytes": 1}, {"max_age_s": DAY_S}], ids=str)
+@pytest.mark.parametrize("policy", [{"max_bytes": 1}, later({"max_age_s": 60}), later({"max_age_s": DAY_S})], ids=str)
 async def test_all_rows_of_an_idle_segment_go_in_the_end(tmp_path: Path, policy: dict[str, int]) -> None:
     async with retained(tmp_path) as world:
         assert await publish(world, 0) == "0-6"
@@ -67,7 +68,7 @@ async def test_all_rows_of_an_idle_segment_go_in_the_end(tmp_path: Path, policy:
         assert await values(world, 9) == [1, 0, 1]
 
 
-@pytest.mark.parametrize("place", ["mark.durable", "entry.append", "entry.appended"])
+@pytest.mark.parametrize("place", ["mark.durable", later("entry.append"), later("entry.appended")])
 async def test_a_crash_behind_a_mark_leaves_one_entry_to_the_recovery(tmp_path: Path, place: str) -> None:
     async with retained(tmp_path) as world:
         await publish(world, 0)

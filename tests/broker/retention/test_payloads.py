@@ -132,6 +132,7 @@ async def test_a_payload_stays_while_its_upload_has_a_record(tmp_path: Path) -> 
         assert await payloads(world) == set(), "though nothing else has happened"
 
 
+@pytest.mark.usefixtures("long_run")
 async def test_payloads_of_a_topic_that_takes_dead_letters_stay(tmp_path: Path) -> None:
     async with retained(tmp_path) as world:
         old, new = await aged(world)
@@ -147,6 +148,7 @@ async def test_payloads_of_a_topic_that_takes_dead_letters_stay(tmp_path: Path) 
         assert await payloads(world) == {old, new}
 
 
+@pytest.mark.usefixtures("long_run")
 async def test_an_entry_that_does_not_say_what_it_names_may_name_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from seaweedq.failpoints import using
 from seaweedq.segments.entry import segment_folder
 from seaweedq.storage.retention_marks import newest_round
 from tests.support.brokers.retained import RetainedWorld, fill, retained
+from tests.support.tiers import later
 
 DAY_S, HOUR_S = 86_400, 3_600
 GRACE_S = HOUR_S + 130  # the grace, and what clocks may differ
@@ -177,7 +178,7 @@ async def test_a_dry_run_says_what_would_go_and_changes_nothing(tmp_path: Path) 
         assert (await http.patch(f"{T}?dry_run=yes", json={})).status_code == 422
 
 
-@pytest.mark.parametrize("days", [3, -3])
+@pytest.mark.parametrize("days", [3, later(-3)])
 async def test_a_leader_whose_clock_is_wrong_takes_and_deletes_nothing(tmp_path: Path, days: int) -> None:
     async with retained(tmp_path) as world:
         await world.policy(max_age_s=DAY_S, max_bytes=1, grace_s=60)
@@ -199,7 +200,7 @@ async def test_a_leader_whose_clock_is_wrong_takes_and_deletes_nothing(tmp_path:
         assert (world.start, await world.sequences()) == (6, [3, 4])
 
 
-@pytest.mark.parametrize("days", [3, -3])
+@pytest.mark.parametrize("days", [later(3), -3])
 async def test_an_owners_clock_has_no_part_in_the_age_of_a_file(tmp_path: Path, days: int) -> None:
     async with retained(tmp_path) as world:
         await world.policy(max_age_s=DAY_S)
