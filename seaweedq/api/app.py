@@ -304,7 +304,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     store_url, peers = environment.settings.store_path, environment.peers
     yield ClusterServices(joined.cluster, store_url, joined.view, joined.election, core.level, peers, calls.status)
     yield LevelServices(joined.rise, reader)
-    yield ConfirmServices(serving.leading.rounds, reader)
+    yield ConfirmServices(serving.leading.restored, reader)
 
 
 def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:

@@ -21,6 +21,7 @@ from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.looks import Looks
 from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.retention.payloads import RetainedPayloads
+from seaweedq.broker.retention.restored import Restored
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.services import (
@@ -78,7 +79,7 @@ def build_leading(
         rebalancer=rebalancer,
         autoscaler=autoscaler,
         leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
-        rounds=retention.rounds,
+        restored=Restored(view.catalog, environment.store, retention.rounds),
         expiry=expiry,
         retention=retention,
         retained=files,

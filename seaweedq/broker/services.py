@@ -37,8 +37,8 @@ from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.retention.expiry import Expiry
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.marks import SegmentMarks
+from seaweedq.broker.retention.restored import Restored
 from seaweedq.broker.retention.retention import Retention
-from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
 from seaweedq.broker.streams.topic_streams import TopicStreams
@@ -184,7 +184,7 @@ class Leading:
     rebalancer: Rebalancer
     autoscaler: Autoscaler
     leader: Leader
-    rounds: Rounds
+    restored: Restored
     expiry: Expiry
     retention: Retention
     retained: TopicFiles

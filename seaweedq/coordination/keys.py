@@ -217,7 +217,7 @@ SEGMENTS = KeyKind(
 STARTS = KeyKind(
     "starts/{topic}/{incarnation:010d}/{segment:010d}",
     StartRecord,
-    writer="the leader, when retention takes the first files of a segment",
+    writer="the leader, when retention takes the first files of a segment; the broker that takes a confirmation",
     lifetime="as long as its segment",
 )
 COUNTERS = KeyKind(

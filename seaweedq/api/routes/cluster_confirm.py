@@ -9,7 +9,7 @@ from msgspec import Struct
 from seaweedq.api.asgi.openapi import described, json_answer
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
-from seaweedq.broker.retention.rounds import Rounds
+from seaweedq.broker.retention.restored import Restored
 
 router = APIRouter(tags=["cluster"])
 
@@ -24,7 +24,7 @@ class ConfirmAnswer(Struct):
 class ConfirmServices:
     """The services of this route."""
 
-    rounds: Rounds
+    restored: Restored
     reader: RequestReader
 
 
@@ -38,4 +38,4 @@ Services = Annotated[ConfirmServices, given(ConfirmServices)]
 async def confirm(services: Services, request: Request) -> Response:
     """Confirms that coordination, which was restored, is the one to go by: retention takes and deletes again."""
     await services.reader.nothing(request)
-    return json_answer(ConfirmAnswer(await services.rounds.confirm()))
+    return json_answer(ConfirmAnswer(await services.restored.confirm()))

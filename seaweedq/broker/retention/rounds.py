@@ -78,9 +78,13 @@ class Rounds:
         self.held, self.begun = "", self.begun + 1
         return now_us
 
+    async def is_restored(self) -> bool:
+        """Tells whether the store knows a later round than coordination. Raises Unavailable."""
+        return await newest_round(self._store) > (await self._known()).record.next
+
     async def confirm(self) -> int:
-        """Makes coordination's number the store's, so that rounds may begin again: somebody says that this coordination
-        is the one to go by. Returns the number. Raises Unavailable."""
+        """Makes coordination's number the store's, so that rounds may begin again (broker/retention/restored). Returns
+        the number. Raises Unavailable."""
         known = await self._known()
         newest = await newest_round(self._store)
         if newest > known.record.next:

@@ -41,7 +41,7 @@ class Resting:
     def __init__(self, world: RetainedWorld, http: httpx.AsyncClient) -> None:
         self.world, self.http, self.clock = world, http, Passing(world)
         serving = world.broker.serving
-        self.rounds = serving.leading.rounds
+        self.rounds = serving.leading.retention.rounds
         self.dispatcher = serving.subscribing.dispatcher
         self.dispatcher._clock = self.clock
         self.coordination = world.together.coordination
