@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from seaweedq import AsyncClient, Client, Reject, Worked
+from seaweedq.client.core.pulling import Pulling
 from tests.support.tiers import later
 
 
@@ -135,6 +136,23 @@ def test_an_interrupt_gives_back_what_was_not_begun(real_client: Client, topic: 
     with pytest.raises(KeyboardInterrupt):
         real_client.work(topic, "s", handle, 1, start="earliest", mode="shared")
     assert lag(real_client, topic) == (20, 0)
+
+
+def test_acks_are_sent_though_the_pull_fails(real_client: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was closed next sent none: what was handled came again."""
+    fill(real_client, topic, 1)
+    pull = Pulling.pull_once
+
+    def interrupted(self: Pulling, most: int, wait_s: float) -> Any:
+        found = yield from pull(self, most, wait_s)
+        if not found.items:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(Pulling, "pull_once", interrupted)
+    with pytest.raises(KeyboardInterrupt), Client(real_client._urls) as other:
+        other.work(topic, "s", lambda message: time.sleep(0.3), 1, start="earliest", idle_timeout_s=0.1)
+    assert lag(real_client, topic) == (0, 0)
 
 
 async def test_the_async_client_does_the_same(real_client: Client, topic: str) -> None:

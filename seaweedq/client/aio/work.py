@@ -54,7 +54,6 @@ class AsyncWork:
             shown = await self._run(self._pulling.shown())
             self._held = held_of(shown, self._pulling.wanted, self._max_extension_s)
             await self._pull_and_handle()
-            await self._acker.flush()
             if self._error:
                 raise self._error
         finally:
@@ -92,6 +91,10 @@ class AsyncWork:
             await asyncio.wait(tasks)
             await self._give_back(self._held.clear())
             await self._run(self._pulling.give_back(None, []))
+            try:
+                await self._acker.flush()  # also after an error: a client that is closed next sends nothing more
+            except SeaweedqError as error:
+                self._error = self._error or error
         if not puller.cancelled():
             puller.result()
 

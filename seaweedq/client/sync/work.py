@@ -64,7 +64,6 @@ class Work:
                 self._pull_all()
             finally:
                 self._end()
-            self._acker.flush()
             if self._error:
                 raise self._error
         finally:
@@ -126,6 +125,10 @@ class Work:
         self._run(self._pulling.give_back(None, []))
         for thread in self._threads:
             thread.join()
+        try:
+            self._acker.flush()  # also after an error: a client that is closed next sends nothing more
+        except SeaweedqError as error:
+            self._fail(error)
 
     def _give_back(self, jobs: list[Job]) -> None:
         for lease, ids in by_lease(jobs):
