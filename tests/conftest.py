@@ -10,6 +10,7 @@ pytest_plugins = [
     "tests.support.fixtures.histories",
     "tests.support.fixtures.importers",
     "tests.support.fixtures.services",
+    "tests.support.fixtures.spark_session",
     "tests.support.fixtures.together",
     "tests.support.tiers",
 ]

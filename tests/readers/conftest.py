@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from seaweedq import Client
-from tests.support.fixtures.spark_session import spark  # noqa: F401
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.readers.topic_readers import READERS, SPARK, Reader, spark_reader
 

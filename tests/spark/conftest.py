@@ -1,4 +1,3 @@
 """A broker for all tests of a module."""
 
 from tests.support.fixtures.module_broker import broker, http, topic  # noqa: F401
-from tests.support.fixtures.spark_session import spark  # noqa: F401
