@@ -20,6 +20,7 @@ MIB = 1 << 20
 BUDGET, CACHE, BESIDE = 512 * MIB, 16 * MIB, 300 * MIB  # the first is the default
 KEPT = 48 * MIB  # what the process's first requests take for good, and what the allocator may keep
 LASTS_S, GONE_S, PAUSE_S = 2.0, 60.0, 0.05
+OTHERS = 10  # publishes of somebody else, at least
 SETTINGS = ("--cache-bytes", str(CACHE))
 PUBLISH, PAGE = "/v1/topics/t/messages", "/v1/topics/full/segments/0/messages?offset=0&limit=10000"
 
@@ -93,12 +94,12 @@ def test_memory_is_bounded_and_given_back(broker_process: Callable[..., BrokerPr
         with _under(broker, attack):
             time.sleep(LASTS_S)
         end_s = time.monotonic() + GONE_S
-        while watch.now > before + CACHE + KEPT and time.monotonic() < end_s:
+        while (watch.now > before + CACHE + KEPT or watch.taken <= OTHERS) and time.monotonic() < end_s:
             time.sleep(0.2)
         watch.stop()
     after = watch.now
     assert not watch.failed
-    assert watch.taken > 10
+    assert watch.taken > OTHERS
     assert watch.peak < before + BUDGET + CACHE + BESIDE
     assert after < before + CACHE + KEPT
 
