@@ -258,7 +258,7 @@ class Replay:
 def _with_dying(record: CursorRecord, before: CursorRecord) -> CursorRecord:
     """Returns a record with what the one before says of messages that are dying; all leases ended with their
     dispatcher."""
-    if before.held is UNSET or before.epoch != record.epoch:
+    if before.held is UNSET:
         return record
     dying = tuple(one for one in before.held if one.dying)
     return replace(record, held=dying, needs_level=before.needs_level) if dying else record

@@ -126,7 +126,7 @@ class CursorStore:
                 changed = [
                     _Change(segment, cursor, record, cursor.newest)
                     for segment, cursor in subscription.cursors.items()
-                    if (record := cursor.changed(subscription.record.epoch, self._level(), handover_s))
+                    if (record := cursor.changed(subscription.record.epoch, self._level(), handover_s, is_last))
                 ]
                 if is_last:
                     subscription.check_readable(one.segment for one in changed)

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 
 import numpy as np
+from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.subscriptions.choosing import Rules, Want, free_slots, later_of_slots, of_one_kind
@@ -295,6 +296,16 @@ class Delivery(Progress):
         failed = self.deaths.take_again(taken[self._window.of("state", taken) == ACKING])
         self._free(failed)
         self._drag(failed)
+
+    def uncounted(self, record: CursorRecord) -> CursorRecord:
+        """Returns a record of this state in which what is leased was not delivered: its lease ends, and did not
+        fail."""
+        held = self._window.find(self.acked_to, HELD)
+        if not len(held):
+            return record
+        before = (self.attempts_of(held).astype(np.int64) - 1).clip(0).tolist()
+        attempts = {**record.attempts, **dict(zip(map(str, held.tolist()), before, strict=True))}
+        return replace(record, attempts={offset: count for offset, count in attempts.items() if count != 1})
 
     # Steps
 

@@ -31,13 +31,11 @@ class SegmentCursor:
         self._newest = -1
 
     def take_over(self, segment: int, epoch: int, now_s: float) -> None:
-        """Takes over the leases that the dispatcher of the epoch before has handed over, and what is dying, also behind
-        a seek that has left the cursor where it was."""
+        """Takes over the leases that the dispatcher of the epoch before has handed over, and what is dying, of any
+        epoch: dispatchers may have died before their first checkpoint, and a seek has left the cursor where it was."""
         record = self.held.record
-        if record.epoch < epoch - 1:
-            return
         held = [*_old_form(segment, record), *(record.held or ())]
-        for one in held if record.epoch < epoch else filter(_is_dying, held):
+        for one in held if record.epoch == epoch - 1 else filter(_is_dying, held):
             offsets = np.concatenate([np.arange(low, high) for low, high in one.runs])
             due_s = now_s + one.left_s
             if one.dying:
@@ -64,10 +62,15 @@ class SegmentCursor:
             return record
         return replace(record, leases=_merged(leased), consumer=leased[0].consumer)
 
-    def changed(self, epoch: int, level: int, handover_s: float | None = None) -> CursorRecord | None:
-        """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one."""
+    def changed(
+        self, epoch: int, level: int, handover_s: float | None = None, is_last: bool = False
+    ) -> CursorRecord | None:
+        """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one. The
+        last one without a handover ends the leases: those deliveries do not count."""
         if handover_s is None:
             record = self.delivery.record(epoch, level)
+            if is_last:
+                record = self.delivery.uncounted(record)
             if self.delivery.deaths and level >= SUBSCRIPTION_LEVEL and (dying := tuple(self._dying())):
                 record = replace(record, held=dying, needs_level=SUBSCRIPTION_LEVEL)
         else:

@@ -298,3 +298,18 @@ async def test_acks_beside_seeks_are_answered_or_unknown_and_nothing_is_lost(tmp
         await seek(clients[0], "earliest")
         rows = await consume(clients, lambda: True)
         assert {f"{segment}-{offset}" for segment, offset, _, _ in rows} == set(ids)
+
+
+@pytest.mark.parametrize("mode", ["ordered", "shared", "keyed"])
+async def test_deliveries_that_a_seek_ends_do_not_count(tmp_path: Path, mode: str) -> None:
+    """With max_attempts 1 what was leased in a segment that stayed died, though its lease had not failed."""
+    async with in_loop(tmp_path, 1) as together, everywhere(together) as (http,):
+        await http.put("/v1/topics/t", json={"initial_segments": 2})
+        settings = {"start": "earliest", "mode": mode, "max_attempts": 1, "dead_letter_topic": "dead"}
+        assert (await http.put(SUBSCRIPTION, json=settings)).status_code == 201
+        sent = [{"key": f"k{n}", "value": n} for n in range(20)]
+        ids = (await http.post("/v1/topics/t/messages", json={"messages": sent})).json()["ids"]
+        assert {one.split("-")[0] for one in ids} == {"0", "1"}
+        assert len(await pull(http)) == 20
+        await seek(http, {"offsets": {"0": 0}})
+        assert sorted(message["id"] for message in await pull(http)) == sorted(ids)
