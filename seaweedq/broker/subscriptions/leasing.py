@@ -137,8 +137,7 @@ class Leasing:
         where the connection has left."""
         while True:
             now_s = self._clock.monotonic_s()
-            if subscription.leases.streams.has_left(position.connection):
-                raise LeaseEnded("the client of the stream has gone", lease=position.lease)
+            _check_connection(subscription, wanted)
             subscription.expire(list(subscription.cursors), now_s)
             turn = next_turn(subscription, position)
             if turn is None:
@@ -205,6 +204,7 @@ class Leasing:
                     if taken is None:
                         break
                     self._gather(round, segment, delivery, taken)
+            _check_connection(subscription, wanted)  # what begins now would be with nobody until its deadline
         except BaseException:
             for delivery in touched:
                 delivery.cancel_leases()
@@ -237,6 +237,13 @@ class Leasing:
             if len(offsets):
                 found.append(Delivered(segment, offsets, delivery.attempts_of(offsets), rows))
         return found
+
+
+def _check_connection(subscription: Subscription, wanted: Pull) -> None:
+    """Raises LeaseEnded where the connection of a stream has left."""
+    position = wanted.position
+    if position and subscription.leases.streams.has_left(position.connection):
+        raise LeaseEnded("the client of the stream has gone", lease=position.lease)
 
 
 async def _take(segment: Readable, round: _Round) -> list[Part] | None:

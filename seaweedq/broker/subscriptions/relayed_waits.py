@@ -46,13 +46,14 @@ class Queue:
             yield 0.0
             return
         try:
-            check()
-            if self._moved != moved:
+            if self._moved != moved:  # it says nothing of those who have queued since
                 raise NotOwner("the broker that dispatched the subscription did not answer another pull")
-            yield until.left_s
-        except Unavailable:
-            self._moved += 1
-            raise
+            try:
+                check()
+                yield until.left_s
+            except Unavailable:
+                self._moved += 1
+                raise
         finally:
             self._turn.release()
 

@@ -114,8 +114,10 @@ class Streams:
         return connection in self._left
 
     def sweep(self, held: Collection[int], now_s: float) -> None:
-        """Forgets the streams none of whose leases are among `held`, and connections that left long ago."""
+        """Forgets the leases that are not among `held`, the streams that have no other ones, and connections that left
+        long ago. Pulls whose leases are named as those of a stream make one, too, which nobody asks for its turn."""
         for name, stream in list(self._streams.items()):
-            if stream.serials.keys().isdisjoint(held):
+            stream.serials = {number: serial for number, serial in stream.serials.items() if number in held}
+            if not stream.serials:
                 del self._streams[name]
         self._left = {one: left_s for one, left_s in self._left.items() if now_s - left_s < LEFT_S}

@@ -9,6 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from seaweedq.broker.subscriptions.relayed_waits import Queue
+from seaweedq.clock import SystemClock
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.errors import NotOwner, Unavailable
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make
 
@@ -32,6 +36,36 @@ class Under:
                 self.now -= is_pull
 
         monkeypatch.setattr(DirectPeers, "relay", counted)
+
+
+async def test_who_queues_behind_those_of_a_dead_dispatcher_waits_for_the_next_one() -> None:
+    """Each of those told all others behind it, so that thousands who waited sent each other away."""
+    queue, until_ = Queue(), Deadline(SystemClock(), 30)
+    first_leaves, later_ones = asyncio.Event(), list[asyncio.Task[float]]()
+
+    def alive() -> None:
+        pass
+
+    async def first() -> None:
+        try:
+            async with queue.turn(until_, alive):
+                await first_leaves.wait()
+                raise Unavailable("it has died")
+        finally:
+            later_ones.extend(asyncio.create_task(another()) for _ in range(3))
+
+    async def another() -> float:
+        async with queue.turn(until_, alive) as left_s:
+            return left_s
+
+    before = [asyncio.create_task(first()), *(asyncio.create_task(another()) for _ in range(3))]
+    await asyncio.sleep(0)
+    first_leaves.set()
+    assert [type(one) for one in await asyncio.gather(*before, return_exceptions=True)] == [
+        Unavailable,
+        *[NotOwner] * 3,
+    ]
+    assert all(left_s > 0 for left_s in await asyncio.gather(*later_ones))
 
 
 @asynccontextmanager

@@ -14,8 +14,9 @@ from seaweedq.broker.subscriptions.choosing import Rules, Want
 from seaweedq.broker.subscriptions.delivery import Delivery
 from seaweedq.broker.subscriptions.leasing import Pull
 from seaweedq.broker.subscriptions.progress import Asker
+from seaweedq.broker.subscriptions.stream_leases import Position
 from seaweedq.coordination import keys
-from seaweedq.errors import BelowRetention, NotReady
+from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
 from tests.support.brokers.in_process import (
     Gate,
     ack,
@@ -374,3 +375,28 @@ async def test_a_checkpoint_of_many_holes_is_small_or_stays_in_the_journal(
         await ack(dispatcher, topic, "s", {0: rest}, "c")
         await dispatcher.checkpoint()
         assert dispatcher.pin is None
+
+
+async def test_what_a_stream_is_about_to_get_is_free_once_its_client_has_gone(tmp_path: Path, monkeypatch: Any) -> None:
+    """It was leased to nobody until the deadline, where the call came from another broker."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await subscribe(broker, topic)
+        dispatcher, position = broker.serving.subscribing.dispatcher, Position("stream", "connection", "mine", 10)
+        gate, read = Gate(), broker.core.reader.read
+
+        async def held_read(*arguments: Any) -> Any:
+            await gate()
+            return await read(*arguments)
+
+        monkeypatch.setattr(broker.core.reader, "read", held_read)
+        pulling = asyncio.create_task(dispatcher.pull(topic, "s", Pull(10, 0, "mine", position=position)))
+        await gate.reached.wait()
+        await dispatcher.leave(topic, "s", position, free=True)
+        gate.open.set()
+        with pytest.raises(LeaseEnded):
+            await pulling
+        found = await pull(dispatcher, topic, "s", "other", 10, 0)
+        assert offsets(found) == [0, 1]
+        assert {attempt for one in found for attempt in one.attempts.tolist()} == {1}

@@ -217,3 +217,12 @@ def test_streams_are_forgotten_once_they_hold_nothing() -> None:
     streams.sweep({2}, 1000.0)
     assert streams.of("a").last == 0
     assert not streams.has_left("gone")
+
+
+def test_leases_that_are_named_like_a_streams_are_forgotten_though_a_newer_one_is_held() -> None:
+    """A worker that numbers its leases always holds one: each of them cost memory for ever."""
+    streams = Streams()
+    for number in range(5):
+        streams.add(f"worker.{number}", number)
+    streams.sweep({4}, 0.0)
+    assert (streams.of("worker").serials, streams.of("worker").last) == ({4: 4}, 4)
