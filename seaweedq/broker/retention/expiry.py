@@ -2,7 +2,7 @@
 
 A dispatcher keeps the time of the last use in memory, and notes in the record that there was one: at the first use
 after it took over or after a long rest, before it answers; and at a checkpoint, once a quarter of the time (NOTE_S at
-most) has passed since the note before. So uses cost no writes.
+most) has passed since the note before. So uses cost no writes. As long as something is leased, somebody uses it.
 
 The leader reads all records now and then. *No clock may delete*, and *no restore*: it deletes in a round alone
 (broker/retention/rounds), by the store's time; and only what it has itself seen unchanged, by its monotonic clock, for

@@ -104,10 +104,12 @@ class SubscriptionAdmin:
             _check_dying(subscription, changes)
             there = subscription.held
             wanted = there.with_record(self._dispatcher.used(replace(there.record, **changes)).in_its_form())
+            if _lacks_letters(wanted.record, changes):  # another change came since the caller looked
+                raise changed_meanwhile(topic, name)
             if wanted.record != there.record:
                 unchanged = [Compare(key_of(topic, name), there.revision)]
-                subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
-                subscription.set_rules()
+                with subscription.changing_to(wanted.record):
+                    subscription.held = await self._assignment.write(topic, name, wanted, unchanged)
         subscription.room.event()
         self._dispatcher.dying.wake()
 
@@ -143,6 +145,12 @@ class SubscriptionAdmin:
             if not await self._coordination.commit(unchanged, doomed):
                 raise changed_meanwhile(topic, name)
             reach("unsubscribe.record")
+
+
+def _lacks_letters(record: SubscriptionRecord, changes: Mapping[str, Any]) -> bool:
+    """Tells whether a change lets messages die that have no topic to go to."""
+    is_concerned = not changes.keys().isdisjoint({"max_attempts", "dead_letter_topic"})
+    return is_concerned and record.max_attempts > 0 and record.dead_letter_topic is None
 
 
 def _check_dying(subscription: Subscription, changes: Mapping[str, Any]) -> None:

@@ -117,7 +117,7 @@ class Answering:
 
     def nack(self, subscription: Subscription, selection: Selection, refusal: Refusal) -> Answered:
         """Ends leases at once. Raises LeaseEnded, NoDeadLetters, NeedsNewerBroker."""
-        if refusal.reject and subscription.record.dead_letter_topic is None:
+        if refusal.reject and not subscription.buries:
             raise NoDeadLetters(
                 f"subscription {subscription.name!r} of {subscription.topic.name!r} has no dead_letter_topic to which "
                 "messages could be rejected; set one, or nack without reject",

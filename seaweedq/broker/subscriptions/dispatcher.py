@@ -336,6 +336,8 @@ class Dispatcher:
 
     async def _note_if_due(self, subscription: Subscription) -> None:
         expires_s, now_s = subscription.record.expires_after_s, self._clock.monotonic_s()
+        if expires_s and subscription.in_flight:  # somebody is at work, perhaps for longer than `expires_after_s`
+            subscription.used_s = now_s
         used = expires_s is not None and subscription.used_s > subscription.noted_s
         if expires_s and used and now_s - subscription.noted_s >= note_every_s(expires_s):
             with suppress(NotOwner):

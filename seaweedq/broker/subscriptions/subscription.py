@@ -92,6 +92,7 @@ class Subscription:
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
         self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
         self.used_s = self.noted_s = float("-inf")  # monotonic: the last use, and the last one that the record says
+        self.buries = held.record.dead_letter_topic is not None  # messages may be rejected
         self.last_seek: SeekResult | None = None
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
         self.hold_ups = HoldUps()
@@ -305,9 +306,23 @@ class Subscription:
             return 0
         return max(0, self.consumers(now_s) - max(1, len(self.frontier.open)))
 
+    @contextmanager
+    def changing_to(self, record: SubscriptionRecord) -> Iterator[None]:
+        """Lets nothing die while a change is written that takes away the topic for dead letters."""
+        self.buries = record.dead_letter_topic is not None
+        if not self.buries:
+            self._follow(rules_of(record))
+        try:
+            yield
+        finally:
+            self.set_rules()
+
     def set_rules(self) -> None:
         """Has all segments follow the settings that the record has by now. What was delivered too often by now dies."""
-        rules = rules_of(self.record)
+        self.buries = self.record.dead_letter_topic is not None
+        self._follow(rules_of(self.record))
+
+    def _follow(self, rules: Rules) -> None:
         for cursor in self.cursors.values():
             if cursor.delivery.rules != rules:
                 cursor.delivery.rules = rules

@@ -13,11 +13,13 @@ from msgspec import UNSET
 
 from seaweedq.broker.letters import letters as module
 from seaweedq.broker.publish.publisher import Publisher
+from seaweedq.broker.recovery import replay
 from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
 from seaweedq.coordination.records import CursorRecord, HeldLease
 from seaweedq.coordination.seek_plan import Sought, cursor_after
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import Unavailable
+from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1
 from tests.support.brokers.reshaped import at
 from tests.support.http.asking import problem_of
@@ -346,3 +348,48 @@ def test_a_seek_keeps_what_is_dying_where_the_cursor_stays() -> None:
     cursor = SegmentCursor(Versioned.new(kept))
     cursor.take_over(0, 8, 0.0)
     assert (cursor.delivery.deaths.all().tolist(), cursor.delivery.in_flight) == ([3], 0)
+
+
+def test_what_is_dying_outlives_dispatchers_that_die_before_their_first_checkpoint() -> None:
+    """It was delivered again, and its consumer had to reject it once more. Leases are those of the epoch before."""
+    dying = HeldLease("", "", 0.0, ((3, 4),), ("rejected", "why"))
+    before = CursorRecord(7, 2, delivered_to=5, needs_level=3, held=(HeldLease("mine", "c", 9.0, ((2, 3),)), dying))
+    cursor = SegmentCursor(Versioned.new(before))
+    cursor.take_over(0, 9, 0.0)
+    assert (cursor.delivery.deaths.all().tolist(), cursor.delivery.in_flight) == ([3], 0)
+    replayed = replay._with_dying(CursorRecord(8, 3, delivered_to=5), before)
+    assert (replayed.held, replayed.needs_level) == ((dying,), 3)
+
+
+async def test_nothing_dies_while_its_topic_is_taken_away(tmp_path: Path) -> None:
+    """It was dying for ever: the subscription had no topic to which it could go."""
+    async with one(tmp_path) as (together, http):
+        await made(http, {"value": 1})
+        (message,) = await pulled(http)
+        gate, coordination = Gate(), together.coordination
+        commit = coordination.commit
+
+        async def held(*arguments: Any) -> Any:
+            await gate()
+            return await commit(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(coordination, "commit", held)
+            changing = asyncio.create_task(http.patch(SUB, json={"dead_letter_topic": None}))
+            await gate.reached.wait()
+            refused = await http.post(f"{SUB}/nack", json={"ids": [message["id"]], "reject": True})
+            gate.open.set()
+            assert (await changing).status_code == 200
+        problem_of(refused, 409, "no-dead-letter-topic", "dead_letter_topic")
+        assert (await lag(http))["dying"] == 0
+
+
+async def test_two_changes_at_once_leave_no_attempts_without_a_topic(tmp_path: Path) -> None:
+    """Each of them was right by itself; both together let messages die that had no topic."""
+    async with one(tmp_path) as (_, http):
+        await made(http)
+        changes = {"max_attempts": 3}, {"dead_letter_topic": None}
+        answers = await asyncio.gather(*(http.patch(SUB, json=change) for change in changes))
+        assert sorted(answer.status_code for answer in answers) == [200, 422]
+        found = (await http.get(SUB)).json()
+        assert (found["max_attempts"] == 0) == (found["dead_letter_topic"] is None)

@@ -14,6 +14,7 @@ from seaweedq.coordination.records import Counter
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.failpoints import using
+from tests.support.brokers.reshaped import TOPIC
 from tests.support.brokers.retained import RetainedWorld, retained
 from tests.support.brokers.subscribing import SUBSCRIPTION
 from tests.support.tiers import later
@@ -97,6 +98,19 @@ async def test_it_goes_once_nobody_has_used_it_for_that_long(tmp_path: Path) -> 
         assert not await here.is_there()
         assert await here.pull() == 404
         assert (await read_all(here.coordination, keys.CURSORS.prefix()))[0] == []
+
+
+async def test_it_stays_while_somebody_works_on_what_it_got(tmp_path: Path) -> None:
+    """A handler may take longer than `expires_after_s`: its ack found no subscription any more."""
+    async with resting(tmp_path) as here:
+        await here.http.post(f"{TOPIC}/messages", json={"messages": [{"value": 1}]})
+        assert (await here.http.patch(SUBSCRIPTION, json={"ack_deadline_s": 40_000})).status_code == 200
+        here.dispatcher._leasing._clock = here.clock
+        assert await here.pull() == 200
+        await here.pass_time(39_600)
+        assert await here.is_there()
+        await here.pass_time(15_000)
+        assert not await here.is_there()
 
 
 @pytest.mark.parametrize("ahead_s", [3 * 86_400, later(-3 * 86_400)])
