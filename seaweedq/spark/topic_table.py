@@ -108,15 +108,16 @@ def _held(client: Client, topic: str, tail: Iterable[Rows]) -> tuple[list[pa.Rec
     rest: list[Rows] = []
     size = 0
     for rows in tail:
-        at = rows.start
-        for batch in client.read_segment(topic, rows.segment, rows.start, rows.end) if size < DRIVER_BYTES else ():
+        if size >= DRIVER_BYTES:
+            rest.append(rows)
+            continue
+        for batch in client.read_segment(topic, rows.segment, rows.start, rows.end):
             held.append(_conformed(batch))
             size += batch.nbytes
-            at += batch.num_rows
+            at = batch.column("_offset")[-1].as_py() + 1  # expired rows are left out, so their number does not tell
             if size >= DRIVER_BYTES:
+                rest += [Rows(rows.segment, at, rows.end)] if at < rows.end else []
                 break
-        if at < rows.end:
-            rest.append(Rows(rows.segment, at, rows.end))
     return held, rest
 
 
