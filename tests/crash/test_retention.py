@@ -1,17 +1,20 @@
 """The leader is killed between two steps of a round of retention; its next life goes on, and what counts is there."""
 
 import asyncio
+import os
 import time
 
 import httpx
 import msgspec
 import pytest
 
+from seaweedq import Client
 from seaweedq.clock import SystemClock
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.sqlite.backend import EmbeddedCoordination
 from seaweedq.segments.entry import EntryName
+from tests.support.processes.command import seaweedq
 from tests.support.tiers import later
 
 T = "/v1/topics/t"
@@ -84,3 +87,46 @@ def test_killed_in_a_round(broker_process, place):
     broker.start()
     check(broker, FILES - 1)
     assert sequences(broker) == [FILES]
+
+
+def rest(broker) -> None:
+    """Makes its files older than a segment that is idle."""
+    for path in broker.store.rglob("topics/t/**/*.parquet"):
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 2 * 3600))
+
+
+@pytest.mark.usefixtures("long_run")
+@pytest.mark.parametrize(
+    ("journal", "places"),
+    [
+        ("file", ["mark.durable", "recover.mark"]),
+        ("object", ["mark.durable", "recover.mark"]),
+        ("file", ["entry.append"]),
+    ],
+    ids=str,
+)
+def test_killed_behind_a_mark(broker_process, journal, places):
+    broker = broker_process("--journal", journal)
+    with client_of(broker) as http:
+        assert http.put(T).status_code == 201
+        for n in range(FILES):
+            assert http.post(f"{T}/messages", json={"messages": [{"value": n}]}).status_code == 200
+            assert http.post(f"{T}/flush").status_code in (200, 204)
+        assert http.patch(T, json={"retention": {"max_bytes": 1}}).status_code == 200
+    broker.terminate()
+    rest(broker)
+    for place in places:
+        broker.start(env={"SEAWEEDQ_FAIL_AT": place}, wait=False)
+        broker.wait_gone()
+    broker.start(env={"SEAWEEDQ_FAIL_AT": ""})
+    with client_of(broker) as http, Client(broker.url) as client:
+        wait_until(lambda: http.get(T).json()["start_offsets"] == {"0": FILES})
+        assert sequences(broker) == list(range(FILES + 2)), "one entry without rows"
+        for n in range(3):
+            assert http.post(f"{T}/messages", json={"value": n}).json()["ids"] == [f"0-{FILES + n}"]
+            assert http.post(f"{T}/flush").status_code in (200, 204)
+        assert sorted(row["value"] for row in client.read_table("t").to_pylist()) == ["0", "1", "2"]
+        found = http.get(f"{T}/segments/0/messages?offset={FILES}").json()["messages"]
+        assert [each["value"] for each in found] == [0, 1, 2]
+    done = seaweedq("verify", "t", "--url", broker.url)
+    assert done.returncode == 0, done.stdout + done.stderr
