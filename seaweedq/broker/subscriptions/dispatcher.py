@@ -220,7 +220,10 @@ class Dispatcher:
                 return None
             unsure = look.missing | (look.stale - asked)
             if unsure:
-                asked |= await self._readables.refresh(topic, unsure)
+                if attempt.has_changed and not poll.is_over:
+                    continue
+                refreshing = self._readables.refresh(topic, unsure)
+                asked |= await (refreshing if poll.is_over else place.beside(refreshing)) or set()
                 unsure = look.missing | (look.stale - asked)
                 if attempt.has_changed:
                     continue

@@ -8,6 +8,7 @@ subscription, in `ordered` those of one consumer. At most one pull of a lane has
   one that goes for another reason: it was cancelled, its time was over, it got an error.
 - A pull that found nothing ends the turn, unless an event came since its look began: then it looks again.
 - Any pull looks before it waits, and again if an event came meanwhile, with or without a turn.
+- A pull that asks another broker for ends waits here meanwhile (`beside`): that one may be silent for seconds.
 
 So after each event some pull looks, and no wake-up is lost. In `ordered` an event gives a turn to each consumer that
 has a share of the segments; where none of these waits, to the first lane, whose look may open further segments. A timer
@@ -16,12 +17,14 @@ is an event: it is set for the next deadline. Where the subscription goes to ano
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from seaweedq.concurrency.signal import Signal
 
 ALL = 0  # the lane of a subscription whose messages are for any consumer
+T = TypeVar("T")
 Shares = Callable[[], Collection[int] | None]
 
 
@@ -57,6 +60,22 @@ class Place:
             if timer:
                 timer.cancel()
             self._room.get_up(self)
+
+    async def beside(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """As `wait`, while `work` runs; returns its result. Returns None where the turn comes before: then `work` is
+        cancelled."""
+
+        def ended(_: asyncio.Task[T]) -> None:
+            self.wake()
+
+        task = asyncio.create_task(work)
+        task.add_done_callback(ended)
+        try:
+            await self.wait(None)
+        finally:
+            task.remove_done_callback(ended)  # it must not end the next wait
+            task.cancel()
+        return task.result() if task.done() else None
 
     def wake(self) -> None:
         """Ends the wait."""
