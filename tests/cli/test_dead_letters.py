@@ -3,11 +3,13 @@
 import json
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from seaweedq import Client
+from seaweedq.cli.letters.dead_letters import _all
 from seaweedq.cli.letters.redriving import Redriving
 from seaweedq.cli.main import main
 
@@ -102,3 +104,14 @@ def test_a_topic_that_is_gone_is_named_with_what_to_do(real_client: Client, run:
     said = run("redrive", dead, code=1)
     assert topic in said
     assert "create the topic" in said
+
+
+def test_messages_behind_expired_ones_are_listed() -> None:
+    """The list ended at a page without messages."""
+
+    def fetch(topic: str, segment: int, offset: int, limit: int) -> Any:
+        shown = range(offset, min(offset + 2, 7))
+        return SimpleNamespace(messages=[n for n in shown if n in (1, 6)], next_offset=offset + len(shown))
+
+    client: Any = SimpleNamespace(segments=lambda topic: [{"id": 0, "start_offset": 1}], fetch=fetch)
+    assert list(_all(client, "t")) == [1, 6]

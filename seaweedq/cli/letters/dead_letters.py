@@ -83,8 +83,9 @@ def redrive(
 def _all(client: "Client", topic: str) -> Iterator["Message"]:
     """Yields all messages of a topic, segment by segment."""
     for segment in client.segments(topic):
-        offset = int(segment.get("start_offset") or 0)
-        while (page := client.fetch(topic, segment["id"], offset, PAGE)).messages:
+        offset, before = int(segment.get("start_offset") or 0), -1
+        while offset > before:  # a page may be empty, though there is more: its messages have expired
+            page, before = client.fetch(topic, segment["id"], offset, PAGE), offset
             yield from page.messages
             offset = page.next_offset
 
