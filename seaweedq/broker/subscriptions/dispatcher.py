@@ -197,7 +197,8 @@ class Dispatcher:
             if wanted.position:
                 await self._until_free(subscription, wanted.position, poll)
             consumer = subscription.leases.consumer(wanted.consumer or ANYBODY)
-            with subscription.waiting(consumer, wanted.lease) as place:
+            where = wanted.position.connection if wanted.position else wanted.lease
+            with subscription.waiting(consumer, where) as place:
                 found = await self._wait(subscription, wanted, (poll, deadline), place)
                 place.fed = found is not None and bool(found.messages)
         return found
@@ -290,7 +291,7 @@ class Dispatcher:
         if free:
             self._answering.free(subscription, position.stream)
             subscription.turns.leave(subscription.leases.known_consumer(position.consumer))
-        subscription.room.wake_all()  # a pull of that connection may wait
+        subscription.room.look_again(position.connection)  # a pull of it may wait
         subscription.leases.streams.wake_all()
 
     async def checkpoint(self) -> None:
@@ -362,7 +363,7 @@ class Dispatcher:
             if subscription.turns.changes != shares:
                 subscription.room.event()
             if look.found.name is not None:
-                subscription.room.leased(look.found.name)
+                subscription.room.look_again(look.found.name)
             subscription.arm(self._clock.monotonic_s())
             return look
 

@@ -342,10 +342,10 @@ class Subscription:
         return dict.fromkeys(shares.values())
 
     @contextmanager
-    def waiting(self, consumer: int, lease: str | None) -> Iterator[Place]:
-        """Gives a pull that waits its place in the room."""
+    def waiting(self, consumer: int, name: str | None) -> Iterator[Place]:
+        """Gives a pull that waits its place in the room, under the name of its lease or connection."""
         lane = consumer if self.record.mode == "ordered" else ALL
-        with self.turns.waiting(consumer), self.room.place(self.topic.signal, lane, lease) as place:
+        with self.turns.waiting(consumer), self.room.place(self.topic.signal, lane, name) as place:
             yield place
 
     def arm(self, now_s: float) -> None:

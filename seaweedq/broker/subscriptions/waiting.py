@@ -32,13 +32,13 @@ class Place:
     """The place of one pull in a room. It is a signal to that pull: `count` rises with each event, and `wait` returns
     when it is the pull's turn. `fed` says that it got messages."""
 
-    __slots__ = ("_lane", "_lease", "_room", "_woken", "fed")
+    __slots__ = ("_lane", "_name", "_room", "_woken", "fed")
 
-    def __init__(self, room: "Room", lane: int, lease: str | None) -> None:
+    def __init__(self, room: "Room", lane: int, name: str | None) -> None:
         self.fed = False
         self._room = room
         self._lane = lane
-        self._lease = lease
+        self._name = name
         self._woken: asyncio.Future[None] | None = None
 
     @property
@@ -92,7 +92,7 @@ class Room:
         self._places = 0
         self._asleep: dict[int, OrderedDict[Place, None]] = {}  # by lane, the longest waiting first
         self._turns: dict[int, Place] = {}  # by lane
-        self._leases: dict[str, list[Place]] = {}
+        self._named: dict[str, list[Place]] = {}
         self._feeding: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -100,14 +100,14 @@ class Room:
         return self._places
 
     @contextmanager
-    def place(self, signal: Signal, lane: int, lease: str | None) -> Iterator[Place]:
+    def place(self, signal: Signal, lane: int, name: str | None) -> Iterator[Place]:
         """Gives a pull its place. As long as there are any, what wakes `signal` is an event."""
-        place = Place(self, lane, lease)
+        place = Place(self, lane, name)
         if not self._places:
             signal.listen(self.event)
         self._places += 1
-        if lease:
-            self._leases.setdefault(lease, []).append(place)
+        if name:
+            self._named.setdefault(name, []).append(place)
         try:
             yield place
         finally:
@@ -128,9 +128,10 @@ class Room:
             for place in lane:
                 place.wake()
 
-    def leased(self, name: str) -> None:
-        """Lets those look who wait under the name of a lease that has messages now: they get the same ones."""
-        for place in self._leases.get(name, ()):
+    def look_again(self, name: str) -> None:
+        """Lets those look who wait under a name: that of a lease that has messages now, so that they get the same ones,
+        or that of a stream's connection that has left."""
+        for place in self._named.get(name, ()):
             place.wake()
 
     def arm(self, after_s: float) -> None:
@@ -165,11 +166,11 @@ class Room:
 
     def _leave(self, place: Place) -> None:
         self._places -= 1
-        if place._lease:
-            same = self._leases[place._lease]
+        if place._name:
+            same = self._named[place._name]
             same.remove(place)
             if not same:
-                del self._leases[place._lease]
+                del self._named[place._name]
         if self._turns.get(place._lane) is place:
             del self._turns[place._lane]
             if place._lane in self._asleep:

@@ -29,6 +29,7 @@ from tests.support.brokers.in_process import (
     single,
     subscribe,
 )
+from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.stored import record_of
 
 C = 1  # a consumer, and its lease
@@ -400,3 +401,30 @@ async def test_what_a_stream_is_about_to_get_is_free_once_its_client_has_gone(tm
         found = await pull(dispatcher, topic, "s", "other", 10, 0)
         assert offsets(found) == [0, 1]
         assert {attempt for one in found for attempt in one.attempts.tolist()} == {1}
+
+
+async def test_a_stream_that_leaves_wakes_its_own_pull_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    """It woke all that waited, each of which looked."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await subscribe(broker, topic)
+        dispatcher, position = broker.serving.subscribing.dispatcher, Position("stream", "connection", "mine", 10)
+        subscription = await dispatcher.open(topic, "s")
+        others = [asyncio.create_task(pull(dispatcher, topic, "s", f"{n}", 1, 30)) for n in range(5)]
+        own = asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30, "mine", position=position)))
+        await until(lambda: sum(map(len, subscription.room._asleep.values())) == 6)
+        looked: list[Pull] = []
+        look = dispatcher._leasing.look
+
+        async def noted(subscription: Any, wanted: Pull, *more: Any) -> Any:
+            looked.append(wanted)
+            return await look(subscription, wanted, *more)
+
+        monkeypatch.setattr(dispatcher._leasing, "look", noted)
+        await dispatcher.leave(topic, "s", position, free=False)
+        with pytest.raises(LeaseEnded):
+            await own
+        assert [one.position for one in looked] == [position]
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

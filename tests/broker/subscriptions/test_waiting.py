@@ -113,7 +113,7 @@ async def test_who_waits_under_a_lease_that_another_one_got_looks_too() -> None:
 
     tasks = [asyncio.create_task(wait(name)) for name in ("a", "b", "a")]
     await settle()
-    room.leased("a")
+    room.look_again("a")
     await settle()
     assert woken == ["a", "a"]
     room.wake_all()
