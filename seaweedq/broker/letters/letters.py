@@ -27,7 +27,7 @@ from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.publish.publisher import Producer, Publisher
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.subscription import Subscription
+from seaweedq.broker.subscriptions.subscription import Subscription, Tenure
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.gather import gather_bounded
@@ -104,7 +104,7 @@ class DeadLetters:
         self._readables = readables
         self._publisher = publisher
         self._copies = copies
-        self._senders: WeakKeyDictionary[Subscription, _Sender] = WeakKeyDictionary()
+        self._senders: WeakKeyDictionary[Tenure, _Sender] = WeakKeyDictionary()
         self._tasks: dict[Subscription, asyncio.Task[None]] = {}
         self._turn = self._identities = 0
 
@@ -144,7 +144,7 @@ class DeadLetters:
         self._dispatcher.dying.wake()  # there may be more
 
     def _sender(self, subscription: Subscription) -> _Sender:
-        return self._senders.setdefault(subscription, _Sender())
+        return self._senders.setdefault(subscription.tenure, _Sender())
 
     async def _send(self, subscription: Subscription) -> None:
         """Sends one batch. What fails waits."""

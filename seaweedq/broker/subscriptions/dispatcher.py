@@ -166,7 +166,9 @@ class Dispatcher:
             finally:
                 # Where the outcome is unknown, the record tells it when the subscription is opened again.
                 self._subscriptions.pop((topic, name), None)
-            return before, await self._opened(topic, name, held)
+            after = await self._opened(topic, name, held)
+            after.tenure = before.tenure
+            return before, after
 
     async def _write_all(self, subscription: Subscription, why: str, handover_s: float | None = None) -> bool:
         """Closes a subscription, and writes a checkpoint of everything. Returns False where another broker dispatches

@@ -45,6 +45,10 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
     runs: tuple[Run, ...]
 
 
+class Tenure:
+    """The time for which a broker dispatches a subscription, over seeks."""
+
+
 @dataclass(frozen=True, slots=True)
 class SeekResult:
     """The outcome of the seek `key`: for each segment that it moved the offset before and behind it, and which of them
@@ -76,6 +80,7 @@ class Subscription:
         self.topic = topic
         self.name = name
         self.held = held
+        self.tenure = Tenure()
         self.cursors = cursors
         self.leases = Leases()
         self.turns = Turns()

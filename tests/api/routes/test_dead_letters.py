@@ -205,6 +205,32 @@ async def test_a_letter_that_was_published_twice_is_there_once(tmp_path: Path, m
         assert [letter["value"] for letter in await dead(http)] == [0, 1, 2, 3, 4]
 
 
+async def test_a_letter_whose_outcome_a_seek_did_not_await_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment stays where it is; its letter was published once more, under another identity."""
+    monkeypatch.setattr(module, "TICK_S", 0.02)
+    publish, lost = Publisher.batch, asyncio.Event()
+
+    async def losing(self: Publisher, topic: Any, *more: Any) -> Any:
+        found = await publish(self, topic, *more)
+        if topic.name == "dead" and not lost.is_set():
+            lost.set()
+            raise Unavailable("not known to be durable")
+        return found
+
+    monkeypatch.setattr(Publisher, "batch", losing)
+    async with one(tmp_path) as (_, http):
+        await http.put(TOPIC, json={"initial_segments": 2})
+        await made(http, *({"key": f"k{n}", "value": n} for n in range(10)))
+        ids = [message["id"] for message in await pulled(http)]
+        await nacked(http, next(id for id in ids if id.startswith("1-")), reject=True)
+        await lost.wait()
+        assert (await http.post(f"{SUB}/seek", json={"to": {"offsets": {"0": 0}}})).status_code == 200
+        await buried(http, messages=9)
+        assert len(await dead(http)) == 1
+
+
 async def test_the_topic_is_created_with_the_sources_format_and_again_after_its_deletion(tmp_path: Path) -> None:
     async with one(tmp_path) as (_, http):
         for name, config in (("t", {}), ("b", {"format": "bytes"}), ("y", {"format": "typed", "schema": SCHEMA})):
