@@ -12,7 +12,7 @@ from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
-from seaweedq.coordination.interface import Coordination
+from seaweedq.coordination.interface import Compare, Coordination
 from seaweedq.coordination.records import RetentionPolicy
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.unreadable import Unreadable
@@ -25,6 +25,7 @@ from seaweedq.storage.interface import ObjectStore
 
 LISTED = 16  # segments at a time
 DELETIONS = 1000  # files of a listing
+COMPARED = 100  # subscriptions, in one transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,15 @@ class TopicFiles:
                 acked[name].clear()  # its cursors are those of the epoch before the seek
         everywhere = set.intersection(*(set(one) for one in acked.values()))
         return {number: min(one[number] for one in acked.values()) for number in sorted(everywhere)}
+
+    async def unchanged(self, topic: Topic, policy: RetentionPolicy) -> list[Compare]:
+        """Returns comparisons that hold while nobody seeks a subscription whose acks the policy goes by; of the first
+        COMPARED ones. Raises Unavailable."""
+        if not (policy.keep_unread or policy.delete_read):
+            return []
+        prefix = keys.SUBSCRIPTIONS.prefix(topic.name, topic.record.incarnation)
+        entries, _ = await read_all(self._coordination, prefix)
+        return [Compare(entry.key, entry.revision) for entry in entries[:COMPARED]]
 
     async def preview(self, topic: Topic, policy: RetentionPolicy, now_us: int) -> Preview:
         """Returns what a policy would take at a time. Raises as `read`."""

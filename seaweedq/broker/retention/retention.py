@@ -1,16 +1,17 @@
 """Retention at the leader: raises start offsets over files that are due, and deletes files once the grace is over.
 
 Order of writes: 1. a round begins (broker/retention/rounds); 2. a segment's start is raised in coordination, in a
-transaction that compares the leader's key, the topic's record with its policy, and the start; from here on the rows
-below are for nobody; 3. the grace passes, in which brokers hear of it, and readers of files end; 4. in a later round
-the files before the start are deleted, the oldest first; 5. the start's record forgets that raise. A crash behind 2 or
-in 4 leaves files below a start, which the next round deletes. A file that is put late under such a name is deleted with
-the next ones of its segment. A start never falls, so a leader that has lost the lead, and goes on with 4, deletes what
-every leader would. Payloads that only deleted rows have named go later (broker/retention/payloads).
+transaction that compares the leader's key, the topic's record with its policy, the subscriptions where the policy goes
+by their acks, since a seek takes acks back, and the start; from here on the rows below are for nobody; 3. the grace
+passes, in which brokers hear of it, and readers of files end; 4. in a later round the files before the start are
+deleted, the oldest first; 5. the start's record forgets that raise. A crash behind 2 or in 4 leaves files below a
+start, which the next round deletes. A file that is put late under such a name is deleted with the next ones of its
+segment. A start never falls, so a leader that has lost the lead, and goes on with 4, deletes what every leader would.
+Payloads that only deleted rows have named go later (broker/retention/payloads).
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -111,14 +112,17 @@ class Retention:
     async def _take(self, topic: Topic, signs: Signs, now_us: int) -> None:
         """Raises the starts over what is due."""
         revision, policy = topic.revision, topic.record.config.retention
+        unchanged = [Compare(keys.TOPICS.key(topic.name), revision), *await self._files.unchanged(topic, policy)]
         segments = await self._files.read_marked(topic, policy, signs.flushed, now_us)
         counts = due(policy, segments, now_us)
         for number, count in counts.items():
-            await self._raise_start(topic, revision, number, segments[number].files[count].name, now_us)
+            await self._raise_start(topic, unchanged, number, segments[number].files[count].name, now_us)
         left = {number: one.files[counts.get(number, 0) :] for number, one in segments.items()}
         self._looks.looked(topic, signs, left, now_us)
 
-    async def _raise_start(self, topic: Topic, revision: int, number: int, first: EntryName, now_us: int) -> None:
+    async def _raise_start(
+        self, topic: Topic, unchanged: Sequence[Compare], number: int, first: EntryName, now_us: int
+    ) -> None:
         place = (topic.name, topic.record.incarnation, number)
         held = self._catalog.starts.held(*place)
         raised = (*held.record.raised, (first.sequence, now_us))
@@ -126,14 +130,10 @@ class Retention:
             raised = (*raised[: RAISES - 1], raised[-1])
         record = msgspec.structs.replace(held.record, sequence=first.sequence, offset=first.first_offset, raised=raised)
         key = keys.STARTS.key(*place)
-        compares = [
-            self.rounds.leader_compare(),
-            Compare(keys.TOPICS.key(topic.name), revision),
-            Compare(key, held.revision),
-        ]
+        compares = [self.rounds.leader_compare(), *unchanged, Compare(key, held.revision)]
         reach("retention.raise")
         if not await self._catalog.commit(compares, [Put(key, keys.STARTS.encode(held.with_record(record)))]):
-            raise NotOwner(f"topic {topic.name!r}, or the leader, has changed meanwhile")
+            raise NotOwner(f"topic {topic.name!r}, a subscription of it, or the leader has changed meanwhile")
         reach("retention.raised")
         logger.info("retention takes segment %d of %s below offset %d", number, topic.name, first.first_offset)
 

@@ -3,9 +3,11 @@ wherever a round ends, and whatever coordination is restored."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Put
@@ -160,6 +162,32 @@ async def test_unread_rows_stay_and_read_ones_go(tmp_path: Path) -> None:
         await world.broker.serving.subscribing.dispatcher.checkpoint()
         await world.retention.round()
         assert world.start == 6
+
+
+async def test_a_seek_beside_a_round_keeps_what_is_unread_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round had read what was acked before the seek."""
+    async with retained(tmp_path) as world, world.http() as http:
+        assert (await http.put(S, json={"start": "latest"})).status_code == 201
+        await fill(world.broker, 1)
+        pulled = (await http.post(f"{S}/pull", json={})).json()["messages"]
+        assert (await http.post(f"{S}/ack", json={"ids": [each["id"] for each in pulled]})).status_code == 200
+        await world.broker.serving.subscribing.dispatcher.checkpoint()
+        await world.policy(max_bytes=1, keep_unread=True)
+        read = TopicFiles.read_marked
+
+        async def sought(self: TopicFiles, *more: Any) -> Any:
+            found = await read(self, *more)
+            assert (await http.post(f"{S}/seek", json={"to": "earliest"})).status_code == 200
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(TopicFiles, "read_marked", sought)
+            await world.retention.round()
+        assert world.start == 0
+        await world.retention.round()
+        assert len((await http.post(f"{S}/pull", json={})).json()["messages"]) == 8
 
 
 async def test_a_dry_run_says_what_would_go_and_changes_nothing(tmp_path: Path) -> None:
