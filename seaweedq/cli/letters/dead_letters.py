@@ -16,7 +16,7 @@ app = typer.Typer(no_args_is_help=True, help="List dead letters, and publish the
 LIST = """Examples: seaweedq dead-letters list lost · seaweedq dead-letters list lost --max 20 ·
 seaweedq dead-letters list lost --json | jq 'select(.headers["dead-letter-reason"] == "rejected")'"""
 REDRIVE = """Examples: seaweedq dead-letters redrive lost · seaweedq dead-letters redrive lost --max 1 ·
-seaweedq subscription seek lost redrive --to earliest, to begin anew"""
+seaweedq subscription seek lost redrive --to earliest, to begin anew a day later"""
 SUBSCRIPTION, IDLE_S, PAGE = "redrive", 1.0, 500
 _SHOWN = ("reason", "attempts", "topic", "subscription", "id", "time", "detail")
 Letters = Annotated[str, typer.Argument(help="Name of the topic for dead letters.", show_default=False)]
@@ -53,7 +53,8 @@ def redrive(
     """Publish dead letters to the topics that their headers name, without those headers, and ack them here.
 
     Ends after a second without letters. It can be interrupted, and called again: what was published within a day, and
-    not acked, is not published twice. Run it once at a time.
+    not acked, is not published twice. Run it once at a time, and seek its subscription back only a day later: till then
+    letters before the newest published one count as published.
     """
     from seaweedq.cli.letters.redriving import Redriving
 
