@@ -134,7 +134,7 @@ def test_breaking_off_gives_back_what_was_not_yielded(cluster: FakeCluster, clie
         if message.value == 6:
             break
     ((verb, body),) = cluster.answers
-    assert (verb, body["ids"], body["delay_s"]) == ("nack", ["0-7", "0-8", "0-9"], 0)
+    assert (verb, body["ids"], body["attempted"]) == ("nack", ["0-7", "0-8", "0-9"], False)
     assert body["lease"] == pulls(cluster)[0]["lease"]
 
 
@@ -147,7 +147,7 @@ def test_a_pull_that_is_interrupted_is_given_back(cluster: FakeCluster, client: 
     with pytest.raises(KeyboardInterrupt):
         next(client.subscribe("t", "s"))
     assert cluster.answers == [
-        ("nack", {"consumer": pulls(cluster)[0]["consumer"], "lease": pulls(cluster)[0]["lease"], "delay_s": 0})
+        ("nack", {"consumer": pulls(cluster)[0]["consumer"], "lease": pulls(cluster)[0]["lease"], "attempted": False})
     ]
 
 

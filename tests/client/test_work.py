@@ -64,6 +64,46 @@ def test_what_fails_comes_again_and_nothing_overtakes_it(real_client: Client, to
     assert (done.acked, done.failed, done.unknown) == (60, 9, 0)
 
 
+@pytest.mark.parametrize("mode", ["ordered", later("keyed")])
+@pytest.mark.parametrize("attempts", [0, later(1), later(2)])
+def test_what_dies_holds_up_nothing_and_takes_nothing_with_it(
+    real_client: Client, topic: str, mode: Any, attempts: int
+) -> None:
+    """It is rejected, or fails as often as it may, while the next pull is under way and all behind it are leased."""
+    topic = f"{topic}-{mode}-{attempts}"
+    real_client.create_topic(topic)
+    fill(real_client, topic, 60)
+    seen = defaultdict(list)
+
+    def handle(message: Any) -> None:
+        if message.value % 7 == 0:
+            raise ValueError(message.value) if attempts else Reject(message.value)
+        seen[message.key if mode == "keyed" else message.segment].append(message.value)
+        time.sleep(0.01)
+
+    settings = {"dead_letter_topic": f"{topic}-dead", "max_attempts": attempts, "ack_deadline_s": 30}
+    done = real_client.work(topic, "s", handle, start="earliest", idle_timeout_s=0.5, mode=mode, **settings)
+    wanted = [n for n in range(60) if n % 7]
+    assert sorted(n for lane in seen.values() for n in lane) == wanted, "each once"
+    assert all(lane == sorted(lane) for lane in seen.values())
+    assert (done.acked, done.failed + done.rejected, done.unknown) == (51, 9 * max(attempts, 1), 0)
+    letters = real_client.subscribe(f"{topic}-dead", "look", start="earliest", idle_timeout_s=2)
+    assert sorted(letter.value for letter in letters) == [n for n in range(60) if n % 7 == 0]
+
+
+def test_what_nobody_began_is_given_back_without_an_attempt(real_client: Client, topic: str) -> None:
+    fill(real_client, topic, 20)
+    settings = {"dead_letter_topic": f"{topic}-dead", "max_attempts": 2}
+    for n in range(3):
+        messages = real_client.subscribe(topic, "s", start="earliest", mode="shared", **(settings if n == 0 else {}))
+        first = next(messages)
+        assert first.attempt == 1
+        first.ack()
+        messages.close()
+    found = list(real_client.subscribe(topic, "s", idle_timeout_s=0.5))
+    assert [message.attempt for message in found] == [1] * 17
+
+
 @pytest.mark.usefixtures("long_run")
 def test_what_cannot_be_rejected_comes_again(real_client: Client, topic: str, caplog: Any) -> None:
     fill(real_client, topic, 1)

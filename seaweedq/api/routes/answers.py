@@ -31,10 +31,12 @@ class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
 
 class NackRequest(AckRequest, forbid_unknown_fields=True, omit_defaults=True):
     """The messages as in an ack, and after how long they come again: null is the subscription's backoff. `reject` sends
-    them to the topic for dead letters; `reason` goes with them."""
+    them to the topic for dead letters; `reason` goes with them. Messages that nobody has `attempted` to handle come
+    again at once, and the delivery does not count as an attempt: neither `delay_s` nor `reject` goes with that."""
 
     delay_s: Delay | None = None
     reject: bool = False
+    attempted: bool = True
     reason: Annotated[str, Meta(max_length=255)] | None = None
 
 
@@ -101,6 +103,12 @@ class Answers:
         calls = self.calls
         if wanted.ids is None and wanted.lease is None:
             raise InvalidRequest("ids and lease are both left out; name one of them, or both", field="ids")
+        if isinstance(wanted, NackRequest) and not wanted.attempted and (wanted.delay_s or wanted.reject):
+            other = "reject" if wanted.reject else "delay_s"
+            raise InvalidRequest(
+                f"attempted is false beside {other}: what nobody has tried to handle comes again at once",
+                field="attempted",
+            )
         if wanted.lease is not None or isinstance(wanted, NackRequest | ExtendRequest):
             calls.level.require(SUBSCRIPTION_LEVEL, "a request about a lease")
         search = calls.finder.search(topic, name, calls.proxy.asked(scope))
@@ -114,7 +122,7 @@ class Answers:
         dispatcher, many = self.calls.dispatcher, len(wanted.ids or ()) > FEW_IDS
         selection, unknown = await asyncio.to_thread(_selection, wanted) if many else _selection(wanted)
         if isinstance(wanted, NackRequest):
-            refusal = Refusal(wanted.delay_s, wanted.reject, wanted.reason or "")
+            refusal = Refusal(wanted.delay_s, wanted.reject, wanted.reason or "", wanted.attempted)
             done = await dispatcher.nack(topic, name, selection, refusal)
             kind: type[AckAnswer] | type[NackAnswer] | type[ExtendAnswer] = NackAnswer
         elif isinstance(wanted, ExtendRequest):

@@ -42,11 +42,13 @@ class Selection:
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The terms of a nack: the messages come again after `delay_s`, None is the backoff; or, with `reject`, never: they
-    become dead letters. `reason` goes with those that do."""
+    become dead letters. `reason` goes with those that do. Unless they were `attempted` they come again at once, and
+    the delivery does not count."""
 
     delay_s: float | None = None
     reject: bool = False
     reason: str = ""
+    attempted: bool = True
 
 
 @dataclass(slots=True)
@@ -126,7 +128,9 @@ class Answering:
             )
         now_s, answered = self._clock.monotonic_s(), Answered()
         for cursor, held in self._held(subscription, selection, answered):
-            if refusal.reject:
+            if not refusal.attempted:
+                cursor.delivery.give_back(held)
+            elif refusal.reject:
                 cursor.delivery.reject(held, now_s, refusal.reason)
             else:
                 cursor.delivery.nack(held, now_s, refusal.delay_s, refusal.reason)

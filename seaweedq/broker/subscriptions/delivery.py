@@ -245,6 +245,13 @@ class Delivery(Progress):
         attempts are over die."""
         self._fail(held, now_s, delay_s, reason)
 
+    def give_back(self, held: Offsets) -> None:
+        """Ends the lease of leased offsets that nobody has tried to handle: they are delivered again at once, and these
+        deliveries do not count."""
+        self._window.count(held, -1)
+        self._drag(held)
+        self._free(held)
+
     def reject(self, held: Offsets, now_s: float, reason: str = "") -> None:
         """Lets leased offsets die."""
         self.deaths.take(held, Death(REJECTED, reason), now_s)

@@ -108,6 +108,7 @@ class AsyncDeliveries(Generic[T]):
             await self._acker.flush()
         finally:
             await self._run(self._pulling.give_back(lease, ids))
+            await self._run(self._pulling.give_back_pull())
 
     async def _fill(self) -> None:
         """Waits for a pull, which is not cancelled with the caller."""

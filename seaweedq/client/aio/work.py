@@ -90,7 +90,7 @@ class AsyncWork:
                 task.cancel()
             await asyncio.wait(tasks)
             await self._give_back(self._held.clear())
-            await self._run(self._pulling.give_back(None, []))
+            await self._run(self._pulling.give_back_pull())
             try:
                 await self._acker.flush()  # also after an error: a client that is closed next sends nothing more
             except SeaweedqError as error:
@@ -167,26 +167,34 @@ class AsyncWork:
             self._held.done(job)
             return
         is_rejected = False
-        self._held.fail(job)
         try:
-            is_rejected = await self._nack(verdict)
+            is_rejected = is_reject(verdict) and await self._reject(verdict)
+            if not is_rejected:
+                await self._nack(job, verdict)
         finally:
             self._worked.rejected += is_rejected
             self._worked.failed += not is_rejected
             self._held.done(job)
 
-    async def _nack(self, verdict: Answer) -> bool:
-        """Nacks a message; returns whether it was rejected."""
+    async def _reject(self, verdict: Answer) -> bool:
+        """Rejects a message; returns False where that cannot be, or where its lease has ended."""
         try:
-            await self._run(self._pulling.answer([verdict]))
+            answered = await self._run(self._pulling.answer([verdict]))
+            return not answered.unknown
         except NoDeadLetters as error:
             logger.error("message %s comes again: %s", verdict.id, error)
+        except NeedsLevel as error:
+            logger.warning("message %s comes again: %s", verdict.id, error)
+        return False
+
+    async def _nack(self, job: Job, verdict: Answer) -> None:
+        """Nacks a message, which comes again, with what is behind it; on its last attempt that alone does."""
+        dropped = self._held.fail(job)
+        try:
             await self._run(self._pulling.answer([without_reject(verdict)]))
-            return False
+            await self._give_back(dropped)
         except NeedsLevel as error:
             logger.warning("message %s comes again once its lease has ended: %s", verdict.id, error)
-            return False
-        return is_reject(verdict)
 
     def _fail(self, error: BaseException) -> None:
         self._error = self._error or error

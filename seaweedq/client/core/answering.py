@@ -16,7 +16,7 @@ Verb: TypeAlias = Literal["ack", "nack", "extend"]
 @dataclass(frozen=True, slots=True)
 class Answer:
     """An answer to one message of a lease; to all of the lease where `id` is None. `more` are the request's further
-    members: delay_s, reject, reason, ack_deadline_s."""
+    members: delay_s, reject, reason, attempted, ack_deadline_s."""
 
     verb: Verb
     id: str | None
@@ -49,6 +49,11 @@ def nack_of(
     """Returns the nack of a message, or of a lease. Members that are None are left out."""
     more = {"delay_s": delay_s, "reject": reject or None, "reason": reason}
     return Answer("nack", id, lease, tuple((name, value) for name, value in more.items() if value is not None))
+
+
+def return_of(id: str | None, lease: str | None) -> Answer:
+    """Returns the nack of a message, or of a lease, that nobody has tried to handle: the delivery does not count."""
+    return Answer("nack", id, lease, (("attempted", False),))
 
 
 def extension_of(id: str | None, lease: str | None, ack_deadline_s: float | None) -> Answer:

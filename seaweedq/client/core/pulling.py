@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from seaweedq.client.core.answering import Item, Verb, bodies, nack_of
+from seaweedq.client.core.answering import Item, Verb, bodies, return_of
 from seaweedq.client.core.calls import MAX_WAIT_S, subscription_path
 from seaweedq.client.core.effects import ARROW, JSON, Reply, Request, Steps
 from seaweedq.client.core.lease_names import REFUSALS, LeaseNames
@@ -165,19 +165,21 @@ class Pulling:
         return Answered(unknown=unknown)
 
     def give_back(self, lease: str | None, ids: Sequence[str] | None) -> Steps[None]:
-        """Lets others have what nobody works on at once: these messages of a lease, None for all of it; and what a pull
-        brings that was broken off. One attempt: if it fails, they come once their leases have ended."""
-        back = [(lease, ids)] if lease and (ids is None or ids) else []
-        if self.lease:
-            back.append((self.lease, None))
-        self.lease = None
-        for name, some in back:
-            items = [nack_of(id, name, 0) for id in some] if some else [nack_of(None, name, 0)]
-            for verb, body in bodies(items, self.consumer):
-                try:
-                    check((yield self._post(verb, body)))
-                except SeaweedqError as error:
-                    logger.debug("what was not worked on comes again once its lease has ended: %s", error)
+        """Lets others have what nobody works on, as if it had not been delivered: these messages of a lease, None for
+        all of it. It is sent once: if that fails, they come when the lease has ended."""
+        if not lease or (ids is not None and not ids):
+            return
+        items = [return_of(None, lease)] if ids is None else [return_of(id, lease) for id in ids]
+        for verb, body in bodies(items, self.consumer):
+            try:
+                check((yield self._post(verb, body)))
+            except SeaweedqError as error:
+                logger.debug("what was not worked on comes again once its lease has ended: %s", error)
+
+    def give_back_pull(self) -> Steps[None]:
+        """Lets others have what a pull brings that was broken off; none is under way."""
+        lease, self.lease = self.lease, None
+        yield from self.give_back(lease, None)
 
     def _note(self, verb: Verb, unknown: Sequence[str]) -> None:
         if verb != "ack":

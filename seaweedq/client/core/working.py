@@ -2,8 +2,10 @@
 
 In `ordered` the messages of a segment, and in `keyed` those of a key, are a *lane*: one of them is handled at a time,
 in their order. When one fails, the broker ends the leases of all behind it, which come again after it; so they are
-dropped before the broker is told. A pull that is answered meanwhile, or was under way when the broker knew of it, may
-bring what was leased before: that is dropped too, unless it begins with the failed one.
+dropped before the broker is told. Where that was the last attempt, the broker ends no other lease: so what was dropped
+is given back before the lane goes on. One that is rejected holds up nothing, and nothing is dropped. A pull that is
+answered meanwhile, or was under way when the broker knew of it, may bring what was leased before: that is dropped too,
+unless it begins with the failed one.
 """
 
 from collections import deque
@@ -116,11 +118,14 @@ class Held:
             self._behind.pop(job.lane, None)
         return None
 
-    def fail(self, job: Job) -> None:
-        """Drops what is behind a message that failed, before a broker is told."""
-        if job.lane is not None:
-            self._behind[job.lane].clear()
-            self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
+    def fail(self, job: Job) -> list[Job]:
+        """Drops what is behind a message that failed, before a broker is told. Returns it."""
+        if job.lane is None:
+            return []
+        dropped = [*self._behind[job.lane]]
+        self._behind[job.lane].clear()
+        self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
+        return dropped
 
     def done(self, job: Job) -> None:
         """Notes that a message was handled, or that a broker knows of its failure: the next one of its lane is

@@ -115,3 +115,4 @@ def deliveries(
             acker.flush()
         finally:
             run(pulling.give_back(origin.lease, ids_of(waiting)))
+            run(pulling.give_back_pull())

@@ -122,7 +122,7 @@ class Work:
             rest = self._held.clear()
             self._changed.notify_all()
         self._give_back(rest)
-        self._run(self._pulling.give_back(None, []))
+        self._run(self._pulling.give_back_pull())
         for thread in self._threads:
             thread.join()
         try:
@@ -173,10 +173,10 @@ class Work:
                 self._changed.notify_all()
             return
         is_rejected = False
-        with self._changed:
-            self._held.fail(job)
         try:
-            is_rejected = self._nack(verdict)
+            is_rejected = is_reject(verdict) and self._reject(verdict)
+            if not is_rejected:
+                self._nack(job, verdict)
         except Exception as error:
             self._fail(error)
         with self._changed:
@@ -185,18 +185,25 @@ class Work:
             self._held.done(job)
             self._changed.notify_all()
 
-    def _nack(self, verdict: Answer) -> bool:
-        """Nacks a message; returns whether it was rejected."""
+    def _reject(self, verdict: Answer) -> bool:
+        """Rejects a message; returns False where that cannot be, or where its lease has ended."""
         try:
-            self._run(self._pulling.answer([verdict]))
+            return not self._run(self._pulling.answer([verdict])).unknown
         except NoDeadLetters as error:
             logger.error("message %s comes again: %s", verdict.id, error)
+        except NeedsLevel as error:
+            logger.warning("message %s comes again: %s", verdict.id, error)
+        return False
+
+    def _nack(self, job: Job, verdict: Answer) -> None:
+        """Nacks a message, which comes again, with what is behind it; on its last attempt that alone does."""
+        with self._changed:
+            dropped = self._held.fail(job)
+        try:
             self._run(self._pulling.answer([without_reject(verdict)]))
-            return False
+            self._give_back(dropped)
         except NeedsLevel as error:
             logger.warning("message %s comes again once its lease has ended: %s", verdict.id, error)
-            return False
-        return is_reject(verdict)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

@@ -271,6 +271,15 @@ class DeliveryMachine(RuleBasedStateMachine):
         self.model.fail(held, self.now_s, delay_s)
 
     @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        held = self.held_of(data)
+        self.delivery.give_back(np.array(held, np.int64))
+        self.model.drag(held)
+        for offset in held:
+            self.model.ones[offset].state = "free"
+            self.model.ones[offset].attempts -= 1
+
+    @rule(data=st.data())
     def reject(self, data: st.DataObject) -> None:
         held = self.held_of(data)
         self.delivery.reject(np.array(held, np.int64), self.now_s, "no good")
