@@ -1,4 +1,5 @@
-"""A signal that something has changed: everybody who waits wakes up, and looks what it was."""
+"""A signal that something has changed: everybody who waits wakes up, in the order of their waits, and looks what it
+was."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,13 +10,13 @@ class Signal:
 
     def __init__(self) -> None:
         self.count = 0
-        self._waiters: set[asyncio.Future[None]] = set()
+        self._waiters: dict[asyncio.Future[None], None] = {}  # in order: a set has that of addresses
         self._listeners: list[Callable[[], None]] = []
 
     def wake(self) -> None:
         """Lets everybody who waits look again."""
         self.count += 1
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -34,11 +35,11 @@ class Signal:
         """Returns after the next wake, or after `timeout_s` seconds (None: no bound). A wake before the call does not
         count, so a caller looks first, and then waits without an await between (`Attempts` does)."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             async with asyncio.timeout(timeout_s):
                 await waiter
         except TimeoutError:
             pass
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)

@@ -18,7 +18,7 @@ from tests.support.processes.broker_process import BrokerProcess
 
 MIB = 1 << 20
 BUDGET, CACHE, BESIDE = 512 * MIB, 16 * MIB, 300 * MIB  # the first is the default
-KEPT = 48 * MIB  # what the process's first requests take for good, and what the allocator may keep
+KEPT = 96 * MIB  # what the process's first requests take for good, and what the allocator may keep
 LASTS_S, GONE_S, PAUSE_S = 2.0, 60.0, 0.05
 OTHERS = 10  # publishes of somebody else, at least
 SETTINGS = ("--cache-bytes", str(CACHE))
