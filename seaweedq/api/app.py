@@ -285,7 +285,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield PayloadServices(catalog, payloads_, reader)
     files = serving.leading.retained
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, files)
-    yield SegmentMapServices(catalog, positions, core.roster)
+    yield SegmentMapServices(catalog, positions, core.roster, core.tombstones)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)
     yield SubscriptionServices(
         catalog,

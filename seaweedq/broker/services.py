@@ -60,6 +60,7 @@ from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
+from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.service import Uploads
@@ -105,6 +106,7 @@ class Core:
     """The services that exist from the beginning: views of the cluster, and memory."""
 
     catalog: Catalog
+    tombstones: Tombstones
     quota: ClusterQuota
     roster: Roster
     level: ClusterLevel

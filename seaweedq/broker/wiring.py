@@ -84,6 +84,7 @@ from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.broker.topics.segment_mover import SegmentMover
+from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.broker_urls import BrokerUrls
 from seaweedq.broker.uploads.link_keys import LinkKeys
@@ -111,6 +112,7 @@ def build_core(
     catalog = Catalog(coordination, topic_closed)
     return Core(
         catalog=catalog,
+        tombstones=Tombstones(coordination),
         quota=ClusterQuota(catalog, coordination, settings.max_topics, settings.max_segments),
         roster=roster,
         level=ClusterLevel(coordination, roster, level_changed),

@@ -28,6 +28,7 @@ from seaweedq.coordination.records import (
     StartRecord,
     SubscriptionRecord,
     SuspicionRecord,
+    TombstoneRecord,
     TopicRecord,
 )
 from seaweedq.coordination.unreadable import NOTED, Unreadable
@@ -220,6 +221,12 @@ STARTS = KeyKind(
     writer="the leader, when retention takes the first files of a segment; the broker that takes a confirmation",
     lifetime="as long as its segment",
 )
+TOMBSTONES = KeyKind(
+    "tombstones/{topic}/{incarnation:010d}/{segment:010d}",
+    TombstoneRecord,
+    writer="the leader, in the transaction that removes the segment's record",
+    lifetime="at least 30 days, and until no open segment descends from it within 10 generations, or the topic goes",
+)
 COUNTERS = KeyKind(
     "counters/{topic}",
     Counter,
@@ -287,6 +294,7 @@ CATALOGUE = (
     TOPICS,
     SEGMENTS,
     STARTS,
+    TOMBSTONES,
     COUNTERS,
     CREATIONS,
     SUBSCRIPTIONS,

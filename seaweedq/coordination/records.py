@@ -244,7 +244,7 @@ class StartRecord(msgspec.Struct, frozen=True):
 
     `raised` has the sequence and the time, in microseconds since 1970, of each raise whose files may still be there.
     The files before `deleted` were deleted, of a topic with payloads; it was looked which payloads went with those
-    before `looked`.
+    before `looked`. `emptied`: the segment is sealed, and all its entries are before `sequence`; `offset` is its end.
     """
 
     sequence: int
@@ -252,6 +252,21 @@ class StartRecord(msgspec.Struct, frozen=True):
     raised: tuple[tuple[int, int], ...] = ()
     deleted: int = 0
     looked: int = 0
+    emptied: bool = False
+
+
+class TombstoneRecord(msgspec.Struct, frozen=True):
+    """The memory of a segment that retention has removed: what its record said, and when it went, by the store's
+    clock. A reader that stands at `end_offset` goes on with the successors, each from 0; one below it has lost rows."""
+
+    low: int
+    high: int
+    end_offset: int
+    predecessors: tuple[int, ...]
+    successors: tuple[int, ...]
+    created_us: int
+    sealed_us: int
+    removed_us: int
 
 
 class Counter(msgspec.Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""The segment map: the position, the owner and the load of each segment of a topic."""
+"""The segment map: the position, the owner and the load of each segment of a topic; and one segment by itself, also
+after retention has removed it."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,15 +9,17 @@ from fastapi import APIRouter, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.api.asgi.openapi import described, json_answer
-from seaweedq.api.asgi.parameters import check_name
+from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
 from seaweedq.api.asgi.services import given
 from seaweedq.balancer.rates import WINDOWS_S, Averages
 from seaweedq.broker.load.segment_rates import Observed
 from seaweedq.broker.read.local_positions import Position
 from seaweedq.broker.read.topic_positions import TopicPositions
-from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.coordination.records import SegmentRecord
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.tombstones import Tombstones
+from seaweedq.coordination.records import SegmentRecord, TombstoneRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.errors import SegmentNotFound
 
 router = APIRouter(tags=["topics"])
 DIGITS = 3  # behind the point: more of them are only noise
@@ -63,6 +66,29 @@ class SegmentAnswer(Struct):
     sealed_at: datetime | None
 
 
+class OneSegment(Struct):
+    """A segment by itself, also one that retention has removed: `state` is open, sealed or removed.
+
+    One that has `ended` gets no more messages: whoever has read it up to `end_offset` goes on with its `successors`,
+    each from 0. Messages below `start_offset` are gone.
+    """
+
+    id: int
+    low: int
+    high: int
+    state: str
+    ended: bool
+    predecessors: tuple[int, ...]
+    successors: tuple[int, ...]
+    owner: str | None
+    owner_url: str | None
+    start_offset: int
+    end_offset: int
+    created_at: datetime
+    sealed_at: datetime | None
+    removed_at: datetime | None
+
+
 class SegmentMap(Struct, omit_defaults=True):
     """All segments of a topic, by id; `unreadable` has the ids of those that need a newer broker, if there are any."""
 
@@ -87,15 +113,32 @@ _SEGMENT = {
     "created_at": "2026-01-31T12:00:00Z",
     "sealed_at": None,
 }
+_REMOVED = {
+    "id": 0,
+    "low": 0,
+    "high": 2**31 - 1,
+    "state": "removed",
+    "ended": True,
+    "predecessors": [],
+    "successors": [1, 2],
+    "owner": None,
+    "owner_url": None,
+    "start_offset": 18,
+    "end_offset": 18,
+    "created_at": "2026-01-31T12:00:00Z",
+    "sealed_at": "2026-02-01T12:00:00Z",
+    "removed_at": "2026-03-01T12:00:00Z",
+}
 
 
 @dataclass(frozen=True)
 class SegmentMapServices:
-    """The services of this route."""
+    """The services of these routes."""
 
     catalog: Catalog
     positions: TopicPositions
     roster: Roster
+    tombstones: Tombstones
 
 
 Services = Annotated[SegmentMapServices, given(SegmentMapServices)]
@@ -117,6 +160,64 @@ async def segment_map(services: Services, topic: str) -> Response:
     ]
     unreadable = sorted(services.catalog.unreadable_of(found))
     return json_answer(SegmentMap(answers, unreadable or UNSET))
+
+
+@router.get(
+    "/v1/topics/{topic}/segments/{segment}", **described(None, {200: OneSegment}, (400, 404, 409), shows=_REMOVED)
+)
+async def one_segment(services: Services, topic: str, segment: str) -> Response:
+    """Returns one segment, also where retention has removed it: its end, and what it goes on with."""
+    number = whole_number(segment, "segment", 0, MAX_NUMBER)
+    found = await services.catalog.known(check_name(topic))
+    try:
+        await services.catalog.known_segment(found, number)
+        return json_answer(await _standing(services, found, number))
+    except SegmentNotFound:
+        return json_answer(_removed(number, await services.tombstones.require(found, number)))
+
+
+async def _standing(services: SegmentMapServices, topic: Topic, number: int) -> OneSegment:
+    record = services.catalog.segment(topic, number).record
+    end = record.end_offset
+    if end is None:
+        positions = await services.positions.positions(topic)
+        record = services.catalog.segment(topic, number).record
+        end = positions[number].end
+    return OneSegment(
+        id=number,
+        low=record.low,
+        high=record.high,
+        state=record.state,
+        ended=record.state == "sealed",
+        predecessors=record.predecessors,
+        successors=record.successors,
+        owner=record.owner,
+        owner_url=services.roster.url(record.owner),
+        start_offset=services.catalog.start_offsets(topic).get(number, 0),
+        end_offset=end,
+        created_at=moment(record.created_us),
+        sealed_at=None if record.sealed_us is None else moment(record.sealed_us),
+        removed_at=None,
+    )
+
+
+def _removed(number: int, grave: TombstoneRecord) -> OneSegment:
+    return OneSegment(
+        id=number,
+        low=grave.low,
+        high=grave.high,
+        state="removed",
+        ended=True,
+        predecessors=grave.predecessors,
+        successors=grave.successors,
+        owner=None,
+        owner_url=None,
+        start_offset=grave.end_offset,
+        end_offset=grave.end_offset,
+        created_at=moment(grave.created_us),
+        sealed_at=moment(grave.sealed_us),
+        removed_at=moment(grave.removed_us),
+    )
 
 
 def _answer(record: SegmentRecord, position: Position, start: int, owner_url: str | None) -> SegmentAnswer:

@@ -156,7 +156,7 @@ class TopicAdmin:
         entries, _ = await read_all(self._coordination, keys.SEGMENTS.prefix(topic.name, incarnation))
         for entry in entries:
             await self.remove_files(segment_folder(topic.name, keys.SEGMENTS.parse(entry.key)[2]))
-        for kind in (keys.CURSORS, keys.SUBSCRIPTIONS, keys.STARTS, keys.SEGMENTS):
+        for kind in (keys.CURSORS, keys.SUBSCRIPTIONS, keys.STARTS, keys.TOMBSTONES, keys.SEGMENTS):
             reach("delete.records")
             await self._remove_records(kind.prefix(topic.name, incarnation))
         reach("delete.record")

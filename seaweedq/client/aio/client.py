@@ -97,6 +97,11 @@ class AsyncClient(AsyncSubscriptions):
         """Returns a topic's segments: id, low, high, state, successors, start and end offset, ..."""
         return await self._run(calls.segments(name))
 
+    async def segment(self, name: str, number: int) -> dict[str, Any]:
+        """Returns one segment of a topic, also one that retention has removed: state, successors, start and end offset,
+        ... Raises SegmentNotFound."""
+        return await self._run(calls.call("GET", f"{calls.topic_path(name)}/segments/{number}"))
+
     async def publish(self, topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Published:
         """Publishes messages `{"value", "key"?, "headers"?, "timestamp"?, "expires_in_s"?}` in one request, once.
 

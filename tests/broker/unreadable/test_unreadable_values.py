@@ -25,6 +25,7 @@ from seaweedq.coordination.records import (
     SecretRecord,
     StartRecord,
     SuspicionRecord,
+    TombstoneRecord,
     TopicConfig,
 )
 from seaweedq.coordination.unreadable import NOTED
@@ -293,6 +294,17 @@ async def start_whole(world: World) -> None:
             await world.ask(http, "GET", f"{T}/segments/0/messages?offset=0", 200)
 
 
+async def tombstone_broken(world: World) -> None:
+    """Whoever asks for the removed segment is not told that it never was."""
+    await world.refuses("GET", f"{T}/segments/7", topic="t", segment=7)
+
+
+async def tombstone_whole(world: World) -> None:
+    async with world.http() as http:
+        answer = await http.get(f"{T}/segments/7")
+        assert answer.status_code in (200, 404), answer.text
+
+
 async def retention_broken(world: World) -> None:
     """No round of retention begins, and nobody confirms."""
     await world.refuses("POST", "/v1/cluster/confirm")
@@ -444,6 +456,12 @@ CASES: dict[keys.KeyKind[Any], Case] = {
     keys.TOPICS: Case(lambda _: "topics/t", topic_broken, topic_whole),
     keys.SEGMENTS: Case(lambda _: keys.SEGMENTS.key("t", 0, 0), segment_broken, segment_whole),
     keys.STARTS: Case(lambda _: keys.STARTS.key("t", 0, 0), start_broken, start_whole, StartRecord(0, 0)),
+    keys.TOMBSTONES: Case(
+        lambda _: keys.TOMBSTONES.key("t", 0, 7),
+        tombstone_broken,
+        tombstone_whole,
+        TombstoneRecord(0, 1, 5, (), (8,), 0, 0, 0),
+    ),
     keys.COUNTERS: Case(lambda _: "counters/t", counter_broken, counter_whole),
     keys.CREATIONS: Case(
         lambda _: keys.CREATIONS.key("t", 9), creation_broken, nothing, CreationRecord("b9.x", 1), noticed=False
@@ -496,6 +514,7 @@ ALIKE = {
     keys.IMPORTS,
     keys.GROWTH,
     keys.RETENTION,
+    keys.TOMBSTONES,
     keys.URL_SECRET,
 }  # read on request alone
 
