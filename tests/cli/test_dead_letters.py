@@ -75,9 +75,11 @@ def test_letters_are_listed_and_published_again(real_client: Client, run: Run) -
 def test_a_redrive_that_was_cut_off_doubles_nothing(
     real_client: Client, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was killed between the publish and the ack of a letter: its acks are gone."""
+    """It was killed between the publish and the ack of a letter: its acks are gone. The next run said that it had
+    published none, as long as the letters were leased."""
     client, topic = real_client, "cut-off"
     dead = rejected(client, topic, *({"value": n} for n in range(12)))
+    client.create_subscription(dead, "redrive", start="earliest", ack_deadline_s=2)
     redrive, asked = Redriving.redrive, []
 
     def dying(self: Redriving, letter: Any) -> Any:
@@ -91,9 +93,35 @@ def test_a_redrive_that_was_cut_off_doubles_nothing(
     monkeypatch.setattr("seaweedq.client.core.message.BaseMessage.ack", lambda self: None)
     assert "killed" in run("redrive", dead, code=1)
     monkeypatch.undo()
-    client.seek(dead, "redrive", "earliest")
-    assert "published 1 dead letters again; 11 were there from an earlier run" in run("redrive", dead)
+    said = run("redrive", dead)
+    assert "letters are leased, perhaps by a run that ended; waiting up to" in said
+    assert "published 1 dead letters again; 11 were there from an earlier run" in said
     assert [one.value for one in client.fetch(topic, 0, 12).messages] == list(range(12))
+
+
+@pytest.mark.long
+def test_what_a_seek_brings_again_is_published_again(
+    real_client: Client, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Letters were acked as if they had been published, since an earlier run had used their sequences up; also where
+    the seek came while a run was at work."""
+    client, topic = real_client, "sought"
+    dead = rejected(client, topic, *({"value": n} for n in range(3)))
+    assert "published 3 dead letters again\n" in run("redrive", dead)
+    client.seek(dead, "redrive", {"offsets": {0: 1}})
+    assert "published 2 dead letters again\n" in run("redrive", dead)
+    redrive, sought = Redriving.redrive, list[Any]()
+
+    def after_a_seek(self: Redriving, letter: Any) -> Any:
+        if not sought:
+            self._name = self._renamed()
+            sought.append(client.seek(dead, "redrive", "earliest"))
+        return redrive(self, letter)
+
+    client.seek(dead, "redrive", {"offsets": {0: 2}})
+    monkeypatch.setattr(Redriving, "redrive", after_a_seek)
+    assert "published 4 dead letters again" in run("redrive", dead)
+    assert [one.value for one in client.fetch(topic, 0, 6).messages] == [1, 2, 2, 0, 1, 2]
 
 
 @pytest.mark.long

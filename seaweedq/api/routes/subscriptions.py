@@ -75,7 +75,8 @@ class TotalLagAnswer(Struct):
 
 
 class SubscriptionAnswer(Struct):
-    """A subscription and its lag."""
+    """A subscription and its lag. `seek_epoch` is another number after each seek, and in a subscription that was
+    deleted and created again; a change of dispatcher leaves it as it is."""
 
     name: str
     topic: str
@@ -93,6 +94,7 @@ class SubscriptionAnswer(Struct):
     idle_consumers: int
     waiting_pulls: int
     created_at: datetime
+    seek_epoch: int
     lag_total: TotalLagAnswer
     lag: list[LagAnswer]
 
@@ -125,6 +127,7 @@ _SHOWN = {
     "idle_consumers": 0,
     "waiting_pulls": 0,
     "created_at": "2026-01-31T12:00:00Z",
+    "seek_epoch": 1_769_860_800_000_000,
     "lag_total": _LAG,
     "lag": [{"segment": 0, "acked_to": 17, "end_offset": 18, **_LAG}],
 }
@@ -325,6 +328,7 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
         opened.idle_consumers(now_s),
         len(opened.room),
         created,
+        record.seek.epoch if record.seek else record.created_us,
         TotalLagAnswer(*astuple(total(lags, opened))),
         [LagAnswer(one.segment, one.acked_to, one.end_offset, *astuple(one.counted)) for one in lags],
     )

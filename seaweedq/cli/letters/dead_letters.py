@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Url, complain, connect, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, connect, say
+from seaweedq.clock import SystemIds
 
 if TYPE_CHECKING:
     from seaweedq.client import Client, Message
@@ -16,8 +17,8 @@ app = typer.Typer(no_args_is_help=True, help="List dead letters, and publish the
 LIST = """Examples: seaweedq dead-letters list lost · seaweedq dead-letters list lost --max 20 ·
 seaweedq dead-letters list lost --json | jq 'select(.headers["dead-letter-reason"] == "rejected")'"""
 REDRIVE = """Examples: seaweedq dead-letters redrive lost · seaweedq dead-letters redrive lost --max 1 ·
-seaweedq subscription seek lost redrive --to earliest, to begin anew a day later"""
-SUBSCRIPTION, IDLE_S, PAGE = "redrive", 1.0, 500
+seaweedq subscription seek lost redrive --to earliest, to begin anew"""
+SUBSCRIPTION, PAGE = "redrive", 500
 _SHOWN = ("reason", "attempts", "topic", "subscription", "id", "time", "detail")
 Letters = Annotated[str, typer.Argument(help="Name of the topic for dead letters.", show_default=False)]
 Most = Annotated[int | None, typer.Option("--max", min=1, help="End after this number of letters.")]
@@ -52,33 +53,22 @@ def redrive(
 ) -> None:
     """Publish dead letters to the topics that their headers name, without those headers, and ack them here.
 
-    Ends after a second without letters. It can be interrupted, and called again: what was published within a day, and
-    not acked, is not published twice. Run it once at a time, and seek its subscription back only a day later: till then
-    letters before the newest published one count as published.
+    Ends after a second without letters; it waits for those that a run which was killed has leased. It can be
+    interrupted, and called again: what was published within a day, and not acked, is not published twice. What a seek
+    of its subscription brings again is published again. Run it once at a time.
     """
+    from seaweedq.cli.letters.redrive_run import RedriveRun
     from seaweedq.cli.letters.redriving import Redriving
 
     with ExitStack() as stack:
         client = stack.enter_context(connect(url))
-        told = _progress(stack, max)
-        redriving = Redriving(client, url, topic, client.topic(topic)["format"] == "bytes")
-        stack.callback(redriving.close)
-        pulled = min(max or PAGE, PAGE)
-        messages = client.subscribe(topic, subscription, "earliest", IDLE_S, max_messages=pulled, mode="ordered")
-        stack.callback(messages.close)  # type: ignore[attr-defined]  # sends the acks, also of what an error ends
-        done = again = left = 0
-        for message in messages:
-            outcome = redriving.redrive(message)
-            done, again, left = done + (outcome == "published"), again + (outcome == "there"), left + (outcome is None)
-            if outcome is None:
-                complain(f"message {message.id} has no header dead-letter-topic, so it is no dead letter; it stays")
-            else:
-                message.ack()
-            told(done)
-            if done + again + left == max:
-                break
-    more = f"; {again:,} were there from an earlier run" if again else ""
-    say(f"published {done:,} dead letters again{more}{f'; {left:,} stay' if left else ''}")
+        redriving = stack.enter_context(closing(Redriving(client, url, topic, subscription)))
+        run = RedriveRun(client, redriving, max, _progress(stack, max), SystemIds().nonce())
+        run.run()
+    more = f"; {run.again:,} were there from an earlier run" if run.again else ""
+    more += f"; {len(run.left):,} stay" if run.left else ""
+    more += f"; {run.held:,} are leased by others, or delayed: run it again" if run.held else ""
+    say(f"published {run.done:,} dead letters again{more}")
 
 
 def _all(client: "Client", topic: str) -> Iterator["Message"]:

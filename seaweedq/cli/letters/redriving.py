@@ -1,8 +1,10 @@
 """Publishing dead letters again, as an idempotent producer: no repeat doubles what a run before has published.
 
 The letters of a segment come in the order of their offsets, and are published one by one, each with its offset as the
-sequence of a producer that is named after topic and segment. So a sequence that is not above the newest one was
-published before. Brokers remember a producer for a day.
+sequence of a producer that is named after topic, subscription, its last seek, and the segment. So a sequence that is
+not above the newest one was published before, since the last seek: what a seek brings again is published again. Where
+a letter counts as published, the subscription may have been sought after the name was made: then the name is made
+anew, and the letter is published under that one. Brokers remember a producer for a day.
 """
 
 import hashlib
@@ -32,13 +34,15 @@ PREFIX = "dead-letter-"
 
 
 class Redriving:
-    """Publishes the letters of one topic to those that they came from; `is_bytes`: its values are bytes."""
+    """Publishes the letters of one topic to those that they came from, as its `subscription` brings them."""
 
-    def __init__(self, client: "Client", url: str, topic: str, is_bytes: bool) -> None:
+    def __init__(self, client: "Client", url: str, topic: str, subscription: str) -> None:
+        self.topic = topic
+        self.subscription = subscription
         self._client = client
-        self._is_bytes = is_bytes
+        self._is_bytes = client.topic(topic)["format"] == "bytes"
         self._there: set[str] = set()  # topics that exist
-        self._name = hashlib.sha256(topic.encode()).hexdigest()[:16]
+        self._name = ""
         self._transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), ANSWER_S, None)
 
     def redrive(self, letter: "Message") -> Literal["published", "there"] | None:
@@ -50,10 +54,21 @@ class Redriving:
         self._check_there(source, letter)
         headers = {name: value for name, value in letter.headers.items() if not name.startswith(PREFIX)}
         content = self._content(source, letter, headers)
-        producer = {
-            "Producer-Id": f"redrive.{self._name}.{letter.segment}",
-            "Producer-Sequence": str(letter.offset),
-        }
+        name = self._name or self._renamed()
+        outcome = self._publish(source, letter, content, name)
+        if outcome == "there" and self._renamed() != name:
+            outcome = self._publish(source, letter, content, self._name)
+        return outcome
+
+    def _renamed(self) -> str:
+        """Returns the producer's name, which is another one after each seek."""
+        epoch = self._client.subscription(self.topic, self.subscription).get("seek_epoch", 0)
+        of = "\0".join((self.topic, self.subscription, str(epoch)))
+        self._name = hashlib.sha256(of.encode()).hexdigest()[:16]
+        return self._name
+
+    def _publish(self, source: str, letter: "Message", content: bytes, name: str) -> Literal["published", "there"]:
+        producer = {"Producer-Id": f"redrive.{name}.{letter.segment}", "Producer-Sequence": str(letter.offset)}
         request = replace(publish_request(source, JSON, content, producer), repeatable=True)
         patience = Patience(TOTAL_S, time.monotonic, random.random)
         try:
