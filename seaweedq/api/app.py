@@ -70,7 +70,7 @@ from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
 from seaweedq.api.streams.web_socket import refuse
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.relayed_waits import RelayedWaits
+from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
 from seaweedq.errors import NotReady, RouteNotFound, SeaweedqError
 
 Work = Awaitable[Answer]

@@ -24,13 +24,8 @@ from seaweedq.broker.retention.payloads import RetainedPayloads
 from seaweedq.broker.retention.restored import Restored
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import Rounds
-from seaweedq.broker.services import (
-    Core,
-    Environment,
-    Joined,
-    Leading,
-)
-from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
+from seaweedq.broker.services import Core, Environment, Joined, Leading
+from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
 from seaweedq.broker.topic_deletion import TopicDeletion
 
 DELETIONS_S, BALANCE_S, LEVEL_S, EXPIRY_S, UPLOADS_S, RETENTION_S, LATE_FILES_S, SWEEP_S, DAY_S = (

@@ -8,7 +8,7 @@ import pytest
 
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.leader.periodic import DELETION_S, Deletions
-from seaweedq.broker.subscriptions.handoff import Handoff
+from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.records import BrokerRecord, TopicConfig, TopicRecord

@@ -11,7 +11,7 @@ from msgspec import Meta
 from seaweedq.api.asgi.http import Answer, Receive, Scope
 from seaweedq.api.routes.pulls import MAX_IDS, Consumer, LeaseName, SubscriptionCalls
 from seaweedq.api.routes.subscription_requests import AckDeadline, Delay
-from seaweedq.broker.subscriptions.answering import Answered, Refusal, Selection
+from seaweedq.broker.subscriptions.dispatch.answering import Answered, Refusal, Selection
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
 from seaweedq.errors import InvalidRequest

@@ -23,8 +23,8 @@ from seaweedq.broker.reshape.metrics import BOUNDS_S, KINDS
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.retention.rounds import REASONS
-from seaweedq.broker.subscriptions.backlog import Stall
-from seaweedq.broker.subscriptions.lag import LagMeter
+from seaweedq.broker.subscriptions.administration.lag import LagMeter
+from seaweedq.broker.subscriptions.delivery.backlog import Stall
 from seaweedq.broker.suspicion.greeter import Greeter
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.broker.suspicion.revoker import Revoker

@@ -24,10 +24,10 @@ from seaweedq.api.routes.fetch import Message
 from seaweedq.api.routes.pulled_arrow import arrow_answer, together, wants_arrow
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.read.request_search import Target
-from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.leasing import Leased, Pull
-from seaweedq.broker.subscriptions.relayed_waits import RelayedWaits
+from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
+from seaweedq.broker.subscriptions.dispatch.leasing import Leased, Pull
+from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Ids
@@ -146,7 +146,7 @@ class Pulls:
 
     async def _relayed(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, target: Target) -> Answer:
         """Hands a pull on. One that waits does so at the dispatcher if it is the first one; else it asks what there is
-        now, and queues here (broker/subscriptions/relayed_waits)."""
+        now, and queues here (broker/subscriptions/dispatch/relayed_waits)."""
         until, queue = Deadline(self.calls.reader.clock, target.wait_s), None
         if target.wait_s > 0:
             queue = await self.waits.queue(topic, name, wanted.consumer)

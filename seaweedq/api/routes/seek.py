@@ -21,9 +21,9 @@ from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.routes.pulls import LeaseName
 from seaweedq.api.routes.subscription_requests import in_utc
 from seaweedq.broker.cluster_level import ClusterLevel
-from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.seeking import Seeking
-from seaweedq.broker.subscriptions.starts import AtOffsets, Place
+from seaweedq.broker.subscriptions.administration.seeking import Seeking
+from seaweedq.broker.subscriptions.administration.starts import AtOffsets, Place
+from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Ids
 from seaweedq.coordination.keys import ID_BOUND

@@ -26,11 +26,11 @@ from seaweedq.api.routes.subscription_requests import (
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.read.request_search import Search
-from seaweedq.broker.subscriptions.admin import SubscriptionAdmin
-from seaweedq.broker.subscriptions.backlog import Stall
-from seaweedq.broker.subscriptions.dispatcher import Dispatcher
-from seaweedq.broker.subscriptions.dispatcher_search import DispatcherFinder
-from seaweedq.broker.subscriptions.lag import LagMeter, total
+from seaweedq.broker.subscriptions.administration.lag import LagMeter, total
+from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
+from seaweedq.broker.subscriptions.delivery.backlog import Stall
+from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord

@@ -2,9 +2,9 @@
 `max_in_flight` that are not acked. Bare ASGI.
 
 States of a connection: opening -> sending <-> full -> ended. *Sending*: one request to the dispatcher at a time, for
-what comes behind the last message that was sent (broker/subscriptions/stream_leases). It begins once the socket has
-taken what was sent before: what is leased is sent at once, else its deadline would run while it waits here. *Full*:
-`max_in_flight` messages are not acked, so that the dispatcher gives nothing. *Ended*: the client has gone, the
+what comes behind the last message that was sent (broker/subscriptions/consumers/stream_leases). It begins once the
+socket has taken what was sent before: what is leased is sent at once, else its deadline would run while it waits here.
+*Full*: `max_in_flight` messages are not acked, so that the dispatcher gives nothing. *Ended*: the client has gone, the
 subscription was deleted, or the broker leaves; the dispatcher is told, so that no request that waits there leases
 anything more. The leases of a WebSocket end with that. Those of server-sent events stay until their deadline, since
 EventSource comes back. Nothing is written: a crash of this broker leaves leases that end at their deadline.
@@ -33,8 +33,8 @@ from seaweedq.api.streams.sse import EventStream
 from seaweedq.api.streams.web_socket import WebSocket, accept, listen
 from seaweedq.broker.streams.batches import Batch
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
-from seaweedq.broker.subscriptions.leasing import Pull
-from seaweedq.broker.subscriptions.stream_leases import Position, parse_lease
+from seaweedq.broker.subscriptions.consumers.stream_leases import Position, parse_lease
+from seaweedq.broker.subscriptions.dispatch.leasing import Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, Ids
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL

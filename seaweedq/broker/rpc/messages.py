@@ -54,8 +54,9 @@ class GiveCall(msgspec.Struct, array_like=True):
 
 
 class StreamCall(msgspec.Struct, array_like=True):
-    """Asks the dispatcher of a subscription for the messages of a stream behind a place (broker/subscriptions/
-    stream_leases), or tells it that a connection has left, and whether its leases are to end at once (`free`)."""
+    """Asks the dispatcher of a subscription for the messages of a stream behind a place
+    (broker/subscriptions/consumers/stream_leases), or tells it that a connection has left, and whether its leases are
+    to end at once (`free`)."""
 
     topic: TopicName
     incarnation: Id

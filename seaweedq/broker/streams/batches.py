@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.broker.subscriptions.leasing import Delivered
+from seaweedq.broker.subscriptions.dispatch.leasing import Delivered
 from seaweedq.codec.message_json import message_texts
 
 SCHEMA = pa.schema([("segment", pa.int64()), ("offset", pa.int64()), ("text", pa.string())])

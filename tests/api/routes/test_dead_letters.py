@@ -14,7 +14,7 @@ from msgspec import UNSET
 from seaweedq.broker.letters import letters as module
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.recovery import replay
-from seaweedq.broker.subscriptions.segment_cursor import SegmentCursor
+from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
 from seaweedq.coordination.records import CursorRecord, HeldLease
 from seaweedq.coordination.seek_plan import Sought, cursor_after
 from seaweedq.coordination.versioned import Versioned

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from seaweedq.broker.subscriptions.relayed_waits import Queue
+from seaweedq.broker.subscriptions.dispatch.relayed_waits import Queue
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable

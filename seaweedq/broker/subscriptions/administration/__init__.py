@@ -1,0 +1,1 @@
+"""Administration: creation and deletion of subscriptions, where they begin, seeks, lag."""

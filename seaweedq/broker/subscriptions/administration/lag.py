@@ -1,0 +1,187 @@
+"""The lag of a subscription: what is not acked yet, in all and by segment.
+
+It costs no request a file: sizes come with the store's listing, one request for a thousand files, and are kept; the age
+of the oldest message costs the read of its row, which the next pull needs too. What metrics show (`Behind`) is known
+without any request.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+
+import pyarrow as pa
+
+from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.read.topic_positions import TopicPositions
+from seaweedq.broker.subscriptions.cursors.subscription import Subscription
+from seaweedq.broker.subscriptions.delivery.backlog import Backlog, Stall, stalled
+from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.clock import Clock
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.errors import BelowRetention, NotOwner
+
+LAGS = 16  # segments whose lag is measured concurrently
+LAG_S, PAUSE_S = 5.0, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The unacked messages of a segment or subscription; `size_bytes` is about what they take in memory or files,
+    `seconds` the age of the oldest one. `in_flight` ones are leased, `delayed` ones come again later, the dead letters
+    of `dying` ones are being published, `waiting` ones are for whoever pulls next; `stalled` is why nobody gets these.
+    `skipped`: retention took so many before they were acked."""
+
+    messages: int
+    size_bytes: int
+    seconds: float
+    in_flight: int
+    delayed: int
+    dying: int
+    waiting: int
+    stalled: Stall | None
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The lag in one segment."""
+
+    segment: int
+    acked_to: int
+    end_offset: int
+    counted: Counted
+
+
+def total(lags: Sequence[Lag], subscription: Subscription) -> Counted:
+    """Returns the sum of lags, and the age of the oldest message of all. Skipped messages count of segments that are
+    done, too."""
+    all_ = [lag.counted for lag in lags]
+    return Counted(
+        messages=sum(one.messages for one in all_),
+        size_bytes=sum(one.size_bytes for one in all_),
+        seconds=max((one.seconds for one in all_), default=0.0),
+        in_flight=sum(one.in_flight for one in all_),
+        delayed=sum(one.delayed for one in all_),
+        dying=sum(one.dying for one in all_),
+        waiting=sum(one.waiting for one in all_),
+        stalled=stalled(one.stalled for one in all_),
+        skipped=subscription.skipped.total(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """How far a subscription of this dispatcher is behind, as far as ends are known here. `held_up_s` is for how long
+    successors have waited for the same message."""
+
+    topic: str
+    name: str
+    messages: int
+    in_flight: int
+    delayed: int
+    dying: int
+    waiting: int
+    stalled: Stall | None
+    skipped: int
+    consumers: int
+    idle_consumers: int
+    waiting_pulls: int
+    held_up_s: float
+
+
+class LagMeter:
+    """Measures the lag of the subscriptions that this broker dispatches."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, readables: ReadableSegments, positions: TopicPositions, clock: Clock
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._readables = readables
+        self._positions = positions
+        self._clock = clock
+
+    async def measure(self, topic: Topic, subscription: Subscription) -> list[Lag]:
+        """Returns the lag in each segment that is not done, also in those that wait for their predecessors, but not in
+        those whose record or cursor cannot be read. Raises Unavailable."""
+        # NotOwner: a segment is just changing its owner, or is being replaced; BelowRetention: its start has just risen
+        deadline = Deadline(self._clock, LAG_S)
+        errors = (NotOwner, BelowRetention)
+        return await deadline.retry(lambda: self._measure(topic, subscription), errors, topic.signal, PAUSE_S)
+
+    def furthest_behind(self, limit: int) -> list[Behind]:
+        """Returns so many of the subscriptions that are open here, those with the most unacked messages. Sends no
+        request."""
+        opened = ((self._messages(one), one) for one in self._dispatcher.subscriptions())
+        furthest = nlargest(limit, opened, key=lambda one: (one[0], one[1].topic.name, one[1].name))
+        now_s = self._clock.monotonic_s()
+        return [_behind(subscription, self._backlogs(subscription), now_s) for _, subscription in furthest]
+
+    def _messages(self, subscription: Subscription) -> int:
+        return sum(subscription.unacked(number, end) for number, end in self._ends(subscription))
+
+    def _backlogs(self, subscription: Subscription) -> list[Backlog]:
+        return [subscription.backlog(number, end) for number, end in self._ends(subscription)]
+
+    def _ends(self, subscription: Subscription) -> list[tuple[int, int]]:
+        left_out = subscription.frontier.done | subscription.frontier.hidden
+        ends = self._readables.known_ends(subscription.topic)
+        return [(number, end) for number, end in ends.items() if number not in left_out]
+
+    async def _measure(self, topic: Topic, subscription: Subscription) -> list[Lag]:
+        positions = await self._positions.positions(topic)
+        for number, below in self._readables.start_offsets(topic).items():
+            subscription.retire(number, below)
+        subscription.advance(self._readables.records(topic))
+        done, now_us = subscription.frontier.done, self._clock.now_us()
+        done = done | subscription.frontier.hidden
+        left = [subscription.backlog(number, p.end) for number, p in sorted(positions.items()) if number not in done]
+        in_flight = subscription.in_flight + subscription.dying
+        segments = await self._readables.every(topic, [one.segment for one in left if one.messages])
+
+        async def lag(one: Backlog) -> Lag:
+            size, age_s = 0, 0.0
+            if segment := segments.get(one.segment):
+                size, age_s = await _weigh(segment, one.acked_to, now_us)
+            counted = Counted(
+                one.messages,
+                size,
+                age_s,
+                one.in_flight,
+                one.delayed,
+                one.dying,
+                one.waiting,
+                one.stalled(subscription.record, in_flight),
+                subscription.skipped[one.segment],
+            )
+            return Lag(one.segment, one.acked_to, one.end, counted)
+
+        return await gather_bounded(LAGS, lag, left)
+
+
+def _behind(subscription: Subscription, backlogs: Sequence[Backlog], now_s: float) -> Behind:
+    in_flight = subscription.in_flight
+    return Behind(
+        subscription.topic.name,
+        subscription.name,
+        messages=sum(one.messages for one in backlogs),
+        in_flight=in_flight,
+        delayed=sum(one.delayed for one in backlogs),
+        dying=sum(one.dying for one in backlogs),
+        waiting=sum(one.waiting for one in backlogs),
+        stalled=stalled(one.stalled(subscription.record, in_flight + subscription.dying) for one in backlogs),
+        skipped=subscription.skipped.total(),
+        consumers=subscription.consumers(now_s),
+        idle_consumers=subscription.idle_consumers(now_s),
+        waiting_pulls=len(subscription.room),
+        held_up_s=subscription.hold_ups.longest_s(now_s),
+    )
+
+
+async def _weigh(segment: Readable, offset: int, now_us: int) -> tuple[int, float]:
+    """Returns about how many bytes the rows from `offset` on take, and the age of the first one in seconds."""
+    pieces = await segment.read(offset, 1, 1)
+    oldest_us = pieces[0][1].column(0)[0].cast(pa.int64()).as_py()
+    return await segment.size_since(offset), max(0.0, (now_us - oldest_us) / 1e6)

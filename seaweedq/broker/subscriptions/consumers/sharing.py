@@ -1,0 +1,108 @@
+"""The sharing of segments among the consumers of an `ordered` subscription.
+
+A segment is with one consumer at a time. One that has leased or delayed messages stays with its consumer; the free ones
+are shared out evenly among the consumers who pull, and move as little as that allows. A consumer counts as long as it
+waits, and for ACTIVE_S after its last pull.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+
+from seaweedq.broker.subscriptions.delivery.window import NOBODY
+
+ACTIVE_S = 1.0
+
+
+def share(
+    segments: Collection[int], held: Mapping[int, int], owners: Mapping[int, int], consumers: Collection[int]
+) -> dict[int, int]:
+    """Returns the consumer of each segment. Pure. `held` ones keep theirs; of the others each of `consumers` keeps what
+    it has in `owners`, up to an even share."""
+    shares = {segment: held[segment] for segment in segments if segment in held}
+    if _is_even(segments, shares, owners, consumers):
+        return {segment: shares.get(segment, owners.get(segment, NOBODY)) for segment in segments}
+    free = sorted(segment for segment in segments if segment not in held)
+    if not consumers:
+        return shares
+    counts = Counter(dict.fromkeys(consumers, 0))
+    counts.update(consumer for consumer in shares.values() if consumer in counts)
+    has = Counter(owners[segment] for segment in free if owners.get(segment) in counts) + counts
+    least, more = divmod(len(free) + counts.total(), len(counts))
+    favoured = sorted(counts, key=lambda consumer: (-has[consumer], consumer))[:more]
+    quota = {consumer: least + (consumer in favoured) for consumer in counts}
+    for segment in free:
+        owner = owners.get(segment, NOBODY)
+        if owner in counts and counts[owner] < quota[owner]:
+            shares[segment] = owner
+            counts[owner] += 1
+    for segment in free:
+        if segment not in shares:
+            shares[segment] = min(counts, key=lambda consumer: (counts[consumer] - quota[consumer], consumer))
+            counts[shares[segment]] += 1
+    return shares
+
+
+def _is_even(
+    segments: Collection[int], held: Mapping[int, int], owners: Mapping[int, int], consumers: Collection[int]
+) -> bool:
+    """Tells whether each segment has another consumer, and none of them has gone: a thousand more who wait change
+    nothing."""
+    if len(consumers) < len(segments):
+        return False
+    whose = {held.get(segment, owners.get(segment, NOBODY)) for segment in segments}
+    return len(whose) == len(segments) and all(one in consumers for one in whose)
+
+
+class Turns:
+    """The consumers who pull from a subscription, by number, and the segments that each one has."""
+
+    def __init__(self) -> None:
+        self.changes = 0  # of the shares
+        self._owners: dict[int, int] = {}
+        self._seen_s: dict[int, float] = {}
+        self._waiting: Counter[int] = Counter()
+        self._asked: tuple[tuple[int, ...], dict[int, int], set[int]] | None = None  # of the last shares
+
+    @contextmanager
+    def waiting(self, consumer: int) -> Iterator[None]:
+        """Lets a consumer count while it waits."""
+        self._waiting[consumer] += 1
+        try:
+            yield
+        finally:
+            self._waiting[consumer] -= 1
+            if not self._waiting[consumer]:
+                del self._waiting[consumer]
+
+    def pulls(self, consumer: int, now_s: float) -> None:
+        """Notes a pull."""
+        self._seen_s[consumer] = now_s
+
+    def leave(self, consumer: int) -> None:
+        """Lets a consumer not count any more, unless it waits or pulls again."""
+        self._seen_s.pop(consumer, None)
+
+    def active(self, now_s: float) -> set[int]:
+        """Returns the consumers who wait, or pulled lately."""
+        self._seen_s = {one: seen_s for one, seen_s in self._seen_s.items() if now_s - seen_s < ACTIVE_S}
+        return {*self._seen_s, *self._waiting}
+
+    def next_change_s(self) -> float | None:
+        """Returns the time at which the first consumer does not count any more, unless it waits or pulls."""
+        going = [seen_s for one, seen_s in self._seen_s.items() if one not in self._waiting]
+        return min(going) + ACTIVE_S if going else None
+
+    def share_of(self, consumer: int, segments: Collection[int], held: Mapping[int, int], now_s: float) -> set[int]:
+        """Returns the segments that a consumer gets messages of, now that it pulls."""
+        self.pulls(consumer, now_s)
+        return {segment for segment, owner in self.shares(segments, held, now_s).items() if owner == consumer}
+
+    def shares(self, segments: Collection[int], held: Mapping[int, int], now_s: float) -> dict[int, int]:
+        """Returns the consumer of each segment; none of a free one where nobody pulls."""
+        asked = tuple(segments), dict(held), self.active(now_s)
+        if asked != self._asked:
+            self._asked = asked
+            before, self._owners = self._owners, share(segments, held, self._owners, asked[2])
+            self.changes += self._owners != before
+        return self._owners

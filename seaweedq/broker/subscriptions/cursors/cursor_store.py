@@ -1,0 +1,286 @@
+"""Cursors in coordination: read at a take-over, written as checkpoints.
+
+A checkpoint compares the subscription's revision, so that only the present dispatcher writes, and the revision of each
+cursor, so that a write which arrives late, after its answer was lost, does not overwrite a newer one. A transaction
+has at most PAGE_BYTES. Acks pin their
+commits until a checkpoint with them is known to be durable. A cursor that would break an invariant is not written: its
+acks stay in the journal, all other cursors are written, and the subscription is not handed on. The same holds for a
+cursor in whose place there is one that cannot be read.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from seaweedq.broker.subscriptions.consumers.leases import Leases
+from seaweedq.broker.subscriptions.cursors.assignment import changed_meanwhile, key_of
+from seaweedq.broker.subscriptions.cursors.invariants import broken_by
+from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
+from seaweedq.broker.subscriptions.cursors.subscription import Subscription, rules_of
+from seaweedq.broker.subscriptions.delivery.progress import PACKED_LEVEL
+from seaweedq.broker.subscriptions.delivery.window import WINDOW
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.coordination import keys, seek_plan
+from seaweedq.coordination.cursor_form import fits
+from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
+from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.transactions import read_all
+from seaweedq.coordination.unreadable import Unreadable
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.failpoints import reach
+from seaweedq.invariants import InvariantViolated
+
+PAGE = 60  # cursors a transaction: a write and a comparison each
+PAGE_BYTES = 512 * 1024
+MAX_RUNS = 1_000  # acked runs that a cursor of level 1 carries before nothing new is delivered
+EndOf = Callable[[Topic, int], int | None]
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+def _unknown(topic: Topic, segment: int) -> None:
+    return None
+
+
+class TakeOver(NamedTuple):
+    """The record as a dispatcher took the subscription over, at a monotonic time, and the leases that it fills."""
+
+    record: SubscriptionRecord
+    leases: Leases
+    now_s: float
+
+    def cursor(self, segment: int, held: Versioned[CursorRecord]) -> SegmentCursor:
+        """Returns a cursor with the leases that the dispatcher before handed over."""
+        found = SegmentCursor(held, rules_of(self.record), self.leases)
+        found.take_over(segment, self.record.epoch, self.now_s)
+        found.delivery.hold_last(self.now_s + self.record.ack_deadline_s)
+        return found
+
+
+class _Change(NamedTuple):
+    """A cursor to write, with the newest commit that its record holds."""
+
+    segment: int
+    cursor: SegmentCursor
+    record: CursorRecord
+    newest: int
+
+    @property
+    def wanted(self) -> Versioned[CursorRecord]:
+        return self.cursor.held.with_record(self.record)
+
+
+class CursorStore:
+    """Reads and writes the cursors of subscriptions, in the form of the cluster's `level`. `end_of` gives the end of a
+    segment that is known to be sealed."""
+
+    def __init__(self, coordination: Coordination, level: Callable[[], int], end_of: EndOf = _unknown) -> None:
+        self._coordination = coordination
+        self._level = level
+        self._end_of = end_of
+        self._too_large: set[str] = set()  # the cursors of which the log says that they are not written
+
+    @property
+    def max_runs(self) -> int:
+        """Returns with how many acked runs a cursor gets no new messages: the form of level 1 holds no more."""
+        return WINDOW if self._level() >= PACKED_LEVEL else MAX_RUNS
+
+    async def read(self, topic: Topic, name: str, taken: TakeOver) -> tuple[dict[int, SegmentCursor], set[int]]:
+        """Returns all cursors of a subscription that was taken over, by segment, and the segments whose cursors cannot
+        be read."""
+        found = {n: keys.CURSORS.read(entry) for n, entry in (await self._entries(topic, name)).items()}
+        known = {n: taken.cursor(n, held) for n, held in found.items() if isinstance(held, Versioned)}
+        return known, found.keys() - known.keys()
+
+    async def reread(self, subscription: Subscription, now_s: float) -> None:
+        """Reads the cursors again that could not be read."""
+        for segment in sorted(subscription.unreadable):
+            there = await self._coordination.get(self._key(subscription, segment))
+            held = keys.CURSORS.read(there) if there else None
+            if isinstance(held, Unreadable):
+                continue
+            subscription.unreadable.discard(segment)
+            if cursor := subscription.cursors.get(segment):
+                cursor.replaces(held)
+            elif held:
+                taken = TakeOver(subscription.record, subscription.leases, now_s)
+                subscription.cursors[segment] = taken.cursor(segment, held)
+
+    async def save(
+        self, subscription: Subscription, handover_s: float | None = None, is_last: bool | None = None
+    ) -> bool:
+        """Writes the cursors that have changed, and releases the commits that held their acks. Returns False where
+        another broker dispatches now.
+
+        With `handover_s` (now, monotonic) the leases are written too. The last checkpoint of a closed subscription, by
+        default that of a handover, has all cursors. Raises CoordinationUnavailable; of the last one also
+        NeedsNewerBroker, InvariantViolated.
+        """
+        is_last = handover_s is not None if is_last is None else is_last
+        async with subscription.saving:
+            if subscription.closed and not is_last:
+                return True  # who has closed it writes the last checkpoint
+            while True:
+                changed = [
+                    _Change(segment, cursor, record, cursor.newest)
+                    for segment, cursor in subscription.cursors.items()
+                    if (record := cursor.changed(subscription.record.epoch, self._level(), handover_s, is_last))
+                ]
+                if is_last:
+                    subscription.check_readable(one.segment for one in changed)
+                changed = [one for one in changed if one.segment not in subscription.unreadable]
+                changed = self._checked(subscription, changed, is_last)
+                pages = pages_of([self._put(subscription, one) for one in changed], lambda one: len(one[1].value))
+                if not [page for page in pages if not await self._write(subscription, page)]:
+                    subscription.forget_done(self._level())
+                    return True
+                if not await self._is_held(subscription):
+                    return False
+                await self._look(subscription)
+
+    def _checked(self, subscription: Subscription, changed: Sequence[_Change], is_last: bool) -> list[_Change]:
+        """Returns the cursors that may be written, and logs the others. Raises InvariantViolated if all are needed."""
+        topic, name, good = subscription.topic, subscription.name, []
+        for one in changed:
+            found = broken_by(one.cursor.held.record, one.record, self._end_of(topic, one.segment))
+            if found:
+                logger.error(
+                    "the cursor of %s on segment %s of %s is not written: %s; from %s to %s",
+                    name,
+                    one.segment,
+                    topic.name,
+                    "; ".join(found),
+                    one.cursor.held.record,
+                    one.record,
+                )
+            elif is_last or self._fits(subscription, one):
+                good.append(one)
+        if is_last and len(good) < len(changed):
+            raise InvariantViolated(f"subscription {name!r} of {topic.name!r} has cursors that may not be written")
+        return good
+
+    def _fits(self, subscription: Subscription, one: _Change) -> bool:
+        """Tells whether a cursor is small enough. If not, its acks stay in the journal until it is; in a handover it is
+        written all the same, and etcd takes it."""
+        key = f"{subscription.topic.name}/{subscription.name}/{one.segment}"
+        if fits(one.record):
+            self._too_large.discard(key)
+            return True
+        if key not in self._too_large:
+            self._too_large.add(key)
+            logger.warning(
+                "the cursor of %s on segment %s of %s has %d acked runs, too many for a record of level 1: its acks "
+                "stay in the journal until there are fewer; a higher level of the cluster has no such bound",
+                subscription.name,
+                one.segment,
+                subscription.topic.name,
+                len(one.record.acked),
+            )
+        return False
+
+    async def _look(self, subscription: Subscription) -> None:
+        """Reads again what the cursors' next checkpoints replace. What their last ones held stays as it is known: those
+        may be newer than the answers that were lost."""
+        entries = await self._entries(subscription.topic, subscription.name)
+        for segment, cursor in subscription.cursors.items():
+            found = keys.CURSORS.read(entries[segment]) if segment in entries else None
+            if isinstance(found, Unreadable):
+                subscription.unreadable.add(segment)
+            else:
+                cursor.replaces(found)
+
+    async def note_use(self, subscription: Subscription, used_us: int, now_s: float) -> bool:
+        """Writes that somebody uses a subscription, once for all who ask at a time. Returns False where another broker
+        dispatches now, or it is gone. Raises CoordinationUnavailable, NeedsNewerBroker."""
+        async with subscription.saving:
+            while not subscription.closed and subscription.noted_s < now_s:
+                wanted = subscription.held.replace(used_us=used_us)
+                put = Put(key_of(subscription.topic, subscription.name), keys.SUBSCRIPTIONS.encode(wanted))
+                revision = await self._coordination.commit([Compare(put.key, subscription.held.revision)], [put])
+                if revision is not None:
+                    subscription.held, subscription.noted_s = wanted.stored(revision), now_s
+                elif not await self._is_held(subscription):
+                    return False
+        return True
+
+    async def _is_held(self, subscription: Subscription) -> bool:
+        """Reads the subscription's record again. Tells whether it is still this broker's, in the same epoch: its
+        settings may have been changed by a write whose answer was lost. Raises NeedsNewerBroker."""
+        there = await self._coordination.get(key_of(subscription.topic, subscription.name))
+        found = keys.SUBSCRIPTIONS.require(there) if there else None
+        if found is None or _tenure(found.record) != _tenure(subscription.record):
+            return False
+        subscription.held = found
+        subscription.set_rules()
+        return True
+
+    async def finish_seek(
+        self, topic: Topic, name: str, held: Versioned[SubscriptionRecord]
+    ) -> Versioned[SubscriptionRecord]:
+        """Writes the cursors with which the epoch of a seek begins, as far as they are not written, and then the record
+        without the plan. Each write compares the record's revision. Raises NotOwner, NeedsNewerBroker."""
+        seek = held.record.seek
+        assert seek is not None
+        wanted: list[tuple[Compare, Put]] = []
+        entries = await self._entries(topic, name)
+        for one in seek_plan.unpacked(seek.plan or ""):
+            entry = entries.get(one.segment)
+            there = keys.CURSORS.require(entry) if entry else None
+            if cursor := seek_plan.cursor_after(one, seek.epoch, there.record if there else None):
+                new = there.with_record(cursor) if there else Versioned.new(cursor)
+                key = keys.CURSORS.key(topic.name, topic.record.incarnation, name, one.segment)
+                wanted.append((Compare(key, new.revision), Put(key, keys.CURSORS.encode(new))))
+        unchanged = Compare(key_of(topic, name), held.revision)
+        for page in pages_of(wanted, lambda one: len(one[1].value)):
+            reach("seek.cursors")
+            if not await self._coordination.commit([unchanged, *(c for c, _ in page)], [put for _, put in page]):
+                raise changed_meanwhile(topic, name)
+        reach("seek.written")
+        done = held.with_record(replace(held.record, seek=replace(seek, plan=None)).in_its_form())
+        revision = await self._coordination.commit([unchanged], [Put(unchanged.key, keys.SUBSCRIPTIONS.encode(done))])
+        if revision is None:
+            raise changed_meanwhile(topic, name)
+        return done.stored(revision)
+
+    async def _entries(self, topic: Topic, name: str) -> dict[int, Entry]:
+        entries, _ = await read_all(self._coordination, keys.CURSORS.prefix(topic.name, topic.record.incarnation, name))
+        return {int(keys.CURSORS.parse(entry.key)[3]): entry for entry in entries}
+
+    def _key(self, subscription: Subscription, segment: int) -> str:
+        topic = subscription.topic
+        return keys.CURSORS.key(topic.name, topic.record.incarnation, subscription.name, segment)
+
+    def _put(self, subscription: Subscription, one: _Change) -> tuple[_Change, Put]:
+        return one, Put(self._key(subscription, one.segment), keys.CURSORS.encode(one.wanted))
+
+    async def _write(self, subscription: Subscription, page: Sequence[tuple[_Change, Put]]) -> bool:
+        compares = [Compare(put.key, one.wanted.revision) for one, put in page]
+        there = Compare(key_of(subscription.topic, subscription.name), subscription.held.revision)
+        reach("checkpoint.write")
+        revision = await self._coordination.commit([there, *compares], [put for _, put in page])
+        if revision is None:
+            return False
+        reach("checkpoint.written")
+        for one, _ in page:
+            one.cursor.saved(one.wanted.stored(revision), one.newest)
+        return True
+
+
+def _tenure(record: SubscriptionRecord) -> tuple[str, int, int, str | None]:
+    """Returns what of a record says who dispatches the subscription, since when, and which one it is."""
+    return record.state, record.created_us, record.epoch, record.dispatcher
+
+
+def pages_of(writes: Sequence[T], size_of: Callable[[T], int]) -> list[list[T]]:
+    """Returns the writes in transactions of at most PAGE cursors and PAGE_BYTES, or of one cursor."""
+    pages: list[list[T]] = []
+    size = 0
+    for one in writes:
+        size += size_of(one)
+        if not pages or len(pages[-1]) >= PAGE or size > PAGE_BYTES:
+            pages.append([])
+            size = size_of(one)
+        pages[-1].append(one)
+    return pages

@@ -1,0 +1,137 @@
+"""The cursor of one segment of a subscription at its dispatcher: its delivery, its last checkpoint, and the commit with
+its oldest ack since then."""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+
+import numpy as np
+from msgspec.structs import replace
+
+from seaweedq.broker.log.intervals import Run, runs_of
+from seaweedq.broker.subscriptions.consumers.leases import ANYBODY, Leases
+from seaweedq.broker.subscriptions.delivery.choosing import Rules
+from seaweedq.broker.subscriptions.delivery.dying import Death
+from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
+from seaweedq.broker.subscriptions.delivery.window import NOBODY
+from seaweedq.coordination.cursor_form import MAX_LEASES
+from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, CursorRecord, HeldLease
+from seaweedq.coordination.versioned import Versioned
+
+
+class SegmentCursor:
+    """One segment of a subscription, whose `leases` have names. `held` is the last checkpoint, as far as it is known to
+    be written."""
+
+    def __init__(self, held: Versioned[CursorRecord], rules: Rules | None = None, leases: Leases | None = None) -> None:
+        self.delivery = Delivery.of(held.record, rules)
+        self.pin: int | None = None
+        self.held = held
+        self._leases = leases or Leases()
+        self._newest = -1
+
+    def take_over(self, segment: int, epoch: int, now_s: float) -> None:
+        """Takes over the leases that the dispatcher of the epoch before has handed over, and what is dying, of any
+        epoch: dispatchers may have died before their first checkpoint, and a seek has left the cursor where it was."""
+        record = self.held.record
+        held = [*_old_form(segment, record), *(record.held or ())]
+        for one in held if record.epoch == epoch - 1 else filter(_is_dying, held):
+            offsets = np.concatenate([np.arange(low, high) for low, high in one.runs])
+            due_s = now_s + one.left_s
+            if one.dying:
+                self.delivery.take_dying(offsets, Death(*one.dying), now_s)
+                continue
+            if not one.name and not one.consumer:
+                self.delivery.hold_again(offsets, NOBODY, NOBODY, due_s)
+                continue
+            lease = self._leases.find(one.name) or self._leases.make(one.name, one.consumer)
+            lease.segments.add(segment)
+            self._leases.add(lease)
+            self.delivery.hold_again(offsets, lease.number, lease.consumer, due_s)
+
+    def handed_over(self, epoch: int, level: int, now_s: float) -> CursorRecord:
+        """Returns a checkpoint of the cursor, with its leases."""
+        record = self.delivery.record(epoch, level)
+        held = [*self._held(now_s), *self._dying()]
+        if not held:
+            return record
+        if level >= SUBSCRIPTION_LEVEL:
+            return replace(record, held=tuple(held), needs_level=SUBSCRIPTION_LEVEL)
+        leased = [one for one in held if one.name]
+        if not leased:
+            return record
+        return replace(record, leases=_merged(leased), consumer=leased[0].consumer)
+
+    def changed(
+        self, epoch: int, level: int, handover_s: float | None = None, is_last: bool = False
+    ) -> CursorRecord | None:
+        """Returns the checkpoint to write, or None where the last one is still current and no commit waits for one. The
+        last one without a handover ends the leases: those deliveries do not count."""
+        if handover_s is None:
+            record = self.delivery.record(epoch, level)
+            if is_last:
+                record = self.delivery.uncounted(record)
+            if self.delivery.deaths and level >= SUBSCRIPTION_LEVEL and (dying := tuple(self._dying())):
+                record = replace(record, held=dying, needs_level=SUBSCRIPTION_LEVEL)
+        else:
+            record = self.handed_over(epoch, level, handover_s)
+        return record if record != self.held.record or self.pin is not None else None
+
+    def pin_at(self, commit: int) -> None:
+        """Notes that this commit holds an ack."""
+        if self.pin is None:
+            self.pin = commit
+        self._newest = commit
+
+    def saved(self, held: Versioned[CursorRecord], newest: int) -> None:
+        """Notes that a checkpoint is durable with the acks of all commits up to `newest`."""
+        self.held = held
+        if self.pin is not None:
+            self.pin = newest + 1 if self._newest > newest else None
+
+    def replaces(self, there: Versioned[CursorRecord] | None) -> None:
+        """Notes the record in whose place the next checkpoint goes, None for none. The last checkpoint stays as it is
+        known here: what coordination has may be older, or be that of a lost answer."""
+        self.held = (there or Versioned.new(self.held.record)).with_record(self.held.record)
+
+    @property
+    def newest(self) -> int:
+        """The newest commit that holds an ack, -1 for none."""
+        return self._newest
+
+    def _dying(self) -> Iterator[HeldLease]:
+        """Yields what is dying, by the reason."""
+        deaths = self.delivery.deaths
+        offsets = sorted((deaths.why(offset), offset) for offset in deaths.all().tolist())
+        for death, group in groupby(offsets, itemgetter(0)):
+            yield HeldLease("", ANYBODY, 0.0, tuple(runs_of(offset for _, offset in group)), (*death,))
+
+    def _held(self, now_s: float) -> Iterator[HeldLease]:
+        """Yields what is leased or delayed, by lease and deadline."""
+        waiting, consumers = self.delivery.waiting(), self._leases.consumer_names()
+        holds = zip(*(column.tolist() for column in self.delivery.holds_of(waiting)), waiting.tolist(), strict=True)
+        for (number, consumer, due_s), group in groupby(sorted(holds), itemgetter(0, 1, 2)):
+            runs = tuple(runs_of(offset for *_, offset in group))
+            lease = self._leases.numbered(number)
+            name = lease.name if lease else ""
+            yield HeldLease(name, consumers.get(consumer, ANYBODY), due_s - now_s, runs)
+
+
+def _is_dying(held: HeldLease) -> bool:
+    return held.dying is not None
+
+
+def _old_form(segment: int, record: CursorRecord) -> Iterable[HeldLease]:
+    """Returns the leases of a record of a level below 3, all of one consumer, under a name each that no other segment's
+    has."""
+    for number, (low, high, left_s) in enumerate(record.leases):
+        yield HeldLease(f".before-{segment}-{number}", record.consumer or "", left_s, ((low, high),))
+
+
+def _merged(held: list[HeldLease]) -> tuple[tuple[int, int, float], ...]:
+    """Returns leases in the form of levels below 3, in the order of offsets. Neighbours become one where they are too
+    many: the last deadline counts."""
+    spans: list[tuple[Run, float]] = sorted((run, one.left_s) for one in held for run in one.runs)
+    together = max(1, -(-len(spans) // MAX_LEASES))
+    groups = [spans[start : start + together] for start in range(0, len(spans), together)]
+    return tuple((group[0][0][0], group[-1][0][1], max(left_s for _, left_s in group)) for group in groups)

@@ -1,0 +1,375 @@
+"""A subscription at its dispatcher: the delivery of each segment, and the state of its cursors.
+
+An ack is a frame in the journal. Coordination gets a checkpoint of the cursors now and then, and the frames may go only
+after that: `pin` is the oldest commit with acks that the last checkpoint does not have.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+
+from seaweedq.broker.log.intervals import Offsets, Run
+from seaweedq.broker.read.segment_reader import Readable
+from seaweedq.broker.subscriptions.consumers.leases import Lease, Leases
+from seaweedq.broker.subscriptions.consumers.sharing import Turns
+from seaweedq.broker.subscriptions.consumers.waiting import ALL, Place, Room
+from seaweedq.broker.subscriptions.cursors.frontier import Frontier
+from seaweedq.broker.subscriptions.cursors.holdups import HELD_UP_S, HoldUps, warn
+from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
+from seaweedq.broker.subscriptions.delivery.backlog import Backlog
+from seaweedq.broker.subscriptions.delivery.choosing import Rules
+from seaweedq.broker.subscriptions.delivery.progress import AckResult
+from seaweedq.broker.subscriptions.delivery.window import ACKING, DELAYED, DYING, HELD, NOBODY
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.segment_records import Records
+from seaweedq.coordination.records import CursorRecord, SegmentRecord, SubscriptionRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import NeedsNewerBroker, NotOwner
+
+LOOK_AGAIN_S = 4.0  # for those who wait: ends at other brokers are followed only as long as somebody looks
+logger = logging.getLogger(__name__)
+
+
+class Acks(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of an ack frame: acked runs of one segment. It counts only for the subscription's `epoch`."""
+
+    subscription: str
+    incarnation: int
+    epoch: int
+    runs: tuple[Run, ...]
+
+
+class Tenure:
+    """The time for which a broker dispatches a subscription, over seeks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeekResult:
+    """The outcome of the seek `key`: for each segment that it moved the offset before and behind it, and which of them
+    were `moved` up, since retention had taken what was wanted. Without segments: another dispatcher has answered it."""
+
+    key: str
+    segments: Sequence[tuple[int, int, int]] = ()
+    moved: Sequence[int] = ()
+
+
+class Subscription:
+    """One subscription of one topic, open at its dispatcher. Leases are given under `delivering`, cursors are written
+    under `saving`, dead letters are on their way under `burying`; once `closed` is set nothing is leased or acked any
+    more. `cursors` are those of segments that are not done.
+
+    `unreadable` are the segments whose cursors in coordination cannot be read: they are not delivered, and nothing is
+    written in the place of those cursors. One that became so meanwhile keeps its state here, and pins its acks.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        name: str,
+        held: Versioned[SubscriptionRecord],
+        cursors: dict[int, SegmentCursor],
+        records: Records = MappingProxyType({}),
+        unreadable: Iterable[int] = (),
+    ) -> None:
+        self.topic = topic
+        self.name = name
+        self.held = held
+        self.tenure = Tenure()
+        self.cursors = cursors
+        self.leases = Leases()
+        self.turns = Turns()
+        self.room = Room(lambda: None)
+        self.unreadable = set(unreadable)
+        self.frontier = Frontier(records, self.acked_to, hidden=self.unreadable, in_order=self._in_order)
+        for number in self.frontier.done & cursors.keys():
+            del cursors[number]  # coordination has it as it was read
+        self.delivering = asyncio.Lock()
+        self.saving = asyncio.Lock()
+        self.burying = asyncio.Lock()
+        self.closed: NotOwner | None = None
+        self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
+        self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
+        self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
+        self.used_s = self.noted_s = float("-inf")  # monotonic: the last use, and the last one that the record says
+        self.buries = held.record.dead_letter_topic is not None  # messages may be rejected
+        self.last_seek: SeekResult | None = None
+        self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
+        self.hold_ups = HoldUps()
+        self._turn = 0
+        self._warned = False  # of consumers that get nothing
+
+    @property
+    def pin(self) -> int | None:
+        """The oldest commit that must stay because of acks."""
+        return min((c.pin for c in self.cursors.values() if c.pin is not None), default=None)
+
+    @property
+    def _in_order(self) -> bool:
+        return self.record.mode != "shared"
+
+    @property
+    def record(self) -> SubscriptionRecord:
+        """Its record as this broker took it."""
+        return self.held.record
+
+    def close(self, why: str) -> None:
+        """Leases and acks nothing any more. Pulls that wait are told."""
+        self.closed = NotOwner(why)
+        self.room.wake_all()
+        self.leases.streams.wake_all()
+
+    def check(self) -> None:
+        """Raises the error that closed the subscription, or blocks it."""
+        if error := self.closed or self.blocked:
+            raise error
+
+    def check_readable(self, segments: Iterable[int]) -> None:
+        """Raises NeedsNewerBroker where the record or the cursor of one of these segments cannot be read."""
+        if hidden := sorted((self.frontier.hidden | self.unreadable).intersection(segments)):
+            raise NeedsNewerBroker(
+                f"this broker cannot read the records or cursors of segments {hidden[:10]}; a newer one is needed",
+                topic=self.topic.name,
+                subscription=self.name,
+                segments=hidden[:10],
+            )
+
+    def cursor(self, segment: int) -> SegmentCursor:
+        """Returns the cursor of a segment; a new one begins at the segment's start."""
+        found = self.cursors.get(segment)
+        if found is None:
+            new = Versioned.new(CursorRecord(self.record.epoch, 0))
+            found = self.cursors[segment] = SegmentCursor(new, rules_of(self.record), self.leases)
+        return found
+
+    def acked_to(self, segment: int) -> int:
+        """Returns the offset below which everything is acked, in a segment that is not done."""
+        found = self.cursors.get(segment)
+        return found.delivery.acked_to if found else 0
+
+    def stands_at(self, segment: int, end: int) -> int:
+        """Returns the offset below which everything is acked, in any segment that ends at `end`."""
+        return end if segment in self.frontier.done else self.acked_to(segment)
+
+    def sought_as(self, key: str) -> SeekResult | None:
+        """Returns the outcome of a seek of this name, None where there was none."""
+        if self.record.seek is None or key not in self.record.seek.ids:
+            return None
+        return self.last_seek if self.last_seek and self.last_seek.key == key else SeekResult(key)
+
+    def retire(self, segment: int, below: int) -> None:
+        """Moves a cursor up over what retention has removed, unless the segment is done, or its cursor cannot be
+        read."""
+        fixed = segment in self.frontier.done or segment in self.frontier.hidden | self.unreadable
+        if not fixed and below > self.acked_to(segment):
+            self.skipped[segment] += self.cursor(segment).delivery.retire(below)
+
+    def unacked(self, segment: int, end: int) -> int:
+        """Returns how many messages are not acked of a segment that is not done and ends at `end`."""
+        found = self.cursors.get(segment)
+        return max(0, end - found.delivery.acked_to - found.delivery.acked_count) if found else end
+
+    def backlog(self, segment: int, end: int) -> Backlog:
+        """Returns the unacked messages of a segment that is not done and ends at `end`."""
+        found = self.cursors.get(segment)
+        if found is None:
+            return Backlog(segment, 0, end, end, waiting=end)
+        acked_to = found.delivery.acked_to
+        end = max(end, acked_to)
+        messages = self.unacked(segment, end)
+        counts = found.delivery.counts()
+        taken = counts[HELD], counts[DELAYED], counts[DYING]
+        waiting = max(0, messages - sum(taken) - counts[ACKING])
+        return Backlog(segment, acked_to, end, messages, *taken, waiting, found.delivery.is_full(end))
+
+    def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Sequence[int]) -> AckResult:
+        """Judges an ack in a segment that has no cursor here and has this record and revision: in a done segment
+        everything is acked, in another one nothing was delivered."""
+        end = known.record.end_offset if known and segment in self.frontier.done else 0
+        unknown = sorted({offset for offset in offsets if offset >= (end or 0)})
+        return AckResult(known=len(set(offsets)) - len(unknown), unknown=unknown)
+
+    def advance(self, records: Records) -> bool:
+        """Takes in new acks and seals. Returns False where not all records are known: then the caller reads them, and
+        calls `reset_frontier`."""
+        return self.frontier.advance(records, self.acked_to)
+
+    def has_ended(self, records: Records) -> bool:
+        """Whether `advance` would change anything."""
+        return self.frontier.has_ended(records, self.acked_to)
+
+    def is_hidden(self, unreadable: Collection[int]) -> bool:
+        """Tells whether the frontier leaves out just what cannot be read now: these segments, and own cursors."""
+        if not (unreadable or self.unreadable or self.frontier.hidden):
+            return True
+        return self.frontier.hidden == {*unreadable, *self.unreadable} - self.frontier.done
+
+    def reset_frontier(self, records: Records, unreadable: Iterable[int] = ()) -> None:
+        """Makes a frontier from all records that exist; those of `unreadable` segments cannot be read."""
+        self.frontier = Frontier(
+            records, self.acked_to, self.frontier.done, {*unreadable, *self.unreadable}, self._in_order
+        )
+
+    def forget_done(self, level: int) -> None:
+        """Forgets the cursors of done segments, as far as a checkpoint has them."""
+        for number in [number for number in self.cursors if number in self.frontier.done]:
+            if self.cursors[number].changed(self.record.epoch, level) is None:
+                del self.cursors[number]
+
+    @property
+    def in_flight(self) -> int:
+        """Returns how many messages are leased."""
+        return sum(cursor.delivery.count(HELD) for cursor in self.cursors.values())
+
+    @property
+    def dying(self) -> int:
+        """Returns how many messages are given up, and not acked yet."""
+        return sum(cursor.delivery.count(DYING) for cursor in self.cursors.values() if cursor.delivery.deaths)
+
+    def due_letters(self, now_s: float) -> dict[int, Offsets]:
+        """Returns the messages that are dying, and whose dead letters are to be published now, by segment."""
+        due: dict[int, Offsets] = {}
+        for number, cursor in self.cursors.items():
+            cursor.delivery.expire(now_s)
+            if cursor.delivery.deaths and len(offsets := cursor.delivery.deaths.due(now_s)):
+                due[number] = offsets
+        return due
+
+    def expire(self, segments: Iterable[int], now_s: float) -> None:
+        """Ends the leases of these segments whose time is over."""
+        for number in segments:
+            if cursor := self.cursors.get(number):
+                cursor.delivery.expire(now_s)
+
+    def held_by(self, lease: Lease) -> dict[int, Offsets]:
+        """Returns what a lease still holds, by segment."""
+        cursors = {number: cursor for number in lease.segments if (cursor := self.cursors.get(number))}
+        held = {number: cursor.delivery.held_by(lease.number) for number, cursor in cursors.items()}
+        return {number: offsets for number, offsets in held.items() if len(offsets)}
+
+    def sweep(self, now_s: float, records: Records = MappingProxyType({})) -> None:
+        """Forgets the leases that ended long ago, and warns of what nobody would see."""
+        held, consumers = set[int](), set[int]()
+        holding_up = dict[int, int]()
+        for number, cursor in self.cursors.items():
+            if cursor.delivery.is_idle:
+                continue
+            cursor.delivery.expire(now_s)
+            held |= cursor.delivery.holders()
+            consumers |= cursor.delivery.in_use("consumer")
+            if self._holds_up(number, records):
+                holding_up[number] = cursor.delivery.acked_to
+        self.leases.sweep(held, consumers | self.turns.active(now_s), now_s, self.record.ack_deadline_s)
+        self._warn_of_idle(self.idle_consumers(now_s))
+        patience_s = max(HELD_UP_S, 3 * self.record.ack_deadline_s)
+        warn(self.topic.name, self.name, self.hold_ups.look(holding_up, now_s, patience_s))
+
+    def _holds_up(self, segment: int, records: Records) -> bool:
+        """Tells whether the successors of a segment wait until all of it is acked."""
+        known = records.get(segment)
+        return self._in_order and segment in self.frontier.open and known is not None and bool(known.record.successors)
+
+    def _warn_of_idle(self, idle: int) -> None:
+        """Logs once that some consumers get nothing, until all get something again."""
+        if idle and not self._warned:
+            logger.warning(
+                "subscription %s of %s has %d consumers more than segments, which get nothing: in mode ordered a "
+                "segment has one consumer at a time; keyed and shared know no such bound, or the topic wants more "
+                "segments",
+                self.name,
+                self.topic.name,
+                idle,
+            )
+        self._warned = idle > 0
+
+    def share_of(self, consumer: int, now_s: float) -> Collection[int]:
+        """Returns the open segments that a consumer gets messages of, now that it pulls. Leases that are over by then
+        have ended."""
+        if self.record.mode != "ordered":
+            self.turns.pulls(consumer, now_s)
+            return self.frontier.open
+        return self.turns.share_of(consumer, self.frontier.open, self._holders(), now_s)
+
+    def _holders(self) -> dict[int, int]:
+        """Returns the consumers of the open segments that have leased or delayed messages."""
+        cursors = {number: self.cursors[number] for number in self.frontier.open if number in self.cursors}
+        return {number: holder for number, one in cursors.items() if (holder := one.delivery.consumer()) != NOBODY}
+
+    def consumers(self, now_s: float) -> int:
+        """Returns how many consumers there are: they wait, pulled lately, or hold messages."""
+        held = set[int]().union(*(cursor.delivery.consumers() for cursor in self.cursors.values()))
+        return len(self.turns.active(now_s) | held)
+
+    def idle_consumers(self, now_s: float) -> int:
+        """Returns how many consumers get nothing, since there are more of them than open segments."""
+        if self.record.mode != "ordered" or not self.turns.active(now_s):
+            return 0
+        return max(0, self.consumers(now_s) - max(1, len(self.frontier.open)))
+
+    @contextmanager
+    def changing_to(self, record: SubscriptionRecord) -> Iterator[None]:
+        """Lets nothing die while a change is written that takes away the topic for dead letters."""
+        self.buries = record.dead_letter_topic is not None
+        if not self.buries:
+            self._follow(rules_of(record))
+        try:
+            yield
+        finally:
+            self.set_rules()
+
+    def set_rules(self) -> None:
+        """Has all segments follow the settings that the record has by now. What was delivered too often by now dies."""
+        self.buries = self.record.dead_letter_topic is not None
+        self._follow(rules_of(self.record))
+
+    def _follow(self, rules: Rules) -> None:
+        for cursor in self.cursors.values():
+            if cursor.delivery.rules != rules:
+                cursor.delivery.rules = rules
+                cursor.delivery.hold_last(due_s=0)
+
+    def deadlines(self) -> list[float]:
+        """Returns the times at which leases end (monotonic seconds); at least the next one of each segment."""
+        cursors = [self.cursors[number] for number in self.frontier.open if number in self.cursors]
+        return [deadline for cursor in cursors if (deadline := cursor.delivery.next_deadline()) is not None]
+
+    def sharers(self, now_s: float) -> Collection[int] | None:
+        """Returns the consumers that have a share of the segments in `ordered`; None where all may get any message."""
+        if self.record.mode != "ordered":
+            return None
+        self.expire(self.frontier.open, now_s)
+        shares = self.turns.shares(self.frontier.open, self._holders(), now_s)
+        return dict.fromkeys(shares.values())
+
+    @contextmanager
+    def waiting(self, consumer: int, name: str | None) -> Iterator[Place]:
+        """Gives a pull that waits its place in the room, under the name of its lease or connection."""
+        lane = consumer if self.record.mode == "ordered" else ALL
+        with self.turns.waiting(consumer), self.room.place(self.topic.signal, lane, name) as place:
+            yield place
+
+    def arm(self, now_s: float) -> None:
+        """Has those who wait look when the next lease or delay ends, or segments of another consumer may become
+        free."""
+        if not len(self.room):
+            return
+        turn_s = self.turns.next_change_s() if self.record.mode == "ordered" else None
+        times_s = [now_s + LOOK_AGAIN_S, *self.deadlines(), *([] if turn_s is None else [turn_s])]
+        self.room.arm(max(0.001, min(times_s) - now_s))
+
+    def rotate(self, segments: Sequence[Readable]) -> Iterator[Readable]:
+        """Yields the segments, beginning with another one each time, so that none starves. It leaves out those that are
+        done when their turn comes, since their cursors may be gone."""
+        self._turn = (self._turn + 1) % max(1, len(segments))
+        turns = [*segments[self._turn :], *segments[: self._turn]]
+        return (segment for segment in turns if segment.id in self.frontier.open)
+
+
+def rules_of(record: SubscriptionRecord) -> Rules:
+    """Returns what the configuration of a subscription says about the delivery of each segment."""
+    return Rules(record.mode, record.backoff_s, record.max_attempts, record.filter is not None)

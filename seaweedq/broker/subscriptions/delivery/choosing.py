@@ -1,0 +1,115 @@
+"""The choice of the messages that the next pull gets from one segment, by mode and attempts. Pure.
+
+Candidates are available offsets, rising; those whose order forbids their delivery now are taken out:
+
+- `ordered`: a message is delivered once all before it are acked, are being acked, or are with the same consumer.
+- `keyed`: the same for the messages of one slot (the hash of a key), and only if nothing of the slot is in the hands of
+  any lease. Messages without a key have no order.
+- `shared`: there is no order.
+
+A message that failed often may be what kills its consumer. So a pull never mixes messages of attempt SUSPECT and above
+with others; it gets at most FEW of those, and one alone where that is the last attempt.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from seaweedq.broker.log.intervals import Offsets
+from seaweedq.broker.subscriptions.delivery.window import NO_KEY, WINDOW, Array
+
+Mode: TypeAlias = Literal["ordered", "shared", "keyed"]
+SLOTS = 65_536
+SUSPECT = 3  # from this attempt on
+FEW = 16  # suspects in a pull
+NORMAL, SUSPECTS, ALONE = range(3)  # kinds of messages, and of pulls
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of delivery in a subscription's configuration. `backoff_s` are the delays after the first, second, ...
+    failed delivery, and its last one after all later ones; `max_attempts` 0 is no bound. With a filter messages are
+    `filtered` before they are delivered."""
+
+    mode: Mode = "ordered"
+    backoff_s: tuple[float, ...] = ()
+    max_attempts: int = 0
+    filtered: bool = False
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Tells whether rows are looked at before they are delivered."""
+        return self.filtered or self.mode == "keyed"
+
+    def delays_s(self, attempts: Array) -> Array:
+        """Returns the delays after deliveries that failed, each the `attempts`-th."""
+        if not self.backoff_s:
+            return np.zeros(len(attempts))
+        at = np.minimum(np.maximum(attempts.astype(np.int64), 1), len(self.backoff_s)) - 1
+        delays_s: Array = np.array(self.backoff_s)[at]
+        return delays_s
+
+    def gives_up(self, attempts: Array) -> Array:
+        """Tells which messages are not delivered again after so many deliveries."""
+        found: Array = attempts >= self.max_attempts if self.max_attempts else np.zeros(len(attempts), bool)
+        return found
+
+    def kinds(self, attempts: Array) -> Array:
+        """Returns the kind of each message that was delivered so often before."""
+        kinds = np.zeros(len(attempts), np.int8)
+        kinds[attempts >= SUSPECT - 1] = SUSPECTS
+        if self.max_attempts >= SUSPECT:
+            kinds[attempts >= self.max_attempts - 1] = ALONE
+        return kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """The messages that a pull may get: at most `limit`, of one `kind` where it has some already (choosing), for a
+    consumer. With `max_runs` acked runs nothing is delivered that never was."""
+
+    consumer: int
+    limit: int
+    kind: int | None = None
+    max_runs: int = WINDOW
+
+
+def of_one_kind(rules: Rules, free: Offsets, attempts: Array, slots: Array, kind: int | None) -> Offsets:
+    """Returns those candidates that go into one pull: of `kind`, or of the first one's. One of another kind keeps those
+    back that must come after it."""
+    kinds = rules.kinds(attempts)
+    wanted = int(kinds[0]) if kind is None else kind
+    others = kinds != wanted
+    if others.any():
+        kept = others
+        if rules.mode == "ordered":
+            kept = np.maximum.accumulate(others)
+        elif rules.mode == "keyed":
+            kept = others | _behind(slots, others)
+        free = free[~kept]
+    return free[: {NORMAL: len(free), SUSPECTS: FEW, ALONE: 1}[wanted]]
+
+
+def free_slots(slots: Array, busy: Array) -> Array:
+    """Tells for each of `slots` whether no message in `busy` ones is of it."""
+    taken = np.zeros(SLOTS + 1, bool)
+    taken[busy] = True
+    taken[NO_KEY] = False  # the last one
+    return ~taken[slots]
+
+
+def later_of_slots(offsets: Offsets, slots: Array, first: Offsets, first_slots: Array) -> Array:
+    """Tells which of `offsets` come behind one of the offsets `first`, which rise, of the same slot."""
+    known, at = np.unique(first_slots, return_index=True)
+    after = np.full(SLOTS + 1, np.iinfo(np.int64).max)
+    after[known] = first[at]
+    after[NO_KEY] = np.iinfo(np.int64).max
+    found: Array = offsets > after[slots]
+    return found
+
+
+def _behind(slots: Array, marked: Array) -> Array:
+    """Tells which places come behind a marked one of the same slot."""
+    places = np.arange(len(slots))
+    return later_of_slots(places, slots, places[marked], slots[marked])

@@ -1,0 +1,427 @@
+"""Delivery of one segment to one subscription, in all modes: acked, leased, delayed and available offsets.
+
+Pure: the time is an argument, nothing is read or written. Leases and consumers are numbers, whose names the
+subscription knows (consumers/leases). A lease may have offsets of many segments; here it is a number at each
+offset, with a deadline. A delay is a lease of nobody's.
+
+    available → leased → acking → acked       leased → available or delayed (deadline, nack) → available
+    available or delayed → acking (late)       acking → available (the journal refuses)
+    leased → dying (rejected, or its attempts are over; broker/subscriptions/delivery/dying) → acking
+
+An ack counts once the journal has it: until then its offsets are `acking`, neither due nor acked. An ack after the
+deadline is *late*: it counts as long as the message was not delivered again. A delivery that is nacked or expires
+counts as an attempt. In `ordered` and `keyed` the leases of all that must come after it (of the segment, of the key)
+end with it, and those deliveries do not count.
+
+All work is by arrays (delivery/window): the cost of an ack of any offsets does not depend on the leases.
+"""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+
+import numpy as np
+from msgspec.structs import replace
+
+from seaweedq.broker.log.intervals import Offsets, Run, distinct
+from seaweedq.broker.subscriptions.delivery.choosing import Rules, Want, free_slots, later_of_slots, of_one_kind
+from seaweedq.broker.subscriptions.delivery.dying import MAX_ATTEMPTS, NO_ANSWER, REJECTED, Death, Deaths
+from seaweedq.broker.subscriptions.delivery.progress import EMPTY, AckResult, Asker, Progress
+from seaweedq.broker.subscriptions.delivery.window import (
+    ACKED,
+    ACKING,
+    DELAYED,
+    FREE,
+    HELD,
+    NOBODY,
+    STATES,
+    WINDOW,
+    Array,
+)
+from seaweedq.coordination.records import CursorRecord
+
+
+class Delivery(Progress):
+    """The state of a segment in a subscription: everything below `acked_to` is acked; offsets from `delivered_to` on
+    were never delivered. In `keyed` the slots of the keys are known below `read_to`."""
+
+    def __init__(
+        self,
+        acked_to: int,
+        acked: Iterable[Run] = (),
+        attempts: Mapping[int, int] | None = None,
+        delivered_to: int = 0,
+        rules: Rules | None = None,
+    ) -> None:
+        self.rules = rules or Rules()
+        self._read_to = acked_to
+        self._position = acked_to  # no offset between `acked_to` and this one is FREE
+        self._next_s = inf  # no lease and no delay ends before
+        self._pending: list[Offsets] = []  # leases that are not begun
+        super().__init__(acked_to, acked, attempts, delivered_to)
+        self.deaths = Deaths(self._window)
+
+    @staticmethod
+    def of(record: CursorRecord, rules: Rules | None = None) -> "Delivery":
+        """Returns the state that a cursor's record holds, without leases."""
+        attempts = {int(offset): count for offset, count in record.attempts.items()}
+        found = Delivery(record.acked_to, record.acked, attempts, record.delivered_to, rules)
+        found.sought_below = record.sought_below or 0
+        return found
+
+    @property
+    def read_to(self) -> int:
+        """Returns the offset up to which the slots of the keys are known."""
+        return max(self._read_to, self.acked_to)
+
+    @property
+    def needed_keys_to(self) -> int:
+        """Returns the offset up to which the keys must be known before anything is delivered: beyond `read_to` where
+        leases and delays were taken over, since a key is with one lease at a time."""
+        waiting = self.waiting() if self.read_to < self.delivered_to else EMPTY
+        return max(self.read_to, int(waiting[-1]) + 1) if len(waiting) else self.read_to
+
+    @property
+    def in_flight(self) -> int:
+        """Returns how many offsets are leased."""
+        return self.count(HELD)
+
+    def count(self, state: int) -> int:
+        """Returns how many offsets are in a state."""
+        if self.is_idle:
+            return 0
+        return int(np.count_nonzero(self._window.span("state", self.acked_to) == state))
+
+    def counts(self) -> list[int]:
+        """Returns how many offsets beyond `acked_to` are in each state (window)."""
+        if self.is_idle:
+            return [0] * STATES
+        counts: list[int] = np.bincount(self._window.span("state", self.acked_to), minlength=STATES).tolist()
+        return counts
+
+    def is_full(self, end: int) -> bool:
+        """Tells whether there are messages beyond the window, and all of it is delivered."""
+        high = self.acked_to + WINDOW
+        return self._window.end >= high < end and not len(self._window.find(self.acked_to, FREE, last=high))
+
+    # Leases
+
+    def expire(self, now_s: float) -> None:
+        """Ends the leases and the delays whose time is over."""
+        if now_s < self._next_s:
+            return
+        waiting = self._window.find(self.acked_to, HELD, DELAYED)
+        over = waiting[self._window.of("due_s", waiting) <= now_s]
+        is_held = self._window.of("state", over) == HELD
+        self._free(self._give_up(over[~is_held], now_s, NO_ANSWER))
+        self._fail(over[is_held], now_s, None, NO_ANSWER)
+        waiting = self._window.find(self.acked_to, HELD, DELAYED)
+        self._next_s = float(self._window.of("due_s", waiting).min(initial=inf))
+
+    def next_deadline(self) -> float | None:
+        """Returns a time before which no lease and no delay ends (monotonic seconds), or None."""
+        return None if self._next_s == inf else self._next_s
+
+    def available(self, want: Want, end: int) -> Offsets:
+        """Returns the next offsets for a pull, below `end`, in order; none where it is another consumer's turn."""
+        low = max(self._position, self.acked_to)
+        high = min(end, self.delivered_to if self._is_ragged(want.max_runs) else self.acked_to + WINDOW)
+        if self.rules.mode == "ordered":
+            high = min(high, self._end_of_turn(want.consumer))
+        if self.rules.reads_ahead:
+            high = min(high, self.read_to)
+        free = self._unleased(low, high, want.limit)
+        if self.rules.mode == "keyed":
+            free = self._of_free_keys(free)
+        if not len(free):
+            return EMPTY
+        free = free[: want.limit]
+        return of_one_kind(self.rules, free, self.attempts_of(free), self._window.of("slot", free), want.kind)
+
+    def kind_of(self, offset: int) -> int:
+        """Returns the kind (choosing) that the next delivery of an offset would be."""
+        return int(self.rules.kinds(self.attempts_of(np.array([offset])))[0])
+
+    def know(self, first: int, slots: Array) -> None:
+        """Takes in the slots of the keys of the offsets from `first` on, which is not above `read_to`; where keys do
+        not matter any slots."""
+        self._window.reach(first + len(slots))
+        known = slots[max(0, self.acked_to - first) :]
+        self._window.span("slot", first + len(slots) - len(known), first + len(slots))[:] = known
+        self._read_to = max(self.read_to, first + len(slots))
+
+    def leave_out(self, offsets: Offsets) -> None:
+        """Counts offsets as acked that the filter leaves out."""
+        offsets = offsets[offsets >= self.acked_to]
+        if len(offsets) == self._read_to - self.acked_to and len(offsets):  # all that is known
+            self.pass_over(self.acked_to, self._read_to)
+        else:
+            self.settle(offsets)
+
+    def lease(self, offsets: Offsets, lease: int, consumer: int, due_s: float = inf) -> None:
+        """Leases offsets that are `available`, and counts an attempt of each. Without a deadline the leases are to be
+        begun, or to be cancelled, by the caller."""
+        self._hold(offsets, lease, consumer, due_s)
+        self._window.count(offsets, 1)
+        self.delivered_to = max(self.delivered_to, int(offsets[-1]) + 1)
+        if due_s == inf:
+            self._pending.append(offsets)
+
+    def hold_again(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
+        """Takes over a lease of the dispatcher before, which has counted its attempt; a delay where it is nobody's."""
+        offsets = offsets[(offsets >= self.acked_to) & (offsets < self._window.end)]
+        offsets = offsets[self._window.of("state", offsets) == FREE]
+        self._hold(offsets, lease, consumer, due_s)
+        if lease == NOBODY:
+            self._window.put("state", offsets, DELAYED)
+
+    def take_dying(self, offsets: Offsets, death: Death, now_s: float) -> None:
+        """Takes over what was dying at the dispatcher before."""
+        offsets = self._here(offsets)
+        self.deaths.take(offsets[self._window.of("state", offsets) == FREE], death, now_s)
+
+    def begin_leases(self, due_s: float) -> None:
+        """Gives the leases that have no deadline this one."""
+        for offsets in self._not_begun():
+            self._window.put("due_s", offsets, due_s)
+            self._next_s = min(self._next_s, due_s)
+
+    def cancel_leases(self) -> None:
+        """Takes the leases back that have no deadline: nobody got those messages."""
+        for offsets in self._not_begun():
+            self._window.put("lease", offsets, NOBODY)
+            self._window.put("consumer", offsets, NOBODY)
+            self._window.count(offsets, -1)
+            self._free(offsets)
+
+    def held_by(self, lease: int) -> Offsets:
+        """Returns what a lease has and did not answer."""
+        held = self._window.find(self.acked_to, HELD)
+        mine: Offsets = held[self._window.of("lease", held) == lease]
+        return mine
+
+    def held(self) -> tuple[Offsets, Array]:
+        """Returns what is leased, and the lease of each."""
+        held = self._window.find(self.acked_to, HELD)
+        return held, self._window.of("lease", held)
+
+    def last_had_by(self, lease: int) -> Offsets:
+        """Returns what a lease may ack: what it has, what it had last and is with nobody, and what is being acked."""
+        here = self._window.find(self.acked_to, HELD, FREE, DELAYED, ACKING)
+        mine: Offsets = here[self._window.of("lease", here) == lease]
+        return mine
+
+    def holders(self) -> set[int]:
+        """Returns the numbers of the leases that have something."""
+        return set(np.unique(self._window.of("lease", self._window.find(self.acked_to, HELD))).tolist())
+
+    def consumers(self) -> set[int]:
+        """Returns the numbers of the consumers that have leased something."""
+        if self.is_idle:
+            return set()
+        return set(np.unique(self._window.of("consumer", self._window.find(self.acked_to, HELD))).tolist())
+
+    def consumer(self) -> int:
+        """Returns the consumer that has leased messages, or had those that are delayed, in `ordered`; or NOBODY."""
+        if self.is_idle:
+            return NOBODY
+        waiting = self._window.of("consumer", self._window.find(self.acked_to, HELD, DELAYED))
+        return int(waiting.max(initial=NOBODY))
+
+    def waiting(self) -> Offsets:
+        """Returns the offsets that are leased or delayed."""
+        return self._window.find(self.acked_to, HELD, DELAYED)
+
+    def holds_of(self, offsets: Offsets) -> tuple[Array, Array, Array]:
+        """Returns lease, consumer and deadline of `waiting` offsets; a delayed one has no lease and no consumer."""
+        nobody = self._window.of("state", offsets) == DELAYED
+        lease, consumer = self._window.of("lease", offsets), self._window.of("consumer", offsets)
+        lease[nobody] = consumer[nobody] = NOBODY
+        return lease, consumer, self._window.of("due_s", offsets)
+
+    def held_among(self, offsets: Offsets, asker: Asker) -> Offsets:
+        """Returns those of these offsets that the asker holds, sorted."""
+        here = self._here(np.unique(offsets))
+        mine: Offsets = here[(self._window.of("state", here) == HELD) & self._is_of(here, asker)]
+        return mine
+
+    def extend(self, held: Offsets, due_s: float) -> None:
+        """Gives leased offsets another deadline."""
+        if len(held):
+            self._window.put("due_s", held, due_s)
+            self._next_s = min(self._next_s, due_s)
+
+    def nack(self, held: Offsets, now_s: float, delay_s: float | None = None, reason: str = "") -> None:
+        """Ends the lease of leased offsets, which are delivered again after `delay_s`; None is the backoff. Those whose
+        attempts are over die."""
+        self._fail(held, now_s, delay_s, reason)
+
+    def give_back(self, held: Offsets) -> None:
+        """Ends the lease of leased offsets that nobody has tried to handle: they are delivered again at once, and these
+        deliveries do not count."""
+        self._window.count(held, -1)
+        self._drag(held)
+        self._free(held)
+
+    def reject(self, held: Offsets, now_s: float, reason: str = "") -> None:
+        """Lets leased offsets die."""
+        self.deaths.take(held, Death(REJECTED, reason), now_s)
+
+    def hold_last(self, due_s: float) -> None:
+        """Lets what is available, though its attempts are over, wait for late acks until `due_s`; then it dies."""
+        free = self._window.find(self.acked_to, FREE, last=min(self.delivered_to, self._window.end))
+        over = free[self.rules.gives_up(self.attempts_of(free))]
+        self._window.put("state", over, DELAYED)
+        self._window.put("due_s", over, due_s)
+        self._next_s = min(self._next_s, due_s) if len(over) else self._next_s
+
+    # Acks
+
+    def judge(self, offsets: Iterable[int], asker: Asker, end: int = 0) -> AckResult:
+        """Sorts the offsets of an ack into leased, acked and unknown ones.
+
+        An offset whose ack is on its way to the journal goes there once more, so that the repeated request waits for
+        durability too. `end` of the segment bounds what an asker may ack that may ack anything.
+        """
+        wanted = distinct(offsets)
+        if asker.anything:
+            self._window.reach(min(end, self.acked_to + WINDOW))
+        here = self._here(wanted)
+        state, mine = self._window.of("state", here), self._is_of(here, asker)
+        late = ((state == FREE) | (state == DELAYED)) & mine
+        taken = late | (state == ACKING) | (state == HELD) & mine
+        unknown = np.concatenate([here[~taken & (state != ACKED)], wanted[wanted >= self._window.end]]).tolist()
+        return AckResult(here[taken], len(wanted) - len(unknown), int(late.sum()), unknown)
+
+    def newly_acked_leases(self, taken: Offsets) -> Array:
+        """Returns the lease of each offset whose ack is not yet on its way."""
+        return self._window.of("lease", taken[self._window.of("state", taken) != ACKING])
+
+    def begin_ack(self, taken: Offsets) -> None:
+        """Marks offsets whose ack is on its way to the journal."""
+        self._window.put("state", taken, ACKING)
+        if len(taken):
+            self.delivered_to = max(self.delivered_to, int(taken[-1]) + 1)
+
+    def end_ack(self, taken: Offsets, durable: bool) -> None:
+        """Takes in the outcome of an ack: `durable`, or the offsets are delivered again."""
+        taken = taken[taken >= self.acked_to]
+        if not len(taken):
+            return
+        if durable:
+            self._settle(taken)
+            return
+        failed = self.deaths.take_again(taken[self._window.of("state", taken) == ACKING])
+        self._free(failed)
+        self._drag(failed)
+
+    def uncounted(self, record: CursorRecord) -> CursorRecord:
+        """Returns a record of this state in which what is leased was not delivered: its lease ends, and did not
+        fail."""
+        held = self._window.find(self.acked_to, HELD)
+        if not len(held):
+            return record
+        before = (self.attempts_of(held).astype(np.int64) - 1).clip(0).tolist()
+        attempts = {**record.attempts, **dict(zip(map(str, held.tolist()), before, strict=True))}
+        return replace(record, attempts={offset: count for offset, count in attempts.items() if count != 1})
+
+    # Steps
+
+    def _unleased(self, low: int, high: int, limit: int) -> Offsets:
+        """Returns the FREE offsets of [low, high), or about `limit` of them where the arrays do not reach so far."""
+        known = max(low, min(high, self._window.end))
+        free = self._window.find(low, FREE, last=known) if low < known else EMPTY
+        self._position = int(free[0]) if len(free) else known
+        if len(free) < limit and known < high:
+            reached = min(high, known + limit - len(free))
+            self._window.reach(reached)
+            free = np.concatenate([free, np.arange(known, reached, dtype=np.int64)])
+        return free
+
+    def _end_of_turn(self, consumer: int) -> int:
+        """Returns the end of what this consumer may get in order: nothing of a segment that is with another one, and
+        nothing behind a delayed message."""
+        waiting = self._window.find(self.acked_to, HELD, DELAYED)
+        if not len(waiting):
+            return self.acked_to + WINDOW
+        whose = self._window.of("consumer", waiting)
+        if ((whose != consumer) & (whose != NOBODY)).any():
+            return self.acked_to
+        delayed = waiting[self._window.of("state", waiting) == DELAYED]
+        return int(delayed[0]) if len(delayed) else self.acked_to + WINDOW
+
+    def _of_free_keys(self, free: Offsets) -> Offsets:
+        busy = self._window.find(self.acked_to, HELD, DELAYED, ACKING, last=min(self.read_to, self._window.end))
+        return free[free_slots(self._window.of("slot", free), self._window.of("slot", busy))]
+
+    def _hold(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
+        if len(offsets):
+            self._window.reach(int(offsets[-1]) + 1)
+        for name, value in (("state", HELD), ("lease", lease), ("consumer", consumer), ("due_s", due_s)):
+            self._window.put(name, offsets, value)
+        self._next_s = min(self._next_s, due_s)
+
+    def _give_up(self, offsets: Offsets, now_s: float, why: str) -> Offsets:
+        """Lets those die whose attempts are over. Returns the others."""
+        over = self.rules.gives_up(self.attempts_of(offsets))
+        if over.any():
+            self.deaths.take(offsets[over], Death(MAX_ATTEMPTS, why), now_s)
+        return offsets[~over]
+
+    def _fail(self, failed: Offsets, now_s: float, delay_s: float | None, why: str) -> None:
+        """Ends leases that count as failed, and those that end with them. What dies ends no other lease: it does not
+        come again."""
+        failed = self._give_up(failed, now_s, why)
+        if not len(failed):
+            return
+        attempts = self.attempts_of(failed)
+        delays_s = self.rules.delays_s(attempts) if delay_s is None else np.full(len(failed), delay_s)
+        self._drag(failed)
+        self._free(failed)
+        is_delayed = delays_s > 0
+        delayed, due_s = failed[is_delayed], now_s + delays_s[is_delayed]
+        self._window.put("state", delayed, DELAYED)
+        self._window.put("due_s", delayed, due_s)
+        self._next_s = min(self._next_s, float(due_s.min(initial=inf)))
+
+    def _drag(self, failed: Offsets) -> None:
+        """Ends the leases of what must come after offsets that are delivered again; those deliveries do not count. In
+        `keyed` those whose keys are not known, which were taken over from the dispatcher before, stay: what of their
+        keys is before them waits for them once the keys are read."""
+        if self.rules.mode == "keyed":
+            failed = failed[failed < self.read_to]
+        if not len(failed) or self.rules.mode == "shared":
+            return
+        held = np.setdiff1d(self._window.find(int(failed[0]), HELD), failed, assume_unique=True)
+        if self.rules.mode == "keyed":
+            held = held[held < self.read_to]
+            slots = self._window.of("slot", held), self._window.of("slot", failed)
+            held = held[later_of_slots(held, slots[0], failed, slots[1])]
+        self._window.count(held, -1)
+        self._free(held)
+
+    def _free(self, offsets: Offsets) -> None:
+        if len(offsets):
+            self._window.put("state", offsets, FREE)
+            self._position = min(self._position, int(offsets[0]))
+
+    def _not_begun(self) -> list[Offsets]:
+        """Returns the leases without a deadline that did not end, and forgets them."""
+        pending, self._pending = self._pending, []
+        found = []
+        for given in pending:
+            offsets = self._here(given)
+            mask = (self._window.of("state", offsets) == HELD) & (self._window.of("due_s", offsets) == inf)
+            if mask.any():
+                found.append(offsets[mask])
+        return found
+
+    def _here(self, offsets: Offsets) -> Offsets:
+        return offsets[(offsets >= self.acked_to) & (offsets < self._window.end)]
+
+    def _is_of(self, offsets: Offsets, asker: Asker) -> Array:
+        if asker.anything:
+            given: Array = self._window.of("consumer", offsets) != NOBODY
+            return given | (offsets >= self.sought_below)
+        consumer = self._window.of("consumer", offsets)
+        mine: Array = consumer != NOBODY if asker.consumer is None else consumer == asker.consumer
+        return mine if asker.lease is None else mine & (self._window.of("lease", offsets) == asker.lease)

@@ -1,0 +1,1 @@
+"""The dispatcher: pulls, acks, streams' turns, handoff, and the way of requests to it."""

@@ -1,0 +1,255 @@
+"""The answers of consumers: acks, nacks, and extensions of leases, at the dispatcher.
+
+Only acks become durable: each is a frame in the journal, and counts once the journal has it. Nacks and extensions
+change soft state alone, at once. A message that was given up is acked by its dispatcher, once its dead letter is
+durable (broker/letters).
+
+For `ack_deadline_s` after it took a subscription over, a dispatcher takes acks by ids of any message of the window:
+those whom the dispatcher before gave them to are at work.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+
+from seaweedq.broker.log.group_commit import GroupCommit
+from seaweedq.broker.log.intervals import Offsets, runs_of
+from seaweedq.broker.read.remote_reader import ReadableSegments
+from seaweedq.broker.subscriptions.consumers.leases import UNKNOWN, Lease
+from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
+from seaweedq.broker.subscriptions.cursors.subscription import Acks, Subscription
+from seaweedq.broker.subscriptions.delivery.progress import AckResult, Asker
+from seaweedq.broker.subscriptions.dispatch.stream_turn import held_by
+from seaweedq.broker.topics.catalog import Catalog
+from seaweedq.clock import Clock
+from seaweedq.errors import LeaseEnded, NoDeadLetters
+from seaweedq.segments.frames import Frame, FrameKind
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The messages that a client answers: offsets by segment, all of a lease, or what the lease holds of those offsets;
+    with `consumer` only those that this consumer had last."""
+
+    ids: Mapping[int, Sequence[int]] | None = None
+    lease: str | None = None
+    consumer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The terms of a nack: the messages come again after `delay_s`, None is the backoff; or, with `reject`, never: they
+    become dead letters. `reason` goes with those that do. Unless they were `attempted` they come again at once, and
+    the delivery does not count."""
+
+    delay_s: float | None = None
+    reject: bool = False
+    reason: str = ""
+    attempted: bool = True
+
+
+@dataclass(slots=True)
+class Answered:
+    """The result: how many messages were answered, how many of those late, and which are unknown, by segment."""
+
+    known: int = 0
+    late: int = 0
+    unknown: dict[int, list[int]] = field(default_factory=dict)
+
+
+class Answering:
+    """Takes the answers to what subscriptions of this broker have leased."""
+
+    def __init__(self, catalog: Catalog, readables: ReadableSegments, commit: GroupCommit, clock: Clock) -> None:
+        self._catalog = catalog
+        self._readables = readables
+        self._commit = commit
+        self._clock = clock
+
+    async def ack(self, subscription: Subscription, selection: Selection) -> Answered:
+        """Acks messages, and returns when they are durable. Raises LeaseEnded, JournalUnavailable, NotReady,
+        NeedsNewerBroker."""
+        if selection.ids is None:
+            return await self._ack_lease(subscription, self._lease(subscription, selection))
+        subscription.check_readable(selection.ids)
+        now_s = self._clock.monotonic_s()
+        asker = _asker(subscription, selection)
+        ends: dict[int, int] = {}
+        if now_s < subscription.any_until_s:
+            asker = Asker(anything=True)
+            ends = await self._ends(subscription, selection.ids)
+            subscription.check()
+        judged: dict[int, AckResult] = {}
+        durable: list[asyncio.Future[int]] = []
+        for segment, wanted in selection.ids.items():
+            cursor = subscription.cursors.get(segment)
+            if cursor is None:
+                known = self._catalog.records(subscription.topic).get(segment)
+                judged[segment] = subscription.judge_done(known, segment, wanted)
+                continue
+            cursor.delivery.expire(now_s)
+            judged[segment] = result = cursor.delivery.judge(wanted, asker, ends.get(segment, 0))
+            if len(result.taken):
+                durable.append(self._begin_ack(subscription, segment, cursor, result.taken))
+        await self._wait(durable)
+        unknown = {segment: result.unknown for segment, result in judged.items() if result.unknown}
+        return Answered(sum(one.known for one in judged.values()), sum(one.late for one in judged.values()), unknown)
+
+    async def _ack_lease(self, subscription: Subscription, lease: Lease) -> Answered:
+        """Acks all of a lease, what it has and what it had last. What of it was acked before counts again."""
+        subscription.check_readable(lease.segments)
+        subscription.expire(lease.segments, self._clock.monotonic_s())
+        late = 0
+        durable: list[asyncio.Future[int]] = []
+        for segment in sorted(lease.segments):
+            if cursor := subscription.cursors.get(segment):
+                result = cursor.delivery.judge(cursor.delivery.last_had_by(lease.number), Asker(lease=lease.number))
+                late += result.late
+                if len(result.taken):
+                    durable.append(self._begin_ack(subscription, segment, cursor, result.taken))
+        await self._wait(durable)
+        return Answered(lease.acked, late)
+
+    async def bury(self, subscription: Subscription, segment: int, cursor: SegmentCursor, dying: Offsets) -> None:
+        """Acks dying messages whose dead letters are durable. Raises JournalUnavailable, NotReady: they go on dying."""
+        await self._wait([self._begin_ack(subscription, segment, cursor, dying)])
+
+    def nack(self, subscription: Subscription, selection: Selection, refusal: Refusal) -> Answered:
+        """Ends leases at once. Raises LeaseEnded, NoDeadLetters, NeedsNewerBroker."""
+        if refusal.reject and not subscription.buries:
+            raise NoDeadLetters(
+                f"subscription {subscription.name!r} of {subscription.topic.name!r} has no dead_letter_topic to which "
+                "messages could be rejected; set one, or nack without reject",
+                topic=subscription.topic.name,
+                subscription=subscription.name,
+            )
+        now_s, answered = self._clock.monotonic_s(), Answered()
+        for cursor, held in self._held(subscription, selection, answered):
+            if not refusal.attempted:
+                cursor.delivery.give_back(held)
+            elif refusal.reject:
+                cursor.delivery.reject(held, now_s, refusal.reason)
+            else:
+                cursor.delivery.nack(held, now_s, refusal.delay_s, refusal.reason)
+        if answered.known:
+            subscription.room.event()
+            subscription.leases.streams.wake_all()
+        return answered
+
+    def free(self, subscription: Subscription, stream: str) -> None:
+        """Ends all leases of a stream at once: its messages are delivered again without a delay."""
+        now_s = self._clock.monotonic_s()
+        subscription.expire(list(subscription.cursors), now_s)
+        for delivery, offsets, _ in held_by(subscription, stream).values():
+            delivery.nack(offsets, now_s, 0.0)
+        subscription.room.event()
+
+    def extend(self, subscription: Subscription, selection: Selection, ack_deadline_s: float | None) -> Answered:
+        """Lets leases end so many seconds from now, None: as many as the subscription gives. Raises LeaseEnded,
+        NeedsNewerBroker."""
+        ack_deadline_s = subscription.record.ack_deadline_s if ack_deadline_s is None else ack_deadline_s
+        due_s, answered = self._clock.monotonic_s() + ack_deadline_s, Answered()
+        for cursor, held in self._held(subscription, selection, answered):
+            cursor.delivery.extend(held, due_s)
+        if answered.known:
+            subscription.room.event()  # those who wait may have to wake up earlier
+        return answered
+
+    def _held(
+        self, subscription: Subscription, selection: Selection, answered: Answered
+    ) -> Iterator[tuple[SegmentCursor, Offsets]]:
+        """Yields what a client holds of a selection, and counts it. All is judged before the first of it changes."""
+        now_s = self._clock.monotonic_s()
+        if selection.ids is None:
+            lease = self._lease(subscription, selection)
+            subscription.check_readable(lease.segments)
+            subscription.expire(lease.segments, now_s)
+            held = subscription.held_by(lease)
+        else:
+            subscription.check_readable(selection.ids)
+            subscription.expire(selection.ids, now_s)
+            held = _held_among(subscription, selection.ids, _asker(subscription, selection), answered)
+        answered.known = sum(map(len, held.values()))
+        return iter([(subscription.cursors[segment], offsets) for segment, offsets in held.items()])
+
+    def _lease(self, subscription: Subscription, selection: Selection) -> Lease:
+        lease = subscription.leases.find(selection.lease) if selection.lease else None
+        if lease is None:
+            raise LeaseEnded(
+                f"lease {selection.lease!r} has ended, or another dispatcher gave it; what of it is not acked is "
+                "delivered again",
+                lease=selection.lease,
+            )
+        if selection.consumer is not None and lease.consumer != subscription.leases.known_consumer(selection.consumer):
+            detail = f"lease {selection.lease!r} is not consumer {selection.consumer!r}'s"
+            raise LeaseEnded(detail, lease=selection.lease, consumer=selection.consumer)
+        return lease
+
+    def _begin_ack(
+        self, subscription: Subscription, segment: int, cursor: SegmentCursor, taken: Offsets
+    ) -> asyncio.Future[int]:
+        """Journals acks. They count, and pin their commit, once the journal has them, and before it can be released
+        (broker/log/group_commit)."""
+        leases = cursor.delivery.newly_acked_leases(taken)
+        is_one = len(leases) > 0 and (leases == leases[0]).all()  # to look is faster than to sort
+        numbers, counts = (leases[:1], np.array([len(leases)])) if is_one else np.unique(leases, return_counts=True)
+        cursor.delivery.begin_ack(taken)
+
+        def end(commit: asyncio.Future[int]) -> None:
+            is_durable = not commit.cancelled() and commit.exception() is None
+            cursor.delivery.end_ack(taken, is_durable)
+            if is_durable:
+                cursor.pin_at(commit.result())
+                subscription.leases.count_acked(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+            subscription.room.event()  # perhaps it is another consumer's turn now, or the window has room again
+
+        commit = self._commit.append_frame(self._frame(subscription, segment, taken))
+        commit.add_done_callback(end)
+        return commit
+
+    async def _wait(self, durable: list[asyncio.Future[int]]) -> None:
+        if durable:
+            await asyncio.gather(*map(asyncio.shield, durable))
+            self._commit.check_lease()
+
+    async def _ends(self, subscription: Subscription, ids: Mapping[int, Sequence[int]]) -> dict[int, int]:
+        """Returns the ends of the segments that are open to a subscription, which get a cursor where they have none."""
+        numbers = tuple(number for number in ids if number in subscription.frontier.open)
+        segments, _ = await self._readables.of(subscription.topic, numbers)
+        ends = {segment.id: segment.end for segment in segments if segment.id in subscription.frontier.open}
+        for number in ends:
+            subscription.cursor(number)
+        return ends
+
+    def _frame(self, subscription: Subscription, segment: int, taken: Offsets) -> Frame:
+        topic = subscription.topic
+        acks = Acks(subscription.name, topic.record.incarnation, subscription.record.epoch, tuple(runs_of(taken)))
+        payload = msgspec.msgpack.encode(acks)
+        return Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), self._clock.now_us(), payload)
+
+
+def _asker(subscription: Subscription, selection: Selection) -> Asker:
+    """Returns the numbers of a selection's consumer and lease. A lease that is not known holds nothing."""
+    leases, number = subscription.leases, None
+    if selection.lease is not None:
+        lease = leases.find(selection.lease)
+        number = lease.number if lease else UNKNOWN
+    consumer = None if selection.consumer is None else leases.known_consumer(selection.consumer)
+    return Asker(consumer, number)
+
+
+def _held_among(
+    subscription: Subscription, ids: Mapping[int, Sequence[int]], asker: Asker, answered: Answered
+) -> dict[int, Offsets]:
+    held: dict[int, Offsets] = {}
+    for segment, wanted in ids.items():
+        offsets = np.unique(np.fromiter(wanted, np.int64))
+        if cursor := subscription.cursors.get(segment):
+            held[segment] = cursor.delivery.held_among(offsets, asker)
+        others = np.setdiff1d(offsets, held[segment]) if segment in held else offsets
+        if len(others):
+            answered.unknown[segment] = others.tolist()
+    return {segment: offsets for segment, offsets in held.items() if len(offsets)}

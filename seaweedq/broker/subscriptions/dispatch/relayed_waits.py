@@ -1,0 +1,78 @@
+"""Pulls that wait here for messages of subscriptions that other brokers dispatch: they share one long poll.
+
+One pull at a time is handed on to the dispatcher with its wait; that is the long poll. The others queue here, cost no
+connection, and are asked nothing. When the one at the dispatcher has its answer, messages or none, the next is handed
+on, the longest waiting first: there may be more. One that is cancelled gives its turn on; one whose wait is over is
+handed on without a wait, since an empty answer is the dispatcher's alone.
+
+In `ordered` each consumer has a queue of its own: what one consumer does not get says nothing of another.
+
+Where the dispatcher does not answer, or is another one by now, all who queued for it meanwhile are told at once, and
+look for it anew. Nothing is kept here: a broker that dies takes its queues with it, and its clients pull elsewhere.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
+
+from seaweedq.broker.subscriptions.cursors.assignment import Assignment
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.concurrency.deadline import Deadline
+from seaweedq.errors import NotOwner, Unavailable
+
+
+class Queue:
+    """The pulls that wait for one dispatcher's messages. `is_taken`: one of them is there."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()  # the first that waits gets it
+        self._moved = 0  # how often the dispatcher did not answer, or was another one
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether a pull waits at the dispatcher."""
+        return self._turn.locked()
+
+    @asynccontextmanager
+    async def turn(self, until: Deadline, check: Callable[[], None]) -> AsyncIterator[float]:
+        """Waits for the turn, until the deadline at most, and yields the seconds that are left then. Raises what
+        `check` does, and NotOwner where the dispatcher has moved meanwhile."""
+        moved = self._moved
+        try:
+            async with asyncio.timeout(until.left_s):
+                await self._turn.acquire()
+        except TimeoutError:
+            yield 0.0
+            return
+        try:
+            if self._moved != moved:  # it says nothing of those who have queued since
+                raise NotOwner("the broker that dispatched the subscription did not answer another pull")
+            try:
+                check()
+                yield until.left_s
+            except Unavailable:
+                self._moved += 1
+                raise
+        finally:
+            self._turn.release()
+
+
+class RelayedWaits:
+    """The queues of the subscriptions that other brokers dispatch."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._queues: WeakValueDictionary[tuple[Topic, str, str | None], Queue] = WeakValueDictionary()
+
+    async def queue(self, topic: Topic, name: str, consumer: str | None) -> Queue:
+        """Returns the queue of a pull. Raises NeedsNewerBroker."""
+        if found := self._queues.get((topic, name, None)):
+            return found
+        own = (topic, name, consumer or "")
+        if found := self._queues.get(own):
+            return found
+        there = await self._assignment.read(topic, name)
+        in_order = there is None or there.record.mode == "ordered"
+        key = own if in_order else (topic, name, None)
+        return self._queues.setdefault(key, Queue())

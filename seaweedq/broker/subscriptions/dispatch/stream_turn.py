@@ -1,0 +1,106 @@
+"""The next turn of a stream: messages of it that its client does not have yet, or a new lease, or nothing. Pure.
+
+Nothing goes out over the stream's `max_in_flight`. What may have killed its consumer goes alone (choosing): while a
+stream holds such messages it gets nothing, and where one is due it waits until the stream holds nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from seaweedq.broker.log.intervals import Offsets
+from seaweedq.broker.subscriptions.consumers.leases import Lease
+from seaweedq.broker.subscriptions.consumers.stream_leases import Position
+from seaweedq.broker.subscriptions.cursors.subscription import Subscription
+from seaweedq.broker.subscriptions.delivery.choosing import NORMAL, Want
+from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
+from seaweedq.broker.subscriptions.delivery.window import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """An open lease, of which the client does not have what is behind the position."""
+
+    lease: Lease
+    position: Position
+
+    def behind(self, segment: int, offsets: Offsets) -> Offsets:
+        """Returns those offsets that the client does not have."""
+        return self.position.behind(self.position.serial, segment, offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """A new lease of at most so many messages."""
+
+    name: str
+    count: int
+
+
+Held = dict[int, tuple[Delivery, Offsets, Array]]  # by segment: what a stream holds, and the lease of each
+
+
+def held_by(subscription: Subscription, stream: str) -> Held:
+    """Returns what a stream holds, by segment."""
+    leases = subscription.leases.streams.of(stream)
+    found: Held = {}
+    for segment, cursor in subscription.cursors.items():
+        if cursor.delivery.is_idle or not leases.serials:
+            continue
+        offsets, numbers = cursor.delivery.held()
+        mine = leases.mine(numbers)
+        if mine.any():
+            found[segment] = cursor.delivery, offsets[mine], numbers[mine]
+    return found
+
+
+def next_turn(subscription: Subscription, position: Position) -> Again | Fresh | None:
+    """Returns what a stream gets behind its position; None where it has to wait. The caller has expired the leases."""
+    leases = subscription.leases
+    stream, before = leases.streams.of(position.stream), position.serial
+    if position.resumed and not leases.find(position.lease):
+        position = position.at(0)
+    held = held_by(subscription, position.stream)
+    numbers = [number for _, _, found in held.values() for number in np.unique(found).tolist()]
+    for serial, number in stream.holding(dict.fromkeys(numbers)):
+        if _misses(held, number, serial, position) and (lease := leases.numbered(number)):
+            return Again(lease, position if serial == position.serial else position.at(serial))
+    in_flight = sum(len(offsets) for _, offsets, _ in held.values())
+    if in_flight >= position.max_in_flight or (in_flight and _has_to_empty(subscription, held, position.consumer)):
+        return None
+    return Fresh(_unused(subscription, position, max(stream.last, before)), position.max_in_flight - in_flight)
+
+
+def _misses(held: Held, number: int, serial: int, position: Position) -> bool:
+    """Tells whether the client does not have all that a lease holds."""
+    return serial >= position.serial and any(
+        len(position.behind(serial, segment, offsets[numbers == number]))
+        for segment, (_, offsets, numbers) in held.items()
+    )
+
+
+def _unused(subscription: Subscription, position: Position, last: int) -> str:
+    name = position.at(last + 1).lease
+    while subscription.leases.find(name):
+        last += 1
+        name = position.at(last + 1).lease
+    return name
+
+
+def _has_to_empty(subscription: Subscription, held: Held, consumer: str) -> bool:
+    """Tells whether a stream that holds something gets nothing more until it holds nothing."""
+    for delivery, offsets, _ in held.values():
+        if delivery.rules.kinds(delivery.attempts_of(offsets) - np.uint16(1)).any():
+            return True
+    number = subscription.leases.consumer(consumer)
+    return any(delivery.kind_of(first) != NORMAL for delivery, first in _due(subscription, number))
+
+
+def _due(subscription: Subscription, consumer: int) -> Iterator[tuple[Delivery, int]]:
+    """Yields the first message of each segment that is due, of those that were delivered before."""
+    for segment in subscription.frontier.open:
+        if (cursor := subscription.cursors.get(segment)) and not cursor.delivery.is_idle:
+            due = cursor.delivery.available(Want(consumer, 1), cursor.delivery.delivered_to)
+            if len(due):
+                yield cursor.delivery, int(due[0])

@@ -1,0 +1,89 @@
+"""The sharing of segments among consumers: even, sticky, and never of what another one holds."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seaweedq.broker.subscriptions.consumers import sharing
+from seaweedq.broker.subscriptions.consumers.sharing import ACTIVE_S, Turns, share
+from tests.support.brokers.in_process import make_topic, offsets, publish, pull, running, subscribe
+
+SEGMENTS = st.sets(st.integers(0, 30), min_size=1)
+COUNT = 240
+CONSUMERS = st.sets(st.integers(1, 8), min_size=1)
+
+
+@given(SEGMENTS, CONSUMERS, st.dictionaries(st.integers(0, 30), st.integers(1, 9)), st.data())
+def test_shares_are_even_and_stay(
+    segments: set[int], consumers: set[int], before: dict[int, int], data: st.DataObject
+) -> None:
+    held = data.draw(st.dictionaries(st.sampled_from(sorted(segments)), st.integers(1, 9), max_size=4))
+    shares = share(segments, held, before, consumers)
+    assert shares.keys() == segments
+    assert held.items() <= shares.items()
+    assert all(shares[segment] in consumers for segment in segments - held.keys())
+    assert share(segments, held, shares, consumers) == shares
+    counts = {consumer: sum(owner == consumer for owner in shares.values()) for consumer in consumers}
+    by_hold = Counter(held.values())
+    for consumer, count in counts.items():
+        assert count <= max(by_hold[consumer], min(counts.values()) + 1), "who has more than its share holds it"
+    fewer = set(list(consumers)[1:])
+    if fewer and not held:
+        after = share(segments, {}, shares, fewer)
+        kept = sum(after[segment] == shares[segment] for segment in segments)
+        assert kept == sum(shares[segment] in fewer for segment in segments), "what stays possible stays"
+
+
+def test_a_consumer_counts_while_it_waits_and_shortly_after_a_pull() -> None:
+    turns = Turns()
+    assert turns.share_of(1, range(4), {}, 10.0) == {0, 1, 2, 3}
+    assert len(turns.share_of(2, range(4), {}, 10.5)) == 2
+    assert turns.next_change_s() == 10.0 + ACTIVE_S
+    assert turns.share_of(2, range(4), {}, 11.1) == {0, 1, 2, 3}, "the first has not pulled for a second"
+    with turns.waiting(1):
+        assert len(turns.share_of(2, range(4), {}, 20.0)) == 2
+        with turns.waiting(2):
+            assert turns.next_change_s() is None
+    assert turns.share_of(2, range(4), {3: 1}, 20.1) == {0, 1, 2}, "held by the first"
+
+
+async def test_who_pulls_first_leaves_the_others_their_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three consumers got 600, 0 and 0 messages, also where there were four segments."""
+    monkeypatch.setattr(sharing, "ACTIVE_S", 600.0)
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker, segments=4)
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        for name in "abc":
+            assert await pull(dispatcher, topic, "s", name, 1000, 0) == []
+        await publish(broker, topic, *["1"] * COUNT)
+        got = {name: await pull(dispatcher, topic, "s", name, 1000, 0) for name in "abc"}
+        counts = {name: len(offsets(found)) for name, found in got.items()}
+        assert sum(counts.values()) == COUNT
+        assert min(counts.values()) >= COUNT / 8, counts
+        assert sorted(len({one.segment.id for one in found}) for found in got.values()) == [1, 1, 2]
+
+
+async def test_consumers_who_get_nothing_are_counted_and_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sharing, "ACTIVE_S", 600.0)
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        await pull(dispatcher, topic, "s", "a", 1, 0)
+        await dispatcher.checkpoint()
+        assert not caplog.records
+        await pull(dispatcher, topic, "s", "b", 1, 0)
+        await pull(dispatcher, topic, "s", None, 1, 0)
+        (behind,) = broker.serving.subscribing.meter.furthest_behind(10)
+        assert (behind.consumers, behind.idle_consumers) == (3, 2)
+        await dispatcher.checkpoint()
+        await dispatcher.checkpoint()
+        assert [one.getMessage()[:56] for one in caplog.records] == [
+            "subscription s of t has 2 consumers more than segments, "
+        ]

@@ -1,0 +1,170 @@
+"""The waiting room: an event wakes as many pulls as it can feed, the longest waiting first, and none is forgotten."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.subscriptions.consumers.waiting import ALL, Room
+from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatch.leasing import Look, Pull
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.concurrency.signal import Signal
+from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe
+from tests.support.brokers.in_process_cluster import until
+
+WAITING = 50
+
+
+class Stock:
+    """Some messages, and pulls that wait for one each."""
+
+    def __init__(self) -> None:
+        self.signal, self.room = Signal(), Room(lambda: None)
+        self.left = 0
+        self.looks = 0
+        self.fed: list[int] = []
+
+    def put(self, count: int) -> None:
+        self.left += count
+        self.signal.wake()
+
+    async def take(self, number: int, lock: asyncio.Lock) -> None:
+        with self.room.place(self.signal, ALL, None) as place:
+            while not place.fed:
+                seen = place.count
+                async with lock:
+                    await asyncio.sleep(0)
+                    self.looks += 1
+                    if self.left:
+                        self.left -= 1
+                        place.fed = True
+                        self.fed.append(number)
+                if not place.fed and place.count == seen:
+                    await place.wait(None)
+
+
+async def settle() -> None:
+    for _ in range(WAITING * 10):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def stock() -> Stock:
+    return Stock()
+
+
+async def test_an_event_feeds_the_longest_waiting_and_wakes_one_more(stock: Stock) -> None:
+    lock = asyncio.Lock()
+    tasks = [asyncio.create_task(stock.take(n, lock)) for n in range(WAITING)]
+    await settle()
+    stock.looks = 0
+    stock.put(3)
+    await settle()
+    assert (stock.fed, stock.looks) == ([0, 1, 2], 4)
+    for _ in range(5):
+        stock.put(1)
+    await settle()
+    assert stock.fed == list(range(8))
+    assert stock.looks <= 4 + 5 + 5
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert not len(stock.room)
+    stock.put(1)
+    assert stock.room.count < 20, "an empty room hears nothing"
+
+
+@pytest.mark.parametrize("after", range(6))
+async def test_one_that_goes_after_it_was_woken_hands_its_turn_on(stock: Stock, after: int) -> None:
+    lock = asyncio.Lock()
+    tasks = [asyncio.create_task(stock.take(n, lock)) for n in range(WAITING)]
+    await settle()
+    stock.put(1)
+    for _ in range(after):
+        await asyncio.sleep(0)
+    tasks[0].cancel()
+    await settle()
+    assert len(stock.fed) == 1
+    assert not stock.left
+    stock.put(WAITING)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert sorted(stock.fed)[-1] == WAITING - 1
+
+
+async def test_those_who_find_nothing_stay_where_they_were(stock: Stock) -> None:
+    lock = asyncio.Lock()
+    tasks = [asyncio.create_task(stock.take(n, lock)) for n in range(3)]
+    await settle()
+    stock.signal.wake()
+    await settle()
+    stock.put(3)
+    await asyncio.gather(*tasks)
+    assert stock.fed == [0, 1, 2]
+
+
+async def test_who_waits_under_a_lease_that_another_one_got_looks_too() -> None:
+    room, signal, woken = Room(lambda: None), Signal(), []
+
+    async def wait(lease: str) -> None:
+        with room.place(signal, ALL, lease) as place:
+            await place.wait(None)
+            woken.append(lease)
+
+    tasks = [asyncio.create_task(wait(name)) for name in ("a", "b", "a")]
+    await settle()
+    room.look_again("a")
+    await settle()
+    assert woken == ["a", "a"]
+    room.wake_all()
+    await asyncio.gather(*tasks)
+
+
+class Counted:
+    """Counts the looks of a dispatcher."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looks = 0
+        look = Dispatcher._round
+
+        async def counted(dispatcher: Dispatcher, topic: Topic, name: str, wanted: Pull) -> Look:
+            self.looks += 1
+            return await look(dispatcher, topic, name, wanted)
+
+        monkeypatch.setattr(Dispatcher, "_round", counted)
+
+
+async def test_a_publish_wakes_no_more_pulls_than_it_feeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each publish woke all that waited: 5,000 of them took 0.2 to 1.4 s."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        counted = Counted(monkeypatch)
+        pulls = [asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30))) for _ in range(WAITING)]
+        await until(lambda: counted.looks >= WAITING)
+        await settle()
+        for n in range(5):
+            counted.looks = 0
+            await publish(broker, topic, "1")
+            await until(lambda done=n + 1: sum(one.done() for one in pulls) == done)
+            await settle()
+            assert counted.looks <= 6, "not all of those who wait"
+        assert [offsets((await one).messages) for one in pulls[:5]] == [[0], [1], [2], [3], [4]]
+        for one in pulls:
+            one.cancel()
+        await asyncio.gather(*pulls, return_exceptions=True)
+
+
+async def test_pulls_that_wait_hear_of_a_subscription_that_is_closed(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        pulls = [asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30))) for _ in range(3)]
+        await settle()
+        dispatcher.forget(topic, "s")  # and opened again, with another room
+        await settle()
+        await publish(broker, topic, "1", "2", "3")
+        async with asyncio.timeout(5):
+            assert sorted(offsets([m for one in pulls for m in (await one).messages])) == [0, 1, 2]

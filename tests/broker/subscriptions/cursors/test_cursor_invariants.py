@@ -1,0 +1,148 @@
+"""Each invariant of cursors and subscriptions: who breaks it is refused, nothing is lost, and all else goes on."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.log.intervals import Runs
+from seaweedq.broker.subscriptions.cursors.invariants import broken_by, broken_by_subscription
+from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.coordination import keys
+from seaweedq.coordination.records import CursorRecord, SubscriptionRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import SeaweedqError
+from tests.support.brokers.in_process import ack, make_topic, pull, running, single, subscribe
+from tests.support.brokers.stored import record_of
+
+GOOD = CursorRecord(epoch=5, acked_to=3, acked=((4, 6), (8, 9)), delivered_to=10)
+
+REFUSED = {
+    "acked below 0": (replace(GOOD, acked_to=-1), None, "below -1 is acked"),
+    "acked what was not delivered": (replace(GOOD, acked_to=11, acked=()), None, "below 11 is acked"),
+    "delivered beyond the end": (GOOD, 9, "ends at 9"),
+    "a run beyond what was delivered": (replace(GOOD, acked=((4, 11),)), None, "offsets up to 11 are acked"),
+    "a run that touches what is below": (replace(GOOD, acked=((3, 6),)), None, "do not rise"),
+    "an empty run": (replace(GOOD, acked=((5, 5),)), None, "do not rise"),
+    "runs that overlap": (replace(GOOD, acked=((4, 6), (5, 9))), None, "do not rise"),
+    "leases of nobody": (replace(GOOD, leases=((3, 4, 1.0),)), None, "those of consumer None"),
+    "a consumer without leases": (replace(GOOD, consumer="c"), None, "those of consumer 'c'"),
+    "leases of what was not delivered": (replace(GOOD, leases=((9, 11, 1.0),), consumer="c"), None, "not all of what"),
+    "acked_to falls": (replace(GOOD, acked_to=2, acked=((3, 9),)), None, "acked_to falls from 3 to 2"),
+    "delivered_to falls": (replace(GOOD, delivered_to=9), None, "delivered_to falls from 10 to 9"),
+    "an ack is forgotten": (replace(GOOD, acked=((4, 6),)), None, "(8, 9)"),
+    "the epoch falls": (replace(GOOD, epoch=4), None, "epoch falls from 5 to 4"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_breaks_an_invariant_of_a_cursor_is_told(what: str) -> None:
+    record, end, told = REFUSED[what]
+    before = GOOD if end is None else replace(GOOD, delivered_to=9)
+    assert any(told in text for text in broken_by(before, record, end)), broken_by(before, record, end)
+
+
+def test_a_later_epoch_may_begin_anywhere() -> None:
+    assert broken_by(GOOD, GOOD, 10) == []
+    assert broken_by(GOOD, CursorRecord(6, 0)) == []
+    assert broken_by(None, GOOD) == []
+
+
+def test_what_was_broken_before_stops_no_recovery() -> None:
+    """Brokers of before wrote acks of a recovery without what was delivered."""
+    old = CursorRecord(5, 9, ((11, 12),), {}, 4)
+    assert broken_by(old, replace(old, attempts={"10": 2})) == []
+    delivery = Delivery.of(old)
+    delivery.pass_over(9, 11)
+    assert broken_by(old, delivery.record(5)) == []
+
+
+RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted).map(tuple), max_size=8)
+
+
+@given(st.integers(0, 20), RUNS, st.integers(0, 40), RUNS)
+def test_acks_that_are_newer_than_the_checkpoint_keep_the_invariants(
+    acked_to: int, runs: list[tuple[int, int]], delivered: int, newer: list[tuple[int, int]]
+) -> None:
+    """As a recovery writes them: whatever the checkpoint was, and whatever the journal has."""
+    acked = Runs(runs)
+    acked_to = acked.end_of(acked_to)
+    acked.discard(0, acked_to)
+    record = CursorRecord(5, acked_to, tuple(acked), {}, max(acked_to, acked.end, delivered))
+    delivery = Delivery.of(record)
+    for low, high in newer:
+        delivery.pass_over(low, high)
+        assert broken_by(record, delivery.record(5)) == []
+
+
+def test_the_epoch_of_a_subscription_never_falls() -> None:
+    record = SubscriptionRecord("ordered", "earliest", 30, 0, None, 1, epoch=5)
+    assert broken_by_subscription(record, replace(record, epoch=6)) == []
+    assert broken_by_subscription(None, record) == []
+    assert broken_by_subscription(record, replace(record, epoch=4))
+
+
+async def cursor(broker: Broker, topic: Topic, segment: int) -> CursorRecord | None:
+    path = keys.CURSORS.key(topic.name, topic.record.incarnation, "s", segment)
+    there = await broker.environment.coordination.get(path)
+    return record_of(keys.CURSORS, there.value) if there else None
+
+
+async def test_a_cursor_that_may_not_be_written_keeps_its_acks_and_stops_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, checkpoint_s=600) as broker:
+        topic = await make_topic(broker, segments=2)
+        await subscribe(broker, topic)
+        for n in range(20):
+            await broker.serving.publishing.publisher.single(topic, single("1", key=f"k{n}"), None)
+        found = await pull(broker.serving.subscribing.dispatcher, topic, "s", "c", 20, 0)
+        acks = {one.segment.id: [0] for one in found}
+        assert len(acks) == 2, "both segments have messages"
+        await ack(broker.serving.subscribing.dispatcher, topic, "s", acks, "c")
+        subscription = await broker.serving.subscribing.dispatcher.open(topic, "s")
+        bad, good = sorted(acks)
+        delivered = subscription.cursors[bad].delivery.delivered_to
+        subscription.cursors[bad].delivery.delivered_to = 0  # as a defect would leave it
+        with caplog.at_level(logging.ERROR):
+            await broker.serving.subscribing.dispatcher.checkpoint()
+        assert "below 1 is acked, and all below 0 was delivered" in caplog.text
+        assert (await cursor(broker, topic, good)).acked_to == 1
+        before = await cursor(broker, topic, bad)
+        assert before is None or before.acked_to == 0
+        assert subscription.pin is not None, "the journal keeps the acks"
+        with pytest.raises(SeaweedqError, match="may not be written"):
+            await broker.serving.subscribing.dispatcher.hand_over(topic, "s")
+        assert broker.serving.subscribing.dispatcher.has(topic, "s"), "whoever came next would not have its acks"
+        await broker.serving.publishing.publisher.single(topic, single("1"), None)
+        subscription.cursors[bad].delivery.delivered_to = delivered
+        await broker.serving.subscribing.dispatcher.checkpoint()
+        assert (await cursor(broker, topic, bad)).acked_to == 1
+        assert subscription.pin is None
+
+
+async def test_a_subscription_whose_epoch_would_fall_is_not_written(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await subscribe(broker, topic)
+        there = await broker.serving.subscribing.assignment.read(topic, "s")
+        assert isinstance(there, Versioned)
+        with pytest.raises(SeaweedqError, match="epoch falls"):
+            await broker.serving.subscribing.assignment.claim(topic, "s", there.replace(epoch=1), there)
+        assert await broker.serving.subscribing.assignment.read(topic, "s") == there
+
+
+async def test_a_subscription_that_begins_at_the_end_has_a_cursor_that_holds(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await broker.serving.publishing.publisher.single(topic, single("1"), None)
+        await subscribe(broker, topic, "latest")
+        written = await cursor(broker, topic, 0)
+        assert written is not None
+        assert (written.acked_to, written.delivered_to) == (1, 1)
+        assert broken_by(None, written, 1) == []

@@ -1,0 +1,100 @@
+"""What waits in which state, why it stalls, and that a message which nobody acks is seen."""
+
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.subscriptions.cursors.holdups import HoldUps
+from seaweedq.broker.subscriptions.delivery import segment_delivery as delivery
+from seaweedq.broker.subscriptions.delivery.choosing import Want
+from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
+from seaweedq.broker.subscriptions.delivery.window import HELD
+from tests.support.brokers.in_process_cluster import in_loop
+from tests.support.brokers.reshaped import TOPIC, at, make, replace
+from tests.support.brokers.retained import fill
+from tests.support.brokers.subscribing import SUBSCRIPTION, pull
+
+S = f"{TOPIC}/subscriptions/s"
+
+
+def test_a_window_is_full_once_all_of_it_is_with_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "WINDOW", 10)
+    state = Delivery(0)
+    assert (state.counts()[HELD], state.is_full(100)) == (0, False)
+    for offset in range(10):
+        assert not state.is_full(100)
+        state.lease(state.available(Want(1, 1), 100), 1, 1, 5.0)
+        assert state.counts()[HELD] == offset + 1
+    assert not len(state.available(Want(1, 1), 100))
+    assert state.is_full(11)
+    assert not state.is_full(10), "there is nothing beyond it"
+
+
+def test_a_hold_up_is_told_once_until_its_message_changes() -> None:
+    seen = HoldUps()
+    assert seen.look({3: 7}, 0.0, 60) == []
+    assert seen.look({3: 7}, 59.0, 60) == []
+    assert seen.longest_s(59.0) == 59
+    assert seen.look({3: 7, 4: 0}, 61.0, 60) == [(3, 7)]
+    assert seen.look({3: 7, 4: 0}, 62.0, 60) == []
+    assert seen.look({3: 8}, 63.0, 60) == []
+    assert seen.longest_s(63.0) == 0
+    assert seen.look({3: 8}, 123.0, 60) == [(3, 8)]
+    assert seen.look({}, 124.0, 60) == []
+
+
+async def test_states_and_stalls_are_shown_in_all_and_by_segment(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as together:
+        (one,) = together.brokers
+        await make(one)
+        await fill(one, 5)
+        async with at(together, one) as http:
+            assert (await http.put(S, json={"start": "earliest", "mode": "shared"})).status_code == 201
+
+            async def shown() -> tuple[object, ...]:
+                answer = (await http.get(S)).json()
+                total, (segment,) = answer["lag_total"], answer["lag"]
+                names = ("messages", "in_flight", "delayed", "dying", "waiting", "stalled")
+                assert [total[name] for name in names] == [segment[name] for name in names]
+                text = (await http.get("/metrics")).text
+                for name in ("in_flight", "delayed", "dying", "waiting"):
+                    assert f'seaweedq_subscription_{name}{{subscription="s",topic="t"}} {total[name]:.1f}' in text
+                for reason in ("paused", "max_in_flight", "window"):
+                    line = f'seaweedq_subscription_stalled{{reason="{reason}",subscription="s",topic="t"}} '
+                    assert line + f"{float(total['stalled'] == reason):.1f}" in text
+                return tuple(total[name] for name in names)
+
+            assert await shown() == (10, 0, 0, 0, 10, None)
+            ids = [message["id"] for message in await pull(http, 6)]
+            assert await shown() == (10, 6, 0, 0, 4, None)
+            assert (await http.post(f"{S}/nack", json={"ids": ids[:2], "delay_s": 600})).status_code == 200
+            assert (await http.post(f"{S}/ack", json={"ids": ids[2:3]})).status_code == 200
+            assert await shown() == (9, 3, 2, 0, 4, None)
+            assert (await http.patch(S, json={"max_in_flight": 3})).status_code == 200
+            assert await shown() == (9, 3, 2, 0, 4, "max_in_flight")
+            assert (await http.patch(S, json={"paused": True})).status_code == 200
+            assert await shown() == (9, 3, 2, 0, 4, "paused")
+
+
+async def test_a_message_that_is_never_acked_is_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with in_loop(tmp_path, 1) as together:
+        (one,) = together.brokers
+        await make(one)
+        await fill(one, 2)
+        async with at(together, one) as http:
+            assert (await http.put(S, json={"start": "earliest", "ack_deadline_s": 1})).status_code == 201
+            ids = [message["id"] for message in await pull(http, 4)]
+            await http.post(f"{SUBSCRIPTION}/ack", json={"ids": ids[1:]})
+            await replace(together, [0])
+            dispatcher = one.serving.subscribing.dispatcher
+            (opened,) = dispatcher.subscriptions()
+            now_s, records = one.environment.clock.monotonic_s(), one.core.catalog.records(opened.topic)
+            opened.sweep(now_s, records)
+            opened.sweep(now_s + 59, records)
+            assert "has not been acked" not in caplog.text
+            opened.sweep(now_s + 61, records)
+            assert "subscription s of t: message 0-0 has not been acked for more than a minute" in caplog.text
+            (behind,) = one.serving.subscribing.meter.furthest_behind(1)
+            assert behind.held_up_s >= 0

@@ -1,0 +1,431 @@
+"""What happens to a subscription while a pull reads, a checkpoint writes, and many scattered offsets are acked."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seaweedq.broker.subscriptions.consumers.stream_leases import Position
+from seaweedq.broker.subscriptions.delivery import choosing
+from seaweedq.broker.subscriptions.delivery.choosing import Rules, Want
+from seaweedq.broker.subscriptions.delivery.progress import Asker
+from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
+from seaweedq.broker.subscriptions.dispatch import leasing
+from seaweedq.broker.subscriptions.dispatch.leasing import Pull
+from seaweedq.coordination import keys
+from seaweedq.errors import BelowRetention, LeaseEnded, NotReady
+from tests.support.brokers.in_process import (
+    Gate,
+    ack,
+    held,
+    make_topic,
+    offsets,
+    publish,
+    pull,
+    running,
+    single,
+    subscribe,
+)
+from tests.support.brokers.in_process_cluster import until
+from tests.support.brokers.stored import record_of
+
+C = 1  # a consumer, and its lease
+
+
+async def test_a_lease_that_ends_while_a_pull_reads_is_delivered_again_first(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(20)))
+        await subscribe(broker, topic)
+        assert offsets(await pull(broker.serving.subscribing.dispatcher, topic, "s", None, 10, 0)) == [*range(10)]
+        gate, read = Gate(), broker.core.reader.read
+
+        async def held_read(*arguments: Any) -> Any:
+            await gate()
+            return await read(*arguments)
+
+        monkeypatch.setattr(broker.core.reader, "read", held_read)
+        pulling = asyncio.create_task(pull(broker.serving.subscribing.dispatcher, topic, "s", None, 10, 0))
+        await gate.reached.wait()
+        subscription = await broker.serving.subscribing.dispatcher.open(topic, "s")
+        subscription.cursor(0).delivery.expire(float("inf"))  # as an ack that comes too late does
+        gate.open.set()
+        assert offsets(await pulling) == [*range(10)]
+        assert offsets(await pull(broker.serving.subscribing.dispatcher, topic, "s", None, 10, 0)) == [*range(10, 20)]
+
+
+async def test_a_consumer_keeps_its_number_while_its_first_pull_reads(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(20)))
+        await subscribe(broker, topic)
+        dispatcher, gate, read = broker.serving.subscribing.dispatcher, Gate(), broker.core.reader.read
+
+        async def held_read(*arguments: Any) -> Any:
+            await gate()
+            return await read(*arguments)
+
+        monkeypatch.setattr(broker.core.reader, "read", held_read)
+        pulling = asyncio.create_task(pull(dispatcher, topic, "s", "slow", 10, 0))
+        await gate.reached.wait()
+        await dispatcher.checkpoint()  # forgets consumers that nothing refers to
+        gate.open.set()
+        assert offsets(await pulling) == [*range(10)]
+        assert offsets(await pull(dispatcher, topic, "s", "slow", 10, 0)) == [*range(10, 20)], "it is its own segment"
+        assert (await ack(dispatcher, topic, "s", {0: [*range(20)]}, "slow")).unknown == {}
+
+
+async def test_a_cursor_that_may_not_move_over_retention_holds_up_no_loop(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(20)))
+        await subscribe(broker, topic)
+        dispatcher, reads = broker.serving.subscribing.dispatcher, 0
+        subscription = await dispatcher.open(topic, "s")
+
+        async def below(*arguments: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            assert reads < 10, "it asks again and again"
+            subscription.unreadable.add(0)
+            raise BelowRetention("gone", offset=0, start_offset=5)
+
+        monkeypatch.setattr(broker.core.reader, "read", below)
+        assert (await dispatcher.look(topic, "s", Pull(1))).messages == ()
+        assert reads == 1
+
+
+async def test_a_pull_counts_what_is_in_flight_once(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker, segments=64)
+        await publish(broker, topic, *map(str, range(64)))
+        await subscribe(broker, topic)
+        dispatcher, counted, count = broker.serving.subscribing.dispatcher, 0, Delivery.count
+
+        def counting(delivery: Delivery, state: int) -> int:
+            nonlocal counted
+            counted += 1
+            return count(delivery, state)
+
+        await pull(dispatcher, topic, "s", None, 1, 0)
+        monkeypatch.setattr(Delivery, "count", counting)
+        await pull(dispatcher, topic, "s", None, 1, 0)
+        assert counted == 64, "once for each segment"
+
+
+async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: Path, monkeypatch: Any) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(20)))
+        await subscribe(broker, topic)
+        dispatcher, looks = broker.serving.subscribing.dispatcher, 0
+        assert offsets(await pull(dispatcher, topic, "s", None, 10, 0)) == [*range(10)]
+        await broker.serving.subscribing.admin.change(topic, "s", {"paused": True})
+        delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
+        delivery.extend(np.arange(10), broker.environment.clock.monotonic_s())  # they end at once
+        look = dispatcher._leasing.look
+
+        async def counted(*arguments: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return await look(*arguments)
+
+        monkeypatch.setattr(dispatcher._leasing, "look", counted)
+        assert not await pull(dispatcher, topic, "s", None, 10, 0.5)
+        assert looks < 10, "it does not ask again and again whether they have ended"
+
+
+def test_in_keyed_a_lease_of_unknown_keys_stays_when_another_one_ends() -> None:
+    """Such leases were taken over from the dispatcher before: their rows are not read yet."""
+    delivery = Delivery(0, delivered_to=10, rules=Rules("keyed"))
+    delivery.hold_again(np.arange(5), 7, 1, 30.0)
+    delivery.hold_again(np.arange(5, 10), 8, 2, 30.0)
+    delivery.nack(np.array([0]), 1.0)
+    assert (delivery.held_by(7).tolist(), delivery.held_by(8).tolist()) == ([1, 2, 3, 4], [5, 6, 7, 8, 9])
+    assert delivery.needed_keys_to == 10
+
+
+async def test_a_key_that_is_in_a_lease_which_was_taken_over_waits(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(leasing, "KEYS_AHEAD", 4)
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        for n in range(20):
+            await broker.serving.publishing.publisher.single(topic, single(str(n), "a"), None)
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        cursor = (await dispatcher.open(topic, "s")).cursor(0)
+        cursor.delivery = Delivery(0, delivered_to=20, rules=Rules("keyed"))
+        cursor.delivery.hold_again(np.arange(10, 20), 7, 1, broker.environment.clock.monotonic_s() + 60)
+        assert offsets(await pull(dispatcher, topic, "s", "other", 2, 0)) == []
+        cursor.delivery.nack(np.arange(10, 20), broker.environment.clock.monotonic_s())
+        assert offsets(await pull(dispatcher, topic, "s", "other", 2, 0)) == [0, 1]
+
+
+async def test_an_ack_during_a_checkpoint_of_many_segments_keeps_its_commit(tmp_path: Path) -> None:
+    async with running(tmp_path, checkpoint_s=600) as broker:
+        topic = await make_topic(broker, segments=64)
+        segments = await broker.serving.publishing.ownership.mine(topic)
+        while not all(segment.end > 1 for segment in segments):
+            await publish(broker, topic, *map(str, range(64)))
+        await subscribe(broker, topic)
+        while (subscription := await broker.serving.subscribing.dispatcher.open(topic, "s")) and await pull(
+            broker.serving.subscribing.dispatcher, topic, "s", None, 10_000, 0
+        ):
+            pass
+        last = [*subscription.cursors][-1]
+        await ack(
+            broker.serving.subscribing.dispatcher, topic, "s", {segment: [0] for segment in subscription.cursors}, None
+        )
+        gate = Gate()
+        held(broker).before = gate
+        writing = asyncio.create_task(broker.serving.subscribing.dispatcher.checkpoint())
+        await gate.reached.wait()
+        await ack(broker.serving.subscribing.dispatcher, topic, "s", {last: [1]}, None)
+        gate.open.set()
+        await writing
+        there = await held(broker).get(keys.CURSORS.key("t", topic.record.incarnation, "s", last))
+        assert there is not None
+        saved = record_of(keys.CURSORS, there.value).acked_to
+        assert saved == 2 or broker.serving.subscribing.dispatcher.pin is not None
+
+
+def test_the_cost_of_an_ack_does_not_depend_on_the_leases() -> None:
+    """Every other one of 20,000 messages is acked at once; the others are leased one by one, and acked at once."""
+    delivery, count = Delivery(0), 20_000
+    _give(delivery, count, count, deadline_s=1.0)
+    _ack(delivery, range(1, count, 2))
+    delivery.expire(2.0)
+    while len(found := _give(delivery, count, 1, deadline_s=3.0 + delivery.acked_to)):
+        assert len(found) == 1
+    calls = _calls(lambda: _ack(delivery, range(0, count, 2)))
+    assert delivery.acked_to == count
+    assert calls < 100
+
+
+def _give(delivery: Delivery, end: int, limit: int, deadline_s: float) -> list[int]:
+    found = delivery.available(Want(C, limit), end)
+    if len(found):
+        delivery.lease(found, C, C, deadline_s)
+    return found.tolist()
+
+
+def _ack(delivery: Delivery, offsets: Iterable[int]) -> None:
+    taken = delivery.judge(offsets, Asker(C)).taken
+    delivery.begin_ack(taken)
+    delivery.end_ack(taken, durable=True)
+
+
+def _calls(work: Callable[[], object]) -> int:
+    """Counts the calls of Python functions that some work makes."""
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+async def test_another_consumer_gets_its_turn_as_soon_as_all_is_acked(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await subscribe(broker, topic)
+        await pull(broker.serving.subscribing.dispatcher, topic, "s", "a", 1, 0)
+        waiting = asyncio.create_task(pull(broker.serving.subscribing.dispatcher, topic, "s", "b", 1, wait_s=30))
+        await asyncio.wait([waiting], timeout=0.1)
+        await ack(broker.serving.subscribing.dispatcher, topic, "s", {0: [0]}, "a")
+        assert offsets(await asyncio.wait_for(waiting, 5)) == [1]
+
+
+def test_an_ack_repeated_while_the_first_is_on_its_way_waits_for_durability_too() -> None:
+    delivery = Delivery(0)
+    _give(delivery, 3, 3, deadline_s=30)
+    first = delivery.judge([0, 1, 2], Asker(C))
+    delivery.begin_ack(first.taken)
+    delivery.expire(0)
+    repeat = delivery.judge([1, 2, 3], Asker(C))
+    assert (repeat.taken.tolist(), repeat.known, repeat.unknown) == ([1, 2], 2, [3])
+
+
+def test_a_cursor_with_more_acked_runs_than_its_checkpoint_knows_goes_on() -> None:
+    """A crash before the checkpoint: the acks come back from the journal, `delivered_to` is that of the checkpoint."""
+    holes = [(offset, offset + 1) for offset in range(1, 4_000, 2)]
+    delivery = Delivery(0, holes, delivered_to=0)
+    given = []
+    while found := _give(delivery, 10_000, 10_000, deadline_s=1.0):
+        given += found
+        _ack(delivery, found)
+    assert given == [*range(0, 4_000, 2), *range(4_000, 10_000)]
+
+
+def test_a_recovery_passes_over_many_offsets_without_memory_for_each() -> None:
+    delivery = Delivery(0)
+    delivery.pass_over(0, 1_000_000_000)
+    delivery.pass_over(1_000_000_002, 1_000_000_003)
+    assert (delivery.acked_to, delivery.acked_runs()) == (1_000_000_000, [(1_000_000_002, 1_000_000_003)])
+
+
+async def test_leases_begin_when_all_is_read(tmp_path: Path) -> None:
+    """Where the reads took longer than the deadline, every ack of these messages came too late."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await subscribe(broker, topic, ack_deadline_s=1)
+        dispatcher, reader = broker.serving.subscribing.dispatcher, broker.core.reader
+        await publish(broker, topic, *map(str, range(10)))
+        read = reader.read
+
+        async def slow_read(*arguments: Any) -> Any:
+            await asyncio.sleep(1.2)
+            return await read(*arguments)
+
+        reader.read = slow_read  # type: ignore[method-assign]
+        found = offsets(await pull(dispatcher, topic, "s", "c", 10, 0))
+        judged = await ack(dispatcher, topic, "s", {0: found}, "c")
+        assert (judged.known, judged.late, judged.unknown) == (10, 0, {})
+
+
+async def test_many_holes_are_read_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(1_000)))
+        await subscribe(broker, topic, ack_deadline_s=1)
+        dispatcher, reader = broker.serving.subscribing.dispatcher, broker.core.reader
+        found = offsets(await pull(dispatcher, topic, "s", "c", 1_000, 0))
+        await ack(dispatcher, topic, "s", {0: found[1::2]}, "c")
+        (await dispatcher.open(topic, "s")).cursor(0).delivery.expire(float("inf"))
+        reads, read = 0, reader.read
+
+        async def counted(*arguments: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return await read(*arguments)
+
+        reader.read = counted  # type: ignore[method-assign]
+        again = await pull(dispatcher, topic, "s", "c", 1_000, 0)
+        assert offsets(again) == found[::2]
+        assert [count for one in again for count in one.attempts] == [2] * 500
+        assert [one for part in again for one in part.rows.column("value").to_pylist()] == list(map(str, found[::2]))
+        assert reads == 1
+
+
+async def test_a_late_ack_counts_unless_somebody_else_got_the_message(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, *map(str, range(4)))
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        assert offsets(await pull(dispatcher, topic, "s", "a", 4, 0)) == [0, 1, 2, 3]
+        (await dispatcher.open(topic, "s")).cursor(0).delivery.expire(float("inf"))
+        assert offsets(await pull(dispatcher, topic, "s", "b", 2, 5)) == [0, 1], "the other has not pulled for a second"
+        judged = await ack(dispatcher, topic, "s", {0: [0, 1, 2, 3]}, "a")
+        assert (judged.known, judged.late, judged.unknown) == (2, 2, {0: [0, 1]})
+        judged = await ack(dispatcher, topic, "s", {0: [0, 1]}, "b")
+        assert (judged.known, judged.late, judged.unknown) == (2, 0, {})
+        assert (await dispatcher.open(topic, "s")).cursor(0).delivery.acked_to == 4
+
+
+async def test_a_wait_that_a_stop_ends_is_no_empty_answer(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        waiting = asyncio.create_task(pull(dispatcher, topic, "s", None, 1, wait_s=30))
+        await asyncio.wait([waiting], timeout=0.1)
+        broker.begin_stop()
+        with pytest.raises(NotReady, match="stopping"):
+            await asyncio.wait_for(waiting, 5)
+        assert await pull(dispatcher, topic, "s", None, 1, 0) == []
+
+
+@pytest.mark.parametrize("level", [1, 2])
+async def test_a_checkpoint_of_many_holes_is_small_or_stays_in_the_journal(
+    tmp_path: Path, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was 1.9 MB: etcd refused it for ever, and the others of its transaction with it."""
+    monkeypatch.setattr(choosing, "FEW", 10_000)  # all that failed twice come at once
+    async with running(tmp_path, checkpoint_s=600, lease_s=60) as broker:
+        topic = await make_topic(broker)
+        for _ in range(2):
+            await publish(broker, topic, *map(str, range(3_000)))
+        await subscribe(broker, topic)
+        dispatcher = broker.serving.subscribing.dispatcher
+        dispatcher._cursors._level = lambda: level
+        for step in range(2):  # once more, so that every message but the acked ones has attempts
+            while found := offsets(await pull(dispatcher, topic, "s", "c", 6_000, 0)):
+                if not step:
+                    await ack(dispatcher, topic, "s", {0: found[1::2]}, "c")
+            cursor = (await dispatcher.open(topic, "s")).cursor(0)
+            cursor.delivery.expire(float("inf"))
+        await dispatcher.checkpoint()
+        assert (dispatcher.pin is None) == (level == 2)
+        there = await held(broker).get(keys.CURSORS.key("t", topic.record.incarnation, "s", 0))
+        assert there is not None
+        assert len(there.value) < 64 * 1024
+        assert (len(record_of(keys.CURSORS, there.value).acked) == 3_000) == (level == 2)
+        rest = offsets(await pull(dispatcher, topic, "s", "c", 6_000, 0))
+        assert rest == [*range(0, 6_000, 2)]
+        await ack(dispatcher, topic, "s", {0: rest}, "c")
+        await dispatcher.checkpoint()
+        assert dispatcher.pin is None
+
+
+async def test_what_a_stream_is_about_to_get_is_free_once_its_client_has_gone(tmp_path: Path, monkeypatch: Any) -> None:
+    """It was leased to nobody until the deadline, where the call came from another broker."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await subscribe(broker, topic)
+        dispatcher, position = broker.serving.subscribing.dispatcher, Position("stream", "connection", "mine", 10)
+        gate, read = Gate(), broker.core.reader.read
+
+        async def held_read(*arguments: Any) -> Any:
+            await gate()
+            return await read(*arguments)
+
+        monkeypatch.setattr(broker.core.reader, "read", held_read)
+        pulling = asyncio.create_task(dispatcher.pull(topic, "s", Pull(10, 0, "mine", position=position)))
+        await gate.reached.wait()
+        await dispatcher.leave(topic, "s", position, free=True)
+        gate.open.set()
+        with pytest.raises(LeaseEnded):
+            await pulling
+        found = await pull(dispatcher, topic, "s", "other", 10, 0)
+        assert offsets(found) == [0, 1]
+        assert {attempt for one in found for attempt in one.attempts.tolist()} == {1}
+
+
+async def test_a_stream_that_leaves_wakes_its_own_pull_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    """It woke all that waited, each of which looked."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await subscribe(broker, topic)
+        dispatcher, position = broker.serving.subscribing.dispatcher, Position("stream", "connection", "mine", 10)
+        subscription = await dispatcher.open(topic, "s")
+        others = [asyncio.create_task(pull(dispatcher, topic, "s", f"{n}", 1, 30)) for n in range(5)]
+        own = asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30, "mine", position=position)))
+        await until(lambda: sum(map(len, subscription.room._asleep.values())) == 6)
+        looked: list[Pull] = []
+        look = dispatcher._leasing.look
+
+        async def noted(subscription: Any, wanted: Pull, *more: Any) -> Any:
+            looked.append(wanted)
+            return await look(subscription, wanted, *more)
+
+        monkeypatch.setattr(dispatcher._leasing, "look", noted)
+        await dispatcher.leave(topic, "s", position, free=False)
+        with pytest.raises(LeaseEnded):
+            await own
+        assert [one.position for one in looked] == [position]
+        for one in others:
+            one.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,96 @@
+"""A pull that looks through segments does not sleep over what came to one that it had looked at already."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from seaweedq.broker.subscriptions.consumers.leases import Leases
+from seaweedq.broker.subscriptions.consumers.waiting import ALL, Room
+from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.dispatch.leasing import Leased, Look, Pull
+from seaweedq.clock import SystemClock
+from seaweedq.concurrency.signal import Signal
+
+
+class ATopic:
+    def __init__(self) -> None:
+        self.signal = Signal()
+
+
+class Looking(Dispatcher):
+    """Finds nothing at first; a message comes while it looks."""
+
+    def __init__(self) -> None:
+        none: Any = None
+        view: Any = SimpleNamespace(catalog=none, clock=SystemClock())
+        super().__init__(view, none, none, none, none, 1)
+        self._readables: Any = SimpleNamespace(refresh=self._refresh)
+        self.looks = 0
+
+    async def open(self, topic: Any, name: str) -> Any:
+        room = Room(lambda: None)
+        waiting = lambda consumer, lease: room.place(topic.signal, ALL, lease)  # noqa: E731
+        return SimpleNamespace(topic=topic, name=name, closed=None, room=room, leases=Leases(), waiting=waiting)
+
+    async def _refresh(self, topic: Any, numbers: Any) -> set[int]:
+        return set()
+
+    async def _round(self, topic: Any, name: str, wanted: Pull) -> Any:
+        self.looks += 1
+        if self.looks > 1:
+            return Look(Leased("l", ["a message"]))  # type: ignore[list-item]
+        topic.signal.wake()
+        await asyncio.sleep(0)
+        return Look(Leased())
+
+
+async def test_what_comes_during_the_look_is_looked_for() -> None:
+    topic: Any = ATopic()
+    async with asyncio.timeout(5):
+        assert (await Looking().pull(topic, "s", Pull(1, 60))).messages == ["a message"]
+
+
+class Unheard(Looking):
+    """Asks an owner that does not answer, and nothing comes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+        self.has_come = False
+        self.ended = 0
+        self.opened: Any = None
+
+    async def open(self, topic: Any, name: str) -> Any:
+        self.opened = self.opened or await super().open(topic, name)
+        return self.opened
+
+    async def _refresh(self, topic: Any, numbers: Any) -> set[int]:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.ended += 1
+        return set()
+
+    async def _round(self, topic: Any, name: str, wanted: Pull) -> Any:
+        self.looks += 1
+        return Look(Leased("l", ["a message"])) if self.has_come else Look(Leased(), missing={1})  # type: ignore[list-item]
+
+
+async def test_what_comes_while_an_owner_does_not_answer_is_looked_for() -> None:
+    """Pulls that waited got nothing of any segment until the call to an owner that was silent ended, after 5 to 10 s;
+    then the first of them alone looked."""
+    topic: Any = ATopic()
+    looking = Unheard()
+    async with asyncio.timeout(5):
+        pulls = [asyncio.create_task(looking.pull(topic, "s", Pull(1, 60))) for _ in range(3)]
+        await looking.asked.wait()
+        topic.signal.wake()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert looking.looks == 4, "the first one looks once more, and waits"
+        looking.has_come = True
+        topic.signal.wake()
+        assert [(await one).messages for one in pulls] == [["a message"]] * 3
+    await asyncio.sleep(0)
+    assert (looking.looks, looking.ended) == (7, 4), "nothing is left"
