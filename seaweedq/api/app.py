@@ -43,6 +43,7 @@ from seaweedq.api.routes import (
     segment_changes,
     segment_map,
     subscriptions,
+    topic_files,
     topics,
     upload_content,
     uploads,
@@ -60,6 +61,7 @@ from seaweedq.api.routes.seek import SeekServices
 from seaweedq.api.routes.segment_changes import ChangeServices
 from seaweedq.api.routes.segment_map import SegmentMapServices
 from seaweedq.api.routes.subscriptions import SubscriptionServices
+from seaweedq.api.routes.topic_files import FileServices
 from seaweedq.api.routes.topics import TopicServices
 from seaweedq.api.routes.upload_content import StreamedBody, UploadContent
 from seaweedq.api.routes.uploads import UploadServices
@@ -242,6 +244,7 @@ class Application:
             topics,
             imports,
             segment_map,
+            topic_files,
             fetch,
             payloads,
             segment_changes,
@@ -286,6 +289,8 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     files = serving.leading.retained
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, files)
     yield SegmentMapServices(catalog, positions, core.roster, core.tombstones)
+    reading = serving.reading
+    yield FileServices(catalog, reading.files, positions, reading.readables)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)
     yield SubscriptionServices(
         catalog,

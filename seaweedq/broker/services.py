@@ -23,6 +23,7 @@ from seaweedq.broker.publish.forward_receiver import ForwardReceiver
 from seaweedq.broker.publish.forwarder import Identities
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.read.fetcher import Fetcher
+from seaweedq.broker.read.file_pages import FilePages
 from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.owner_search import OwnerFinder
 from seaweedq.broker.read.read_server import ReadServer
@@ -153,6 +154,7 @@ class Reading:
     server: ReadServer
     fetcher: Fetcher
     finder: OwnerFinder
+    files: FilePages
 
 
 @dataclass(frozen=True)

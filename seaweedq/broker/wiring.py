@@ -34,6 +34,7 @@ from seaweedq.broker.publish.owner_append import OwnerAppender
 from seaweedq.broker.publish.publisher import Publisher
 from seaweedq.broker.publish.remote_append import RemoteAppender
 from seaweedq.broker.read.fetcher import Fetcher
+from seaweedq.broker.read.file_pages import FilePages
 from seaweedq.broker.read.local_positions import LocalPositions
 from seaweedq.broker.read.owner_search import OwnerFinder
 from seaweedq.broker.read.read_server import ReadServer
@@ -265,13 +266,15 @@ def _reading(
 ) -> Reading:
     timeout_s, stopping = environment.settings.publish_timeout_s, readiness.is_stopping
     context = SearchContext(view, timeout_s, stopping)
+    positions = TopicPositions(view, ownership, environment.peers, local, timeout_s)
     return Reading(
         local_positions=local,
-        positions=TopicPositions(view, ownership, environment.peers, local, timeout_s),
+        positions=positions,
         readables=ReadableSegments(view, ownership, reader, environment.peers),
         server=ReadServer(view.catalog, ownership, reader, view.clock, readiness.check_ready),
         fetcher=Fetcher(ownership, reader, view.clock, stopping),
         finder=OwnerFinder(context, ownership),
+        files=FilePages(view.catalog, positions, environment.store),
     )
 
 

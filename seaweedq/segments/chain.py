@@ -45,10 +45,19 @@ class ListedEntry:
     modified_us: int
 
 
+@dataclass(frozen=True, slots=True)
+class EntryFacts:
+    """The part of an entry's metadata that readers plan by."""
+
+    schema_id: int
+    max_timestamp_us: int
+
+
 class Chain:
     """The entries of a segment, as far as this process knows them. `end` is the offset of the next row.
 
     `failing` is the last error of the put in flight; None if it has not failed. `start` is the first entry that counts.
+    `facts` are of the entries that were appended or opened here.
     """
 
     def __init__(self, store: ObjectStore, topic: str, segment: int, sleep: Sleep = asyncio.sleep) -> None:
@@ -58,6 +67,7 @@ class Chain:
         self.failing: StoreUnavailable | None = None
         self._store = store
         self._sleep = sleep
+        self.facts: dict[EntryName, EntryFacts] = {}
         self._names: list[EntryName] | None = None
         self._sizes: dict[EntryName, int] = {}
         self._sizing = asyncio.Lock()
@@ -81,6 +91,7 @@ class Chain:
             if self._names is not None:
                 self._names = [name for name in self._names if name.sequence >= start.sequence]
             self._sizes = {name: size for name, size in self._sizes.items() if name.sequence >= start.sequence}
+            self.facts = {name: facts for name, facts in self.facts.copy().items() if name >= start}
 
     async def open(self) -> None:
         """Finds the end, with at most a page and a bisection of listings, and reads the last entry's metadata. Raises
@@ -131,6 +142,7 @@ class Chain:
         self._sizes[name] = memoryview(data).nbytes
         if self._names is not None:
             self._names.append(self.next)
+        self.facts[name] = EntryFacts(metadata.schema_id, metadata.max_timestamp_us)
         self.last = metadata
 
     async def names(self) -> list[EntryName]:
@@ -197,7 +209,9 @@ class Chain:
         except FileNotFoundError as error:
             raise _missing(path) from error
         try:
-            return file, *open_entry(file, path)
+            parquet, metadata = open_entry(file, path)
+            self.facts[name] = EntryFacts(metadata.schema_id, metadata.max_timestamp_us)
+            return file, parquet, metadata
         except BaseException:
             file.close()
             raise
