@@ -64,6 +64,7 @@ PLAIN = {
     ("post", "/v1/cluster/confirm"),
     ("get", "/healthz"),
     ("get", "/readyz"),
+    ("get", TOPIC + "/segments/{segment}"),
     *(("post", TOPIC + "/segments/{segment}/" + change) for change in ("split", "merge", "roll", "move")),
 }
 

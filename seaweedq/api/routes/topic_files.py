@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
@@ -18,13 +18,13 @@ from seaweedq.api.routes.subscription_requests import in_utc
 from seaweedq.broker.read.file_pages import MOST, FilePages, Place, TopicFile
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions
-from seaweedq.broker.subscriptions.starts import EPOCH
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.errors import InvalidRequest
 from seaweedq.segments.entry import EntryName
 
 router = APIRouter(tags=["topics"])
 LEAST = 2  # objects of a page: where a file ends is told by the next one
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Moment = Annotated[datetime, Meta(tz=True)]
 _AFTER = re.compile(r"([0-9]{1,19})/([0-9]{8}-[0-9]{16}\.parquet)")
 
