@@ -5,21 +5,24 @@ other, so that an answer can name all messages that are not valid; it also accep
 cannot decode.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.codec import envelopes, messages
+from seaweedq.codec import envelopes, hints, messages
 from seaweedq.codec import json_text as json_texts
 from seaweedq.codec.arrow_bodies import decode_arrow
 from seaweedq.codec.intake import Doubt, Intake, Refused, check_count, refuse, too_large
 from seaweedq.codec.messages import Envelope
-from seaweedq.errors import InvalidRequest, UnreadableBody, UnsupportedContentType
+from seaweedq.errors import InvalidMessages, InvalidRequest, UnreadableBody, UnsupportedContentType
 from seaweedq.segments.layout import Format
 from seaweedq.segments.rows import Single, binaries, rows_of_singles
 
+FORM = "application/x-www-form-urlencoded"
 JSON, NDJSON, ARROW = "application/json", "application/x-ndjson", "application/vnd.apache.arrow.stream"
 SUPPORTED = (JSON, NDJSON, ARROW)
 
@@ -31,23 +34,50 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def decode(
-    content_type: str | None, body: bytes, intake: Intake, bare: bool = False, key: str | None = None
+    content_type: str | None, body: bytes, intake: Intake, bare: bool | None = None, key: str | None = None
 ) -> pa.RecordBatch:
-    """Returns the rows of a publish. With `bare`, NDJSON lines are values; `key` is the key of a raw body.
+    """Returns the rows of a publish. With `bare`, by default the topic's, lines of NDJSON are values; `key` is the key
+    of a raw body.
 
     Raises UnsupportedContentType, and the errors of the decoder of that type.
     """
     match media_type(content_type):
         case "application/json":
-            return decode_json(body, intake)
+            with _explained(lambda _: hints.of_body(body, intake.layout.format)):
+                return decode_json(body, intake)
         case "application/x-ndjson":
-            return decode_ndjson(body, intake, bare)
+            bare = intake.bare if bare is None else bare
+            with _explained(lambda line: hints.of_line(_line(body, line), bare, intake.layout.format)):
+                return decode_ndjson(body, intake, bare)
         case "application/vnd.apache.arrow.stream":
             return decode_arrow(body, intake)
     if intake.layout.format is Format.BYTES:
         return decode_raw(body, key, intake)
     detail = f"the content type {content_type!r} is not one of {', '.join(SUPPORTED)}; other types need a bytes topic"
+    if media_type(content_type) == FORM:
+        detail += "; curl sends it where no `-H 'content-type: application/json'`, or of another type, is given"
     raise UnsupportedContentType(detail, supported=list(SUPPORTED))
+
+
+@contextmanager
+def _explained(hint: Callable[[int], str | None]) -> Iterator[None]:
+    """Adds to an error what mends it; `hint` takes the index of the first message that is not valid."""
+    try:
+        yield
+    except InvalidMessages as error:
+        first = error.fields["errors"][0]["index"]
+        if found := hint(first):
+            raise InvalidMessages(f"{error.detail}; {found}", **error.fields, hint=found) from None
+        raise
+    except UnreadableBody as error:
+        if found := hint(0):
+            raise UnreadableBody(f"{error.detail}; {found}", **error.fields, hint=found) from None
+        raise
+
+
+def _line(body: bytes, number: int) -> bytes:
+    """Returns a line of a body, from 0, without white space at its ends."""
+    return bytes(body).split(b"\n", number + 1)[number].strip()
 
 
 def media_type(content_type: str | None) -> str:

@@ -18,13 +18,17 @@ MIN_US, MAX_US = ((t.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1) f
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """The topic's layout and key field, the limits, and the broker's time (microseconds since the epoch)."""
+    """The topic's layout and key field, the limits, and the broker's time (microseconds since the epoch).
+
+    `bare`: a line of NDJSON is itself the value, unless a request says otherwise.
+    """
 
     layout: Layout
     key_field: str | None
     max_message_bytes: int
     now_us: int
     max_request_bytes: int = 16 * 1024 * 1024
+    bare: bool = False
 
 
 class Refused(Exception):

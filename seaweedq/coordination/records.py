@@ -142,6 +142,7 @@ class FlushPolicy(msgspec.Struct, frozen=True):
 
 
 RETENTION_LEVEL = 3  # of the cluster, from which on retention is carried out
+BARE_LEVEL = 3  # from which on all brokers read a topic's `ndjson`
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -170,7 +171,8 @@ class TopicConfig(msgspec.Struct, frozen=True):
     balancer's policy.
 
     `columns` is the Arrow schema made of `schema`, encoded, so that a broker need not parse `schema` at start.
-    `max_payload_bytes` lowers the setting of that name.
+    `max_payload_bytes` lowers the setting of that name. `ndjson`, from level 3 on: lines of NDJSON are values unless a
+    request says otherwise; where it is left out they are messages.
     """
 
     format: Literal["json", "bytes", "typed"] = "json"
@@ -182,6 +184,12 @@ class TopicConfig(msgspec.Struct, frozen=True):
     retention: RetentionPolicy = RetentionPolicy()
     columns: str | None = None
     max_payload_bytes: int | None = None
+    ndjson: Literal["bare"] | UnsetType = UNSET
+
+    @property
+    def lines_are_bare(self) -> bool:
+        """Tells whether a line of NDJSON is itself the value, unless a request says otherwise."""
+        return self.ndjson == "bare"
 
 
 class TopicRecord(msgspec.Struct, frozen=True):

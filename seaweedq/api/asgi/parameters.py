@@ -30,10 +30,12 @@ def whole_number(text: str, what: str, low: int, high: int) -> int:
 
 
 def truth(text: str, what: str) -> bool:
-    """Returns whether a text is `true`, and not `false`. Raises InvalidRequest for any other."""
-    if text not in ("true", "false"):
-        raise InvalidRequest(f"{what} is {text[:50]!r}; it must be true or false", field=what, value=text[:50])
-    return text == "true"
+    """Returns whether a text is `true` or `1`, and not `false` or `0`. Raises InvalidRequest for any other."""
+    if text not in ("true", "1", "false", "0"):
+        raise InvalidRequest(
+            f"{what} is {text[:50]!r}; it must be true or false (or 1 or 0)", field=what, value=text[:50]
+        )
+    return text in ("true", "1")
 
 
 def seconds(text: str, what: str, high: float) -> float:

@@ -25,11 +25,12 @@ WAIT_S, MAX_WAIT_S = 30, 300
 
 
 class ImportRequest(Struct, forbid_unknown_fields=True):
-    """An uploaded file and its format. With `bare`, each line of an NDJSON file is itself the value."""
+    """An uploaded file and its format. With `bare`, by default the topic's `ndjson`, each line of an NDJSON file is
+    itself the value."""
 
     upload_id: Annotated[str, Meta(min_length=1, max_length=127)]
     format: Literal["parquet", "ndjson", "arrow"]
-    bare: bool = False
+    bare: bool | UnsetType = UNSET
 
 
 class ImportRows(Struct):
@@ -107,9 +108,12 @@ async def import_upload(services: Services, request: Request, topic: str) -> Res
     asked = await services.reader.json(request, _REQUEST)
     check_name(asked.upload_id, "upload")
     found = await services.catalog.known(topic)
-    if asked.bare and (asked.format != "ndjson" or found.layout.format is Format.BYTES):
+    bare = asked.bare
+    if bare is UNSET:
+        bare = asked.format == "ndjson" and found.record.config.lines_are_bare
+    if bare and (asked.format != "ndjson" or found.layout.format is Format.BYTES):
         raise InvalidRequest("bare is only for NDJSON files, on json and typed topics", field="bare")
-    record = await services.imports.begin(found, asked.upload_id, asked.format, asked.bare)
+    record = await services.imports.begin(found, asked.upload_id, asked.format, bare)
     if record.state in ("checking", "running"):
         record = await services.imports.wait(found, asked.upload_id, wait_s)
     if record.problem is not None:

@@ -71,7 +71,10 @@ TAKES = {
         "example": {"messages": [{"key": "UA", "value": {"carrier": "UA", "delay": 12}}]},
     },
     bodies.NDJSON: {
-        "schema": {"type": "string", "description": "a message a line; with bare=true a value a line"},
+        "schema": {
+            "type": "string",
+            "description": "a message a line; with bare=true, or the topic's ndjson=bare, a value a line",
+        },
         "example": '{"key":"UA","value":{"delay":12}}\n{"value":{"delay":3}}\n',
     },
     bodies.ARROW: _STREAM,
@@ -81,8 +84,8 @@ PARAMETERS = (
     {
         "name": "bare",
         "in": "query",
-        "description": "NDJSON: each line is itself the value",
-        "schema": {"type": "boolean", "default": False},
+        "description": "NDJSON: each line is itself the value; by default the topic's `ndjson`",
+        "schema": {"type": "boolean"},
     },
     {
         "name": "key",
@@ -111,14 +114,15 @@ class _Posted:
 
     media: str | None
     content: bytes
-    bare: bool
+    bare: bool | None
     key: str | None
 
     async def rows(self, intake: Intake, memory: DecodingMemory) -> pa.RecordBatch:
         """Returns the messages, as rows."""
         if len(self.content) <= INLINE_BYTES:
             return bodies.decode(self.media, self.content, intake, self.bare, self.key)
-        size = needed(bodies.media_type(self.media), self.content, self.bare, intake.max_request_bytes)
+        bare = intake.bare if self.bare is None else self.bare
+        size = needed(bodies.media_type(self.media), self.content, bare, intake.max_request_bytes)
         async with memory.reserved(size):
             return await asyncio.to_thread(bodies.decode, self.media, self.content, intake, self.bare, self.key)
 
@@ -144,7 +148,7 @@ class Publish:
         check_name(name)
         producer = _producer(scope)
         options = query(scope)
-        bare, key = truth(options.get("bare", "false"), "bare"), options.get("key")
+        bare, key = truth(options["bare"], "bare") if "bare" in options else None, options.get("key")
         async with self.reader.body(scope, receive) as content:
             deadline = self.publisher.deadline()  # for all of it from here on
             posted = _Posted(header(scope, b"content-type"), content, bare, key)
@@ -216,7 +220,8 @@ class Publish:
 
     def _intake(self, config: TopicConfig, layout: Layout) -> Intake:
         settings, now_us = self.reader.settings, self.reader.clock.now_us()
-        return Intake(layout, config.key_field, settings.max_message_bytes, now_us, settings.max_request_bytes)
+        limits = settings.max_message_bytes, now_us, settings.max_request_bytes
+        return Intake(layout, config.key_field, *limits, config.lines_are_bare)
 
 
 def _producer(scope: Scope) -> Producer | None:

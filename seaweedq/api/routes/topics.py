@@ -34,7 +34,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.codec.bodies import JSON
 from seaweedq.codec.key_field import check_key_field
-from seaweedq.coordination.records import RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
+from seaweedq.coordination.records import BARE_LEVEL, RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
 from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import encode_fields, parse_schema
@@ -62,6 +62,7 @@ class ChangeRequest(Struct, forbid_unknown_fields=True):
     flush: FlushRequest | UnsetType = UNSET
     retention: RetentionRequest | UnsetType = UNSET
     max_payload_bytes: Annotated[int, Meta(ge=1, le=5 * 1024**4)] | UnsetType | None = UNSET
+    ndjson: Literal["envelope", "bare"] | UnsetType | None = UNSET
 
 
 class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
@@ -89,6 +90,7 @@ class TopicAnswer(Struct):
     flush: FlushPolicy
     retention: RetentionAnswer
     max_payload_bytes: int | None
+    ndjson: Literal["envelope", "bare"]
     created_at: datetime
     segments: int
     hot_segments: list[int]
@@ -163,10 +165,12 @@ class TopicServices:
     level: ClusterLevel
     files: TopicFiles
 
-    def check_retention(self, before: RetentionPolicy, after: RetentionPolicy) -> None:
-        """Raises NeedsLevel where the policy is set at a level at which it is not enforced."""
-        if after != before and after.takes:
+    def check_level(self, before: TopicConfig, after: TopicConfig) -> None:
+        """Raises NeedsLevel where a change sets what the cluster's level does not have yet."""
+        if after.retention != before.retention and after.retention.takes:
             self.level.require(RETENTION_LEVEL, "retention")
+        if after.lines_are_bare and not before.lines_are_bare:
+            self.level.require(BARE_LEVEL, "ndjson")
 
 
 Services = Annotated[TopicServices, given(TopicServices)]
@@ -197,7 +201,7 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest) ->
     created = False
     await services.catalog.look(topic)
     if services.catalog.find(topic) is None:
-        services.check_retention(RetentionPolicy(), _config(wanted).retention)
+        services.check_level(TopicConfig(), _config(wanted))
         created = await services.admin.create(topic, _config(wanted))
     found = services.catalog.topic(topic)
     if not created:
@@ -251,8 +255,8 @@ async def show_topic(services: Services, topic: str) -> Response:
     ),
 )
 async def change_topic(services: Services, request: Request, topic: str) -> Response:
-    """Changes flush, retention, scaling or the largest payload. Only named fields change; null restores a default. With
-    `dry_run`, changes nothing, and returns what the retention would take now."""
+    """Changes flush, retention, scaling, the largest payload or the meaning of lines of NDJSON. Only named fields
+    change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take now."""
     check_name(topic)
     dry_run = truth(query(request.scope).get("dry_run", "false"), "dry_run")
     wanted = await services.reader.json(request, _CHANGE)
@@ -261,7 +265,7 @@ async def change_topic(services: Services, request: Request, topic: str) -> Resp
         return json_answer(await _previewed(services, found, _changed(found.record.config, wanted).retention))
     while True:
         config = _changed(found.record.config, wanted)
-        services.check_retention(found.record.config.retention, config.retention)
+        services.check_level(found.record.config, config)
         if await services.admin.change(found, config):
             return json_answer(await _answer(services, found))
         found = services.catalog.topic(topic)
@@ -318,22 +322,35 @@ def _config(wanted: TopicRequest) -> TopicConfig:
 
 
 def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
-    """Returns the configuration with the changes that the request names."""
+    """Returns the configuration with the changes that the request names. Raises InvalidRequest."""
     replace = msgspec.structs.replace
+    if wanted.ndjson == "bare" and config.format == "bytes":
+        raise InvalidRequest(
+            "ndjson is bare, but bare lines are JSON values, and a bytes topic has none", field="ndjson", value="bare"
+        )
+    ndjson: Literal["bare"] | UnsetType = "bare" if wanted.ndjson == "bare" else UNSET
     return replace(
         config,
         scaling=changed_scaling(config, wanted.scaling) if wanted.scaling else config.scaling,
         flush=replace(config.flush, **msgspec.to_builtins(wanted.flush or FlushRequest())),
         retention=changed_retention(config.retention, wanted.retention or RetentionRequest()),
         max_payload_bytes=config.max_payload_bytes if wanted.max_payload_bytes is UNSET else wanted.max_payload_bytes,
+        ndjson=config.ndjson if wanted.ndjson is UNSET else ndjson,
     )
+
+
+def _lines(config: TopicConfig) -> Literal["envelope", "bare"]:
+    return "bare" if config.lines_are_bare else "envelope"
 
 
 def _compare(topic: Topic, wanted: TopicRequest) -> None:
     """Raises TopicConflict where a field that the request names differs."""
     current = msgspec.to_builtins(topic.record.config)
+    current["ndjson"] = _lines(topic.record.config)
     current["retention"] = msgspec.to_builtins(shown_retention(topic.record.config.retention))
     named = msgspec.to_builtins(wanted)
+    if wanted.ndjson is None:
+        named["ndjson"] = "envelope"
     if wanted.scaling:
         current["scaling"] = msgspec.to_builtins(policy_of(topic))
         named["scaling"] = wanted_scaling(topic, wanted.scaling)
@@ -364,6 +381,7 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         flush=config.flush,
         retention=shown_retention(config.retention),
         max_payload_bytes=config.max_payload_bytes,
+        ndjson=_lines(config),
         created_at=moment(topic.record.created_us),
         segments=sum(record.state == "open" for record in services.catalog.segments(topic).values()),
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],

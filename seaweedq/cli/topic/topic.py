@@ -34,6 +34,9 @@ def create(
     max_payload_bytes: Annotated[
         int | None, typer.Option(help="Largest payload of an upload, if it must be less than the broker's setting.")
     ] = None,
+    ndjson: Annotated[
+        str | None, typer.Option(help="What a line of NDJSON over HTTP is: envelope (the default), or bare: the value.")
+    ] = None,
     target_messages_per_s: Annotated[
         int | None, typer.Option(help="A segment with a higher rate for long is split.")
     ] = None,
@@ -57,6 +60,7 @@ def create(
         flush=_present(max_bytes=flush_max_bytes, max_age_s=flush_max_age_s) or None,
         retention=_present(max_age_s=retention_max_age_s, max_bytes=retention_max_bytes) or None,
         max_payload_bytes=max_payload_bytes,
+        ndjson=ndjson,
         scaling=_present(
             target_messages_per_s=target_messages_per_s,
             target_bytes_per_s=target_bytes_per_s,

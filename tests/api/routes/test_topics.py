@@ -7,6 +7,7 @@ import httpx
 import pyarrow.dataset as ds
 import pytest
 
+from seaweedq import Client
 from tests.support.http.asking import fetch, problem_of, send, values
 
 SCHEMA = {
@@ -229,3 +230,32 @@ def test_typed_topics_keep_columns(http: httpx.Client) -> None:
     folder = http.get(path).json()["path"].removeprefix("file://")
     table = ds.dataset(folder, format="parquet", partitioning="hive").to_table(columns=["carrier", "delay"])
     assert table.to_pylist() == [{"carrier": "UA", "delay": 12}, {"carrier": "AA", "delay": None}]
+
+
+def test_a_topic_says_what_a_line_of_ndjson_is(http: httpx.Client) -> None:
+    path, lines = "/v1/topics/shipped", {"content-type": "application/x-ndjson"}
+    assert http.put(path, json={}).json()["ndjson"] == "envelope"
+    problem_of(
+        http.post(f"{path}/messages", content=b'{"level":"info"}', headers=lines), 422, "invalid-messages", "bare"
+    )
+    assert http.patch(path, json={"ndjson": "bare"}).json()["ndjson"] == "bare"
+    assert http.put(path, json={"ndjson": "bare"}).status_code == 200
+    problem_of(http.put(path, json={"ndjson": None}), 409, "topic-exists", "ndjson")
+    assert http.post(f"{path}/messages", content=b'{"level":"info"}\n{"value":1}', headers=lines).json()["count"] == 2
+    as_envelope = http.post(f"{path}/messages?bare=0", content=b'{"value":3}', headers=lines)
+    assert as_envelope.status_code == 200
+    found = http.get(f"{path}/segments/0/messages").json()["messages"]
+    assert [message["value"] for message in found] == [{"level": "info"}, {"value": 1}, 3]
+    assert http.patch(path, json={"ndjson": None}).json()["ndjson"] == "envelope"
+    problem_of(http.put("/v1/topics/raw", json={"format": "bytes", "ndjson": "bare"}), 422, "invalid-request", "ndjson")
+    problem_of(http.patch(path, json={"ndjson": "values"}), 422, "invalid-request", "ndjson")
+
+
+def test_the_python_client_says_what_its_lines_are(http: httpx.Client) -> None:
+    http.put("/v1/topics/lines", json={"ndjson": "bare"})
+    with Client(str(http.base_url)) as client:
+        client.publish("lines", [{"value": 1}, {"value": 2}])
+        with client.producer("lines") as producer:
+            producer.send(3)
+    found = http.get("/v1/topics/lines/segments/0/messages").json()["messages"]
+    assert [message["value"] for message in found] == [1, 2, 3]
