@@ -1,8 +1,8 @@
 """A topic as a DataFrame: Spark's own Parquet reader over its files, and the rows that are not in files yet.
 
-The order: the brokers state ends and pins (`table_plan`), then Spark lists the files, then the rows behind the pins are
-fetched from brokers, some through the driver and the others by executors. Executors need seaweedq and a way to the
-brokers; files are read by Spark alone.
+The order: the brokers state ends and pins (`client.core.table_plan`), then Spark lists the files, then the rows behind
+the pins are fetched from brokers, some through the driver and the others by executors. Executors need seaweedq and a
+way to the brokers; files are read by Spark alone.
 """
 
 import os
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import pyarrow as pa
 
 from seaweedq.client.core.segment_rows import SEGMENT
+from seaweedq.client.core.table_plan import Rows, plan
 from seaweedq.client.sync.client import Client
 from seaweedq.errors import ClientError
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import parse_schema
-from seaweedq.spark.table_plan import Rows, plan
+from seaweedq.spark.pins import condition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,7 +63,7 @@ def read_topic(
             client.flush(topic)
         chosen = plan(client.segments(topic), starting, ending, segments, tail=tail == "read")
         schema = spark_schema(facts)
-        frame = spark.read.schema(schema).parquet(s3a(facts["path"])).where(chosen.condition)
+        frame = spark.read.schema(schema).parquet(s3a(facts["path"])).where(condition(chosen.files))
         fetch = Fetch(where, topic, dict(headers or {}))
         held, rest = _held(client, topic, chosen.tail)
     if held:

@@ -1,5 +1,7 @@
 """`read_table` against files and a fake broker: complete to the end as of the call, and no row twice."""
 
+from datetime import datetime
+
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +22,7 @@ class Topic:
     """Segments 0 and 1: `ends` are acknowledged, `filed` of them in files. A fetch gives at most 3 rows."""
 
     def __init__(self, folder, filed, ends):
-        self.folder, self.ends, self.fetched = folder / "topics" / "t t", ends, []
+        self.folder, self.ends, self.fetched, self.start = folder / "topics" / "t t", ends, [], 0
         for segment, bounds in filed.items():
             for sequence, (first, end) in enumerate(bounds):
                 self.file(segment, sequence, first, end)
@@ -33,17 +35,39 @@ class Topic:
     def __call__(self, request):
         path = request.url.path
         if path.endswith("/segments"):
-            found = [{"id": n, "start_offset": 0, "end_offset": end} for n, end in self.ends.items()]
-            return httpx.Response(200, json={"segments": found})
+            return httpx.Response(200, json={"segments": self.map()})
+        if path.endswith("/files"):
+            return httpx.Response(200, json={"files": self.files()})
         if path.endswith("/messages"):
             assert request.headers["accept"] == STREAM
-            return self.fetch(int(path.split("/")[-2]), int(request.url.params["offset"]))
-        return httpx.Response(200, json={"path": f"file://{self.folder}"})
+            options = request.url.params
+            return self.fetch(int(path.split("/")[-2]), int(options["offset"]), int(options["limit"]))
+        return httpx.Response(200, json={"path": f"file://{self.folder}", "format": "json", "schema": None})
 
-    def fetch(self, segment, offset):
+    def map(self):
+        """The segments; all rows that are in files now are flushed."""
+        flushed = dict.fromkeys(self.ends, 0) | {one["segment"]: one["next_offset"] for one in self.files()}
+        offsets = {
+            n: {"start_offset": self.start, "flushed_offset": flushed[n], "end_offset": self.ends[n]} for n in self.ends
+        }
+        return [{"id": n, "state": "open", **those} for n, those in offsets.items()]
+
+    def files(self):
+        found = []
+        for path in sorted(self.folder.glob("segment=*/*")):
+            first, count = int(path.name[9:25]), pq.read_metadata(path).num_rows
+            file = {"segment": int(path.parent.name[8:]), "name": path.name, "bytes": path.stat().st_size}
+            if count:
+                found.append(
+                    file
+                    | {"first_offset": first, "next_offset": first + count, "schema_id": None, "max_timestamp": None}
+                )
+        return found
+
+    def fetch(self, segment, offset, limit):
         self.fetched.append((segment, offset))
         sink = pa.BufferOutputStream()
-        end = min(offset + 3, self.ends[segment])
+        end = min(offset + 3, offset + limit, self.ends[segment])
         table = _rows(offset, end)
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -79,29 +103,51 @@ def test_a_flush_during_the_call_doubles_nothing(topic):
         return found
 
     with Client("http://test", transport=httpx.MockTransport(flush_after_the_ends_are_known)) as client:
-        assert _offsets(client.read_table("t t", live=True)) == [(0, n) for n in range(12)] + [(1, 0), (1, 1)]
+        assert _offsets(client.read_table("t t", live=True)) == [(0, n) for n in range(11)] + [(1, 0), (1, 1)]
+        assert topic.fetched == [(0, 7), (0, 10), (1, 0)], "brokers return what was flushed since"
 
 
-def test_a_segment_that_came_to_be_meanwhile_comes_with_all_that_is_before_it(topic):
+def test_a_segment_that_came_to_be_meanwhile_is_left_out_whole(topic):
     """Of segment 0 the brokers have said 11, and of 2 nothing; then 0 gives way to 2, which gets a file at once."""
-    answer, maps = topic.__call__, []
+    answer = topic.__call__
 
     def split_after_the_ends_are_known(request):
-        if not request.url.path.endswith("/segments"):
-            return answer(request)
-        found = [{"id": n, "start_offset": 0, "end_offset": end, "state": "open"} for n, end in topic.ends.items()]
-        maps.append(found)
-        if len(maps) == 1:
+        found = answer(request)
+        if request.url.path.endswith("/segments"):
             topic.ends = {0: 15, 1: 2, 2: 8}
             topic.file(2, 0, 0, 6)
-        else:
-            found[0]["state"] = "sealed"
-        return httpx.Response(200, json={"segments": found})
+        return found
 
     with Client("http://test", transport=httpx.MockTransport(split_after_the_ends_are_known)) as client:
-        table = client.read_table("t t", live=True)
-        assert _offsets(table) == [*((0, n) for n in range(15)), (1, 0), (1, 1), *((2, n) for n in range(6))]
-        assert len(maps) == 2
+        assert _offsets(client.read_table("t t", live=True)) == [*((0, n) for n in range(11)), (1, 0), (1, 1)]
+
+
+def test_bounds_and_segments(topic):
+    topic.ends = {0: 11, 1: 2, 2: 8}
+    with Client("http://test", transport=httpx.MockTransport(topic)) as client:
+        bounds = {"starting": {0: 2, 1: 1}, "ending": {0: 9}, "segments": [0, 1]}
+        wanted = [(0, n) for n in range(2, 9)] + [(1, 1)]
+        assert _offsets(client.read_table("t t", live=True, **bounds)) == wanted
+        assert _offsets(client.read_table("t t", **bounds)) == [(0, n) for n in range(2, 7)]
+        batches = [*client.read_batches("t t", live=True, **bounds)]
+        assert len(batches) > 1
+        assert _offsets(pa.Table.from_batches(batches)) == wanted
+        with pytest.raises(ValueError, match="starting names segment 7"):
+            client.read_table("t t", starting={7: 0})
+        with pytest.raises(ValueError, match="has no time zone"):
+            client.read_table("t t", ending=datetime(2026, 1, 1))
+
+
+def test_no_file_is_opened_before_its_rows_are_read(topic, monkeypatch):
+    """Of files that are not wanted nothing is read at all."""
+    for path in (topic.folder / "segment=0").iterdir():
+        if path.name.startswith("00000001"):
+            damaged = path
+    with Client("http://test", transport=httpx.MockTransport(topic)) as client:
+        listed = topic.files()
+        monkeypatch.setattr(topic, "files", lambda: listed)
+        damaged.write_bytes(b"")
+        assert _offsets(client.read_table("t t", starting={0: 5})) == [(0, 5), (0, 6)]
 
 
 def test_columns_are_pruned_and_unknown_ones_named(topic):
@@ -114,23 +160,23 @@ def test_columns_are_pruned_and_unknown_ones_named(topic):
 
 
 def test_what_retention_has_taken_is_left_out_also_while_its_files_are_there(topic):
-    answer = topic.__call__
-
-    def with_a_start(request):
-        found = answer(request)
-        if found.headers.get("content-type") == "application/json" and "path" in found.json():
-            return httpx.Response(200, json=found.json() | {"start_offsets": {"0": 5}})
-        return found
-
-    with Client("http://test", transport=httpx.MockTransport(with_a_start)) as client:
+    topic.start, topic.ends = 5, {0: 11}
+    with Client("http://test", transport=httpx.MockTransport(topic)) as client:
         assert _offsets(client.read_table("t t")) == [(0, 5), (0, 6)]
-        assert _offsets(client.read_table("t t", live=True)) == [(0, n) for n in range(5, 11)] + [(1, 0), (1, 1)]
+        assert _offsets(client.read_table("t t", live=True)) == [(0, n) for n in range(5, 11)]
 
 
 def test_files_out_of_reach_are_an_error_that_says_where(topic):
-    topic.folder = topic.folder.with_name("elsewhere")
+    answer, folder = topic.__call__, topic.folder
+
+    def from_elsewhere(request):
+        found = answer(request)
+        if "path" in found.json():
+            return httpx.Response(200, json=found.json() | {"path": f"file://{folder.with_name('elsewhere')}"})
+        return found
+
     with (
-        Client("http://test", transport=httpx.MockTransport(topic)) as client,
+        Client("http://test", transport=httpx.MockTransport(from_elsewhere)) as client,
         pytest.raises(ClientError, match="elsewhere"),
     ):
         client.read_table("t t")
@@ -139,3 +185,5 @@ def test_files_out_of_reach_are_an_error_that_says_where(topic):
 async def test_the_async_client_reads_the_same(topic):
     async with AsyncClient("http://test", transport=httpx.MockTransport(topic)) as client:
         assert (await client.read_table("t t", live=True)).num_rows == 13
+        batches = [batch async for batch in client.read_batches("t t", live=True)]
+        assert _offsets(pa.Table.from_batches(batches)) == [(0, n) for n in range(11)] + [(1, 0), (1, 1)]

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import Client
+from seaweedq.client.core.table_plan import Rows
 from seaweedq.spark import topic_table
-from seaweedq.spark.table_plan import Rows
 
 EXPIRED = {1, 2, 5, 9}
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.spark.table_plan import Rows, TablePlan, plan
+from seaweedq.client.core.table_plan import Rows, TablePlan, plan
+from seaweedq.spark.pins import condition as condition_of
 
 
 def segment(number: int, start: int, flushed: int, end: int) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def test_each_row_comes_once_from_where_it_is(known: list[dict[str, Any]], data:
     only = data.draw(st.none() | st.sets(st.sampled_from(numbers)))
     planned = plan(known, starting, ending, only)
     files = duckdb.sql("SELECT s::INT AS segment, o AS _offset FROM range(14) a(s), range(12) b(o)")
-    condition = planned.condition.replace("L,", ",").replace("L)", ")")  # as DuckDB writes numbers
+    condition = condition_of(planned.files).replace("L,", ",").replace("L)", ")")  # as DuckDB writes numbers
     condition = condition.replace("[segment - ", "[segment + 1 - ").replace("array(", "list_value(")
     read = [(s, o) for s, o in files.filter(condition).fetchall()] if planned.files else []
     read += [(rows.segment, offset) for rows in planned.tail for offset in range(rows.start, rows.end)]
@@ -56,11 +57,11 @@ def test_without_a_tail_there_are_files_alone() -> None:
 
 
 def test_no_rows_at_all() -> None:
-    assert plan([segment(0, 0, 0, 0)]).condition == "false"
+    assert condition_of(plan([segment(0, 0, 0, 0)]).files) == "false"
 
 
 def test_a_condition_has_two_arrays_however_many_segments_there_are() -> None:
-    condition = plan([segment(number, number % 2, 5, 9) for number in range(3, 300)]).condition
+    condition = condition_of(plan([segment(number, number % 2, 5, 9) for number in range(3, 300)]).files)
     assert condition.count("array(") == 2
     assert condition.startswith("segment BETWEEN 3 AND 299 AND _offset < array(5L, ")
 

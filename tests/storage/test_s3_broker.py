@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 from seaweedq import Client
-from seaweedq.client.core.table import Files
+from seaweedq.client.core.table import opened
 from seaweedq.errors import ClientError
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.s3_service import S3Service
@@ -60,4 +60,4 @@ def test_reading_a_topic_on_s3_without_s3fs_says_what_is_missing(monkeypatch: py
     monkeypatch.setitem(sys.modules, "s3fs", None)
     monkeypatch.delitem(import_module("fsspec.registry")._registry, "s3", raising=False)  # it may be there already
     with pytest.raises(ClientError, match=r"pip install 'seaweedq\[s3\]'"):
-        Files.list("s3://bucket/topics/t")
+        opened("s3://bucket/topics/t")

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -31,6 +31,8 @@ from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from seaweedq.client.core.table import Bounds
 
 
 class AsyncClient(AsyncSubscriptions):
@@ -203,15 +205,47 @@ class AsyncClient(AsyncSubscriptions):
         self._producers.add(producer)
         return producer
 
-    async def read_table(self, topic: str, columns: Sequence[str] | None = None, live: bool = False) -> "pa.Table":
+    async def read_table(
+        self,
+        topic: str,
+        columns: Sequence[str] | None = None,
+        live: bool = False,
+        starting: "Bounds" = None,
+        ending: "Bounds" = None,
+        segments: Collection[int] | None = None,
+    ) -> "pa.Table":
         """Returns a topic's rows from its Parquet files, unsorted; `live`: complete to the last acknowledged row, none
         twice.
 
-        The files must be reachable from here. Raises ValueError for an unknown column.
+        `starting` and `ending` are half-open: offsets by segment, where segments that they do not name are read from
+        their start, to their end, or a datetime, which stands for the first row of each segment whose `_timestamp`
+        reaches it. `segments` leaves out all others. The files must be reachable from here; none is opened before its
+        rows are read. Raises ValueError for an unknown column, segment or offset.
         """
-        from seaweedq.client.core.table import read_table
+        from seaweedq.client.core.table import Wanted, read_table
 
-        return await self._run(read_table(topic, columns, live, self._patience(self._timeout_s)))
+        wanted = Wanted(columns, live, starting, ending, segments)
+        return await self._run(read_table(topic, wanted, self._patience(self._timeout_s)))
+
+    async def read_batches(
+        self,
+        topic: str,
+        columns: Sequence[str] | None = None,
+        live: bool = False,
+        starting: "Bounds" = None,
+        ending: "Bounds" = None,
+        segments: Collection[int] | None = None,
+    ) -> AsyncIterator["pa.RecordBatch"]:
+        """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
+        from seaweedq.client.core.table import Wanted, next_batch, plan_table
+
+        read = await self._run(plan_table(topic, Wanted(columns, live, starting, ending, segments)))
+        batches = read.of_files()
+        while (batch := await self._run(next_batch(batches))) is not None:
+            yield batch
+        for rows in read.tail:
+            async for batch in self.read_segment(topic, rows.segment, rows.start, rows.end):
+                yield read.conformed(batch)
 
     async def read_segment(self, topic: str, segment: int, start: int, end: int) -> AsyncIterator["pa.RecordBatch"]:
         """Yields the rows of a segment from offset `start` up to `end`, in order, in files or not, as read_table has

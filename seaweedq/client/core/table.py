@@ -1,111 +1,166 @@
-"""A topic as one Arrow table: its files and, with `live`, the acknowledged rows that are not in a file yet.
+"""A topic as Arrow: its files and, with `live`, the acknowledged rows that are not in a file yet.
 
-Why no row is missing or doubled: first the brokers state each segment's end, then the files are listed, and then the
-brokers return the rows after a segment's last file up to that end, wherever they are by then. Only the offsets decide,
-and a file is never rewritten. Rows that retention had taken by the first request are left out, also where their files
-are still there. If there are files of a segment that the brokers did not list, it has replaced others since: their last
-rows, which precede its own, are read too.
+Why no row is missing or doubled: first the brokers state each segment's pin and end (`table_plan`), then they list the
+files, and then they return the rows from each pin up to the end, wherever these are by then. Only the offsets decide,
+and a file is never rewritten. No file is opened before its rows are read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeAlias
 
 import fsspec
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from seaweedq.client.core.calls import call, segments, topic_path
 from seaweedq.client.core.effects import Steps, Work
 from seaweedq.client.core.retry import Patience
 from seaweedq.client.core.segment_rows import SEGMENT, fetch_rows
+from seaweedq.client.core.table_plan import FilePart, Rows, parts, plan
+from seaweedq.client.core.topic_files import offsets_of, topic_files
 from seaweedq.errors import ClientError
-from seaweedq.segments.entry import EntryName
+from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.schema import parse_schema
 
-_PARTITIONS = ds.partitioning(pa.schema([SEGMENT]), flavor="hive")
+Bounds: TypeAlias = Mapping[int, int] | datetime | None
+_FORMAT = ds.ParquetFileFormat()
 
 
 @dataclass(frozen=True)
-class Files:
-    """A topic's files as listed once: a dataset, and for each segment the offset after its last file."""
+class Wanted:
+    """The rows of a topic to read: its columns, half-open bounds by segment or by time, segments."""
 
-    dataset: ds.Dataset
-    next_offsets: dict[int, int]
-
-    @staticmethod
-    def list(url: str, starts: Mapping[int, int] = MappingProxyType({})) -> "Files":
-        """Lists the files of a topic's directory from each segment's start on; on S3 with the credentials and the
-        endpoint of boto's variables and files. Raises ClientError if there are none, since every topic has one."""
-        try:
-            filesystem, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
-        except ImportError:
-            raise ClientError(f"reading {url} needs s3fs: pip install 'seaweedq[s3]'", url=url) from None
-        listed = (path for path in filesystem.find(root) if path.endswith(".parquet"))
-        found = sorted(p for p in listed if EntryName.parse(p).first_offset >= starts.get(_segment(p), 0))
-        if not found:
-            raise ClientError(f"no Parquet files are visible at {url} from this machine", url=url)
-        last = {_segment(path): path for path in found}
-        next_offsets = {}
-        for segment, path in last.items():
-            with filesystem.open(path) as file:
-                next_offsets[segment] = EntryName.parse(path).first_offset + pq.read_metadata(file).num_rows
-        dataset = ds.dataset(
-            found, format="parquet", filesystem=filesystem, partitioning=_PARTITIONS, partition_base_dir=root
-        )
-        return Files(dataset, next_offsets)
-
-    def check(self, columns: Sequence[str] | None) -> None:
-        """Raises ValueError for an unknown column."""
-        unknown = sorted(set(columns or ()) - set(self.dataset.schema.names))
-        if unknown:
-            raise ValueError(f"the table has no columns {unknown}; it has {self.dataset.schema.names}")
-
-    def read(self, columns: Sequence[str] | None, tail: Sequence[pa.RecordBatch]) -> pa.Table:
-        """Returns the files' rows and the tail's, with the files' columns."""
-        names = list(columns) if columns is not None else self.dataset.schema.names
-        table = self.dataset.to_table(columns=names)
-        schema = table.schema.remove_metadata()
-        return pa.concat_tables([table.cast(schema), *(_conform(batch, schema) for batch in tail)])
+    columns: Sequence[str] | None = None
+    live: bool = False
+    starting: Bounds = None
+    ending: Bounds = None
+    only: Collection[int] | None = None
 
 
-def _segment(path: str) -> int:
-    return int(path.rsplit("/", 2)[-2].removeprefix("segment="))
+@dataclass(frozen=True)
+class TableRead:
+    """A planned read: the columns, the parts of files below `folder`, and the rows that only brokers have."""
+
+    topic: str
+    schema: pa.Schema
+    columns: pa.Schema
+    folder: str
+    files: Sequence[FilePart]
+    tail: Sequence[Rows]
+
+    def of_files(self) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of files; on S3 with the credentials and the endpoint of boto's variables and files. Blocks.
+        Raises ClientError if a file is not there."""
+        if not self.files:
+            return
+        store, root = opened(self.folder)
+        fragments = [(part, _fragment(part, store, root)) for part in self.files]
+        whole = [fragment for part, fragment in fragments if part.is_whole]
+        scans = [ds.FileSystemDataset(whole, self.schema, _FORMAT, store).scanner(columns=self.columns.names)]
+        scans += [
+            fragment.scanner(self.schema, columns=self.columns.names, filter=_within(part))
+            for part, fragment in fragments
+            if not part.is_whole
+        ]
+        for scan in scans:
+            try:
+                yield from (self.conformed(batch) for batch in scan.to_batches() if batch.num_rows)
+            except FileNotFoundError as error:
+                detail = f"not all Parquet files are visible at {self.folder} from this machine: {error}"
+                raise ClientError(detail, url=self.folder) from None
+
+    def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns rows with exactly the columns of the read."""
+        present = set(batch.schema.names)
+        columns = [
+            batch.column(field.name).cast(field.type) if field.name in present else pa.nulls(batch.num_rows, field.type)
+            for field in self.columns
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.columns)
+
+    def table(self, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        """Returns batches of the read as one table."""
+        return pa.Table.from_batches(batches, self.columns)
 
 
-def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    present = set(batch.schema.names)
-    columns = [
-        batch.column(field.name).cast(field.type) if field.name in present else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
+def opened(folder: str) -> tuple[FileSystem, str]:
+    """Returns the file system of a folder's URL, and its path there. Raises ClientError where a package is missing."""
+    try:
+        store, root = fsspec.core.url_to_fs(folder, use_listings_cache=False)
+    except ImportError:
+        raise ClientError(f"reading {folder} needs s3fs: pip install 'seaweedq[s3]'", url=folder) from None
+    local = "file" in store.protocol if isinstance(store.protocol, tuple) else store.protocol == "file"
+    return LocalFileSystem() if local else PyFileSystem(FSSpecHandler(store)), root
 
 
-def read_table(topic: str, columns: Sequence[str] | None, live: bool, patience: Patience) -> Steps[pa.Table]:
-    """Returns a topic's rows, in no particular order."""
+def _fragment(part: FilePart, store: FileSystem, root: str) -> ds.Fragment:
+    segment = ds.field(SEGMENT.name) == pa.scalar(part.file.segment, SEGMENT.type)
+    path = f"{root}/{part.file.path}"
+    return _FORMAT.make_fragment(path, store, partition_expression=segment, file_size=part.file.bytes)
+
+
+def _within(part: FilePart) -> ds.Expression:
+    return (ds.field("_offset") >= part.start) & (ds.field("_offset") < part.end)
+
+
+def table_schema(facts: Mapping[str, Any]) -> pa.Schema:
+    """Returns the columns of a topic's files, and `segment` at the end, given the topic as a broker shows it."""
+    fields = parse_schema(facts["schema"]) if facts.get("schema") else None
+    return Layout.of(Format(facts["format"]), fields).table.append(SEGMENT).remove_metadata()
+
+
+def plan_table(topic: str, wanted: Wanted) -> Steps[TableRead]:
+    """Plans a read. Raises ValueError for an unknown column, segment or offset."""
     facts = yield from call("GET", topic_path(topic))
-    known: list[dict[str, Any]] = (yield from segments(topic)) if live else []
-    begin = {int(number): offset for number, offset in facts.get("start_offsets", {}).items()}
-    files: Files = yield Work(lambda: Files.list(facts["path"], begin))
-    files.check(columns)
-    ends = {segment["id"]: segment["end_offset"] for segment in known}
-    if live and files.next_offsets.keys() - ends.keys():
-        known = yield from segments(topic)
-        ends |= {each["id"]: each["end_offset"] for each in known if each.get("state") == "sealed"}
-    starts = {segment["id"]: segment["start_offset"] for segment in known}
-    tail: list[pa.RecordBatch] = []
-    for number, end in sorted(ends.items()):
-        start = max(files.next_offsets.get(number, 0), starts.get(number, 0))
-        tail += yield from _tail(topic, number, start, end, patience)
-    table: pa.Table = yield Work(lambda: files.read(columns, tail))
-    return table
+    schema = table_schema(facts)
+    columns = _chosen(schema, wanted.columns)
+    known = yield from segments(topic)
+    starting = yield from by_segment(topic, known, wanted.starting)
+    ending = yield from by_segment(topic, known, wanted.ending)
+    planned = plan(known, starting, ending, wanted.only, tail=wanted.live)
+    files = (yield from topic_files(topic)) if planned.files else []
+    return TableRead(topic, schema, columns, facts["path"], parts(files, planned.files), planned.tail)
 
 
-def _tail(topic: str, segment: int, start: int, end: int, patience: Patience) -> Steps[list[pa.RecordBatch]]:
+def by_segment(topic: str, known: Sequence[Mapping[str, Any]], bounds: Bounds) -> Steps[Mapping[int, int] | None]:
+    """Returns bounds as offsets of the known segments; those of a time are at most their ends."""
+    if not isinstance(bounds, datetime):
+        return bounds
+    found = yield from offsets_of(topic, bounds)
+    return {each["id"]: min(found.get(each["id"], each["end_offset"]), each["end_offset"]) for each in known}
+
+
+def _chosen(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    if columns is None:
+        return schema
+    if unknown := sorted(set(columns) - set(schema.names)):
+        raise ValueError(f"the table has no columns {unknown}; it has {schema.names}")
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def read_table(topic: str, wanted: Wanted, patience: Patience) -> Steps[pa.Table]:
+    """Returns a topic's rows, in no particular order."""
+    read = yield from plan_table(topic, wanted)
+    batches: list[pa.RecordBatch] = yield Work(lambda: list(read.of_files()))
+    for rows in read.tail:
+        batches += yield from tail_batches(read, rows, patience)
+    return read.table(batches)
+
+
+def tail_batches(read: TableRead, rows: Rows, patience: Patience) -> Steps[list[pa.RecordBatch]]:
+    """Returns rows that brokers have, with the columns of the read."""
     batches: list[pa.RecordBatch] = []
-    while start < end:
-        some, start = yield from fetch_rows(topic, segment, start, end, patience)
-        batches += some
+    start = rows.start
+    while start < rows.end:
+        some, start = yield from fetch_rows(read.topic, rows.segment, start, rows.end, patience)
+        batches += map(read.conformed, some)
     return batches
+
+
+def next_batch(batches: Iterator[pa.RecordBatch]) -> Steps[pa.RecordBatch | None]:
+    """Returns the next batch, None at the end."""
+    batch: pa.RecordBatch | None = yield Work(lambda: next(batches, None))
+    return batch

@@ -3,7 +3,7 @@
 import atexit
 import os
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
@@ -31,6 +31,8 @@ from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from seaweedq.client.core.table import Bounds
 
 
 class Client(Subscriptions):
@@ -202,15 +204,44 @@ class Client(Subscriptions):
         atexit.register(producer.close)
         return producer
 
-    def read_table(self, topic: str, columns: Sequence[str] | None = None, live: bool = False) -> "pa.Table":
+    def read_table(
+        self,
+        topic: str,
+        columns: Sequence[str] | None = None,
+        live: bool = False,
+        starting: "Bounds" = None,
+        ending: "Bounds" = None,
+        segments: Collection[int] | None = None,
+    ) -> "pa.Table":
         """Returns a topic's rows from its Parquet files, unsorted; `live`: complete to the last acknowledged row, none
         twice.
 
-        The files must be reachable from here. Raises ValueError for an unknown column.
+        `starting` and `ending` are half-open: offsets by segment, where segments that they do not name are read from
+        their start, to their end, or a datetime, which stands for the first row of each segment whose `_timestamp`
+        reaches it. `segments` leaves out all others. The files must be reachable from here; none is opened before its
+        rows are read. Raises ValueError for an unknown column, segment or offset.
         """
-        from seaweedq.client.core.table import read_table
+        from seaweedq.client.core.table import Wanted, read_table
 
-        return self._run(read_table(topic, columns, live, self._patience(self._timeout_s)))
+        wanted = Wanted(columns, live, starting, ending, segments)
+        return self._run(read_table(topic, wanted, self._patience(self._timeout_s)))
+
+    def read_batches(
+        self,
+        topic: str,
+        columns: Sequence[str] | None = None,
+        live: bool = False,
+        starting: "Bounds" = None,
+        ending: "Bounds" = None,
+        segments: Collection[int] | None = None,
+    ) -> Iterator["pa.RecordBatch"]:
+        """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
+        from seaweedq.client.core.table import Wanted, plan_table
+
+        read = self._run(plan_table(topic, Wanted(columns, live, starting, ending, segments)))
+        yield from read.of_files()
+        for rows in read.tail:
+            yield from map(read.conformed, self.read_segment(topic, rows.segment, rows.start, rows.end))
 
     def read_segment(self, topic: str, segment: int, start: int, end: int) -> Iterator["pa.RecordBatch"]:
         """Yields the rows of a segment from offset `start` up to `end`, in order, in files or not, as read_table has

@@ -1,4 +1,4 @@
-"""The plan of a topic's batch read: which rows come from files, and which from brokers. Pure.
+"""The plan of a read of a topic: which rows come from files, and which from brokers. Pure.
 
 Brokers state, for each segment, the offset up to which all rows are in files, and its end. The first is the segment's
 *pin*: rows below it come from files, rows from it up to the end from brokers. Files are never rewritten, and only
@@ -6,9 +6,11 @@ offsets decide, so no row is missing or doubled, whatever brokers flush, split o
 listed after the pins were stated.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from seaweedq.client.core.topic_files import TopicFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +36,31 @@ class TablePlan:
     files: tuple[Rows, ...]
     tail: tuple[Rows, ...]
 
-    @property
-    def condition(self) -> str:
-        """Returns the rows from files as a condition in Spark's SQL.
 
-        Two arrays by segment number instead of a term for each segment: of a hundred of those, Spark's planner alone
-        takes seconds.
-        """
-        if not self.files:
-            return "false"
-        known = {rows.segment: rows for rows in self.files}
-        lowest, highest = min(known), max(known)
-        numbers = range(lowest, highest + 1)
-        ends = [known[n].end if n in known else 0 for n in numbers]
-        starts = [known[n].start if n in known else 0 for n in numbers]
-        terms = [f"segment BETWEEN {lowest} AND {highest}", f"_offset < {_array(ends)}[segment - {lowest}]"]
-        if any(starts):
-            terms.append(f"_offset >= {_array(starts)}[segment - {lowest}]")
-        return " AND ".join(terms)
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """The rows of [start, end) of a file."""
+
+    file: TopicFile
+    start: int
+    end: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Tells whether these are all of the file's rows."""
+        return (self.start, self.end) == (self.file.first_offset, self.file.next_offset)
+
+
+def parts(files: Iterable[TopicFile], wanted: Iterable[Rows]) -> list[FilePart]:
+    """Returns the parts of files that have these rows. There is at most one range a segment."""
+    ranges = {rows.segment: rows for rows in wanted}
+    found = []
+    for file in files:
+        rows = ranges.get(file.segment, Rows(file.segment, 0, 0))
+        start, end = max(file.first_offset, rows.start), min(file.next_offset, rows.end)
+        if start < end:
+            found.append(FilePart(file, start, end))
+    return found
 
 
 def plan(
@@ -83,10 +92,6 @@ def plan(
         files.append(Rows(number, start, min(each["flushed_offset"], end)))
         rest.append(Rows(number, max(start, each["flushed_offset"]), end))
     return TablePlan(tuple(filter(len, files)), tuple(filter(len, rest)) if tail else ())
-
-
-def _array(numbers: Sequence[int]) -> str:
-    return f"array({', '.join(f'{number}L' for number in numbers)})"
 
 
 def _check(option: str, stated: Mapping[int, int], ends: Mapping[int, int]) -> None:
