@@ -111,7 +111,7 @@ async def test_a_subscription_moves_up_and_counts_what_it_never_got(tmp_path: Pa
             pulled = (await http.post(f"{S}/pull", json={"max_messages": 9})).json()["messages"]
             assert [each["value"] for each in pulled] == [4, 5]
         found = [b.serving.subscribing.dispatcher for b in together.brokers]
-        opened = [s for dispatcher in found for s in dispatcher._subscriptions.values()]
+        opened = [s for dispatcher in found for s in dispatcher.subscriptions()]
         assert [dict(each.skipped) for each in opened] == [{0: 3}]
 
 

@@ -44,7 +44,7 @@ class Resting:
         serving = world.broker.serving
         self.rounds = serving.leading.retention.rounds
         self.dispatcher = serving.subscribing.dispatcher
-        self.dispatcher._clock = self.clock
+        self.dispatcher._opened._clock = self.dispatcher._clock = self.clock
         self.coordination = world.together.coordination
         catalog = world.broker.core.catalog
         self.expiry = Expiry(catalog, self.coordination, serving.subscribing.admin, self.rounds, self.clock, STEP_S)
@@ -105,7 +105,7 @@ async def test_it_stays_while_somebody_works_on_what_it_got(tmp_path: Path) -> N
     async with resting(tmp_path) as here:
         await here.http.post(f"{TOPIC}/messages", json={"messages": [{"value": 1}]})
         assert (await here.http.patch(SUBSCRIPTION, json={"ack_deadline_s": 40_000})).status_code == 200
-        here.dispatcher._leasing._clock = here.clock
+        here.dispatcher._pulling._leasing._clock = here.clock
         assert await here.pull() == 200
         await here.pass_time(39_600)
         assert await here.is_there()

@@ -390,7 +390,7 @@ async def cursor_broken(world: World) -> None:
 
 async def cursor_whole(world: World) -> None:
     for one in world.living:
-        for subscription in one.serving.subscribing.dispatcher._subscriptions.values():
+        for subscription in one.serving.subscribing.dispatcher.subscriptions():
             subscription.reread_s = 0.0  # a second later
     async with world.http() as http:
         assert 0 in {one["segment"] for one in await world.pull(http, "t")}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from seaweedq.broker.subscriptions.consumers.waiting import ALL, Room
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatch.leasing import Look, Pull
+from seaweedq.broker.subscriptions.dispatch.pulling import Pulling
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.concurrency.signal import Signal
 from tests.support.brokers.in_process import make_topic, offsets, publish, running, subscribe
@@ -125,13 +125,13 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looks = 0
-        look = Dispatcher._round
+        look = Pulling.round
 
-        async def counted(dispatcher: Dispatcher, topic: Topic, name: str, wanted: Pull) -> Look:
+        async def counted(pulling: Pulling, topic: Topic, name: str, wanted: Pull) -> Look:
             self.looks += 1
-            return await look(dispatcher, topic, name, wanted)
+            return await look(pulling, topic, name, wanted)
 
-        monkeypatch.setattr(Dispatcher, "_round", counted)
+        monkeypatch.setattr(Pulling, "round", counted)
 
 
 async def test_a_publish_wakes_no_more_pulls_than_it_feeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

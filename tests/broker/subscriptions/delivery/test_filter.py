@@ -92,7 +92,7 @@ async def test_a_pull_filters_in_turns_and_needs_no_frames(tmp_path: Path, mode:
         dispatcher = broker.serving.subscribing.dispatcher
         topic = broker.core.catalog.topic("t")
         subscription = await dispatcher.open(topic, "s")
-        look = await dispatcher._round(topic, "s", module.Pull())
+        look = await dispatcher._pulling.round(topic, "s", module.Pull())
         assert not look.found.messages
         assert look.rows_left == 0
         assert 65_536 <= subscription.acked_to(0) < 100_000

@@ -127,14 +127,14 @@ async def test_a_pull_of_a_paused_subscription_waits_while_leases_end(tmp_path: 
         await broker.serving.subscribing.admin.change(topic, "s", {"paused": True})
         delivery = (await dispatcher.open(topic, "s")).cursor(0).delivery
         delivery.extend(np.arange(10), broker.environment.clock.monotonic_s())  # they end at once
-        look = dispatcher._leasing.look
+        look = dispatcher._pulling._leasing.look
 
         async def counted(*arguments: Any) -> Any:
             nonlocal looks
             looks += 1
             return await look(*arguments)
 
-        monkeypatch.setattr(dispatcher._leasing, "look", counted)
+        monkeypatch.setattr(dispatcher._pulling._leasing, "look", counted)
         assert not await pull(dispatcher, topic, "s", None, 10, 0.5)
         assert looks < 10, "it does not ask again and again whether they have ended"
 
@@ -415,13 +415,13 @@ async def test_a_stream_that_leaves_wakes_its_own_pull_alone(tmp_path: Path, mon
         own = asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 30, "mine", position=position)))
         await until(lambda: sum(map(len, subscription.room._asleep.values())) == 6)
         looked: list[Pull] = []
-        look = dispatcher._leasing.look
+        look = dispatcher._pulling._leasing.look
 
         async def noted(subscription: Any, wanted: Pull, *more: Any) -> Any:
             looked.append(wanted)
             return await look(subscription, wanted, *more)
 
-        monkeypatch.setattr(dispatcher._leasing, "look", noted)
+        monkeypatch.setattr(dispatcher._pulling._leasing, "look", noted)
         await dispatcher.leave(topic, "s", position, free=False)
         with pytest.raises(LeaseEnded):
             await own

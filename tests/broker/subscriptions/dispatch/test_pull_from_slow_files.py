@@ -50,7 +50,7 @@ async def test_a_pull_reads_no_longer_than_a_client_waits(tmp_path: Path, monkey
                 await log.flusher.flush(segment)
         await subscribe(broker, topic)
         monkeypatch.setattr(reader, "load", slow.load)
-        for each in (broker.core.reader, dispatcher._leasing):
+        for each in (broker.core.reader, dispatcher._pulling._leasing):
             monkeypatch.setattr(each, "_clock", slow, raising=False)
         found: list[int] = []
         while got := offsets(await pull(dispatcher, topic, "s", None, 10_000, 0)):

@@ -6,8 +6,8 @@ from typing import Any
 
 from seaweedq.broker.subscriptions.consumers.leases import Leases
 from seaweedq.broker.subscriptions.consumers.waiting import ALL, Room
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatch.leasing import Leased, Look, Pull
+from seaweedq.broker.subscriptions.dispatch.pulling import Pulling
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.signal import Signal
 
@@ -17,14 +17,15 @@ class ATopic:
         self.signal = Signal()
 
 
-class Looking(Dispatcher):
+class Looking(Pulling):
     """Finds nothing at first; a message comes while it looks."""
 
     def __init__(self) -> None:
         none: Any = None
         view: Any = SimpleNamespace(catalog=none, clock=SystemClock())
-        super().__init__(view, none, none, none, none, 1)
-        self._readables: Any = SimpleNamespace(refresh=self._refresh)
+        opened: Any = SimpleNamespace(open=lambda topic, name: self.open(topic, name))
+        readables: Any = SimpleNamespace(refresh=self._refresh)
+        super().__init__(view, opened, none, readables, 1)
         self.looks = 0
 
     async def open(self, topic: Any, name: str) -> Any:
@@ -35,7 +36,7 @@ class Looking(Dispatcher):
     async def _refresh(self, topic: Any, numbers: Any) -> set[int]:
         return set()
 
-    async def _round(self, topic: Any, name: str, wanted: Pull) -> Any:
+    async def round(self, topic: Any, name: str, wanted: Pull) -> Any:
         self.looks += 1
         if self.looks > 1:
             return Look(Leased("l", ["a message"]))  # type: ignore[list-item]
@@ -72,7 +73,7 @@ class Unheard(Looking):
             self.ended += 1
         return set()
 
-    async def _round(self, topic: Any, name: str, wanted: Pull) -> Any:
+    async def round(self, topic: Any, name: str, wanted: Pull) -> Any:
         self.looks += 1
         return Look(Leased("l", ["a message"])) if self.has_come else Look(Leased(), missing={1})  # type: ignore[list-item]
 
