@@ -28,9 +28,7 @@ def share(
     counts = Counter(dict.fromkeys(consumers, 0))
     counts.update(consumer for consumer in shares.values() if consumer in counts)
     has = Counter(owners[segment] for segment in free if owners.get(segment) in counts) + counts
-    least, more = divmod(len(free) + counts.total(), len(counts))
-    favoured = sorted(counts, key=lambda consumer: (-has[consumer], consumer))[:more]
-    quota = {consumer: least + (consumer in favoured) for consumer in counts}
+    quota = _quotas(len(free), counts, has)
     for segment in free:
         owner = owners.get(segment, NOBODY)
         if owner in counts and counts[owner] < quota[owner]:
@@ -41,6 +39,19 @@ def share(
             shares[segment] = min(counts, key=lambda consumer: (counts[consumer] - quota[consumer], consumer))
             counts[shares[segment]] += 1
     return shares
+
+
+def _quotas(free: int, counts: Mapping[int, int], has: Mapping[int, int]) -> dict[int, int]:
+    """Returns how many segments each consumer gets, of what is free and what it holds (`counts`). Those that hold more
+    than an even share get no more, and what they hold beyond it makes the share of the others smaller. What is over
+    goes to those that have most."""
+    sharing, over = dict(counts), dict(counts)
+    while over:
+        least, more = divmod(free + sum(sharing.values()), len(sharing))
+        over = {consumer: count for consumer, count in sharing.items() if count > least}
+        sharing = {consumer: count for consumer, count in sharing.items() if count <= least}
+    favoured = sorted(sharing, key=lambda consumer: (-has[consumer], consumer))[:more]
+    return {**counts, **{consumer: least + (consumer in favoured) for consumer in sharing}}
 
 
 def _is_even(
