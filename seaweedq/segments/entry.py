@@ -30,7 +30,8 @@ _NAME = re.compile(r"([0-9]{8})-([0-9]{16})\.parquet")
 UPLOADS_LEVEL = 3  # from which on entries state the oldest upload that they name
 _UPLOAD_DATE = "/(?P<date>[0-9]{8})/[^/]+$"  # in a payload's URI
 _DELTA = {"_offset", "_timestamp", "_expires"}
-_SAMPLE_ROWS = 1_000
+_SAMPLE_ROWS, _SAMPLE_BYTES = 1_000, 256 * 1024
+_BATCH_ROWS, _PAGE_BYTES = 1024, 1024 * 1024  # a page may end after each batch, and is in memory three times
 _SPARE_BYTES = 1024 * 1024
 
 
@@ -140,6 +141,7 @@ def _writer_options(table: pa.Table, layout: Layout) -> dict[str, Any]:
     return {
         "compression": "zstd",
         "compression_level": 1,
+        "write_batch_size": max(1, min(_BATCH_ROWS, _rows_of(table, _PAGE_BYTES))),
         "use_dictionary": [name for name in table.column_names if name not in _DELTA and _repeats(table[name])],
         "column_encoding": encodings,
         "write_statistics": [f.name for f in layout.table if f.name not in opaque and not pa.types.is_nested(f.type)],
@@ -149,11 +151,18 @@ def _writer_options(table: pa.Table, layout: Layout) -> dict[str, Any]:
 
 
 def _repeats(column: pa.ChunkedArray) -> bool:
-    """Tells whether a dictionary saves space: at most half of a sample's values are different."""
+    """Tells whether a dictionary saves space: at most half of a sample's values are different. The values are copied to
+    count them, so the sample has few of large ones."""
     if pa.types.is_nested(column.type) or column.num_chunks == 0:
         return False
-    sample = column.chunk(0).slice(0, _SAMPLE_ROWS).drop_null()
+    first = column.chunk(0)
+    sample = first.slice(0, min(_SAMPLE_ROWS, max(4, _rows_of(first, _SAMPLE_BYTES)))).drop_null()
     return len(sample) > 0 and 2 * pc.count_distinct(sample).as_py() <= len(sample)
+
+
+def _rows_of(data: pa.Table | pa.Array, size: int) -> int:
+    """Returns how many rows have so many bytes, on average."""
+    return size * len(data) // max(int(data.nbytes), 1)
 
 
 def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata]:

@@ -1,7 +1,9 @@
-"""The bytes of an entry: aligned for direct writes, and the same where they need more room than their rows."""
+"""The bytes of an entry: aligned for direct writes, and the same where they need more room than their rows; and the
+memory that encoding them takes."""
 
 import os
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -34,3 +36,17 @@ def test_an_entry_larger_than_its_room_has_the_same_bytes(monkeypatch: pytest.Mo
     monkeypatch.setattr(entry, "_SPARE_BYTES", -batch.nbytes // 2)
     again = entry.encode_entry([(0, batch)], LAYOUT, METADATA, HIGHEST)
     assert again.equals(data)
+
+
+def test_large_values_are_encoded_a_page_at_a_time() -> None:
+    values = [os.urandom(12_000) for _ in range(2_000)]
+    batch = pa.RecordBatch.from_arrays([pa.array([1] * 2_000, TIMESTAMP), pa.array(values)], schema=LAYOUT.rows(0))
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.system_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        metadata = msgspec.structs.replace(METADATA, next_offset=2_000)
+        data = entry.encode_entry([(0, batch)], LAYOUT, metadata, HIGHEST)
+    finally:
+        pa.set_memory_pool(before)
+    assert pool.max_memory() < 6 << 20  # beside the rows, of 23 MiB, and the file
+    assert pq.read_table(pa.BufferReader(data))["value"].combine_chunks().equals(batch.column("value"))
