@@ -45,23 +45,40 @@ def stated_bytes(message: pa.ipc.Message) -> int:
     return sum(_lengths(message))
 
 
+def may_be_compressed(body: pa.Buffer) -> bool:
+    """Tells whether a message says that its buffers are compressed. Looks at metadata alone. A stream that cannot be
+    read, or is too long for `check_bounds`, may be."""
+    try:
+        for number, message in enumerate(pa.ipc.MessageReader.open_stream(body)):
+            metadata = message.metadata.to_pybytes()
+            batch = _batch(metadata)
+            if number >= MAX_MESSAGES or (batch and _field(metadata, batch, _COMPRESSION)):
+                return True
+    except (pa.ArrowException, OSError, UnreadableBody, struct.error):
+        return True
+    return False
+
+
 def _lengths(message: pa.ipc.Message) -> list[int]:
     """Returns the decompressed length of each buffer of a message."""
     metadata = message.metadata.to_pybytes()
     try:
-        root = struct.unpack_from("<I", metadata)[0]
-        if _scalar(metadata, root, _VERSION, "<h") != _V5:
-            raise UnreadableBody(
-                "the stream uses an Arrow format older than version 1.0; write it with a newer library"
-            )
-        kind, header = _scalar(metadata, root, _HEADER_TYPE, "<B"), _child(metadata, root, _HEADER)
-        if kind == _DICTIONARY_BATCH:
-            header = _child(metadata, header, _DICTIONARY_DATA)
-        elif kind != _RECORD_BATCH:
-            return []
-        return _batch_lengths(metadata, header, message.body)
+        batch = _batch(metadata)
+        return _batch_lengths(metadata, batch, message.body) if batch else []
     except struct.error:
         raise UnreadableBody("the stream's metadata is damaged") from None
+
+
+def _batch(metadata: bytes) -> int:
+    """Returns the position of the record batch in a message's metadata, that of a dictionary's too; 0 where there is
+    none. Raises UnreadableBody, struct.error."""
+    root = struct.unpack_from("<I", metadata)[0]
+    if _scalar(metadata, root, _VERSION, "<h") != _V5:
+        raise UnreadableBody("the stream uses an Arrow format older than version 1.0; write it with a newer library")
+    kind, header = _scalar(metadata, root, _HEADER_TYPE, "<B"), _child(metadata, root, _HEADER)
+    if kind == _DICTIONARY_BATCH:
+        return _child(metadata, header, _DICTIONARY_DATA)
+    return header if kind == _RECORD_BATCH else 0
 
 
 def _batch_lengths(metadata: bytes, batch: int, body: pa.Buffer | None) -> list[int]:

@@ -9,22 +9,24 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pyarrow as pa
+
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.codec import bodies
+from seaweedq.segments.ipc_bounds import may_be_compressed
 
 SAME_SIZE = 5  # copies of the body that a decoder may hold
 MEMBER_BYTES = 200  # of a member of a JSON object, as Python holds it
 LINE_BYTES = 170  # of a bare value
 ARROW_SIZE = 20  # of short strings: five bytes in Arrow become columns and texts
 SMALL_BYTES = 16 * 1024
-_COMPRESSED = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")  # zstd and LZ4 frames
 
 
 def needed(media: str, content: bytes, bare: bool, limit_bytes: int) -> int:
     """Returns how many bytes the decoding of a body may need: an estimate, measured for the worst that clients can
     send. `limit_bytes` bounds what Arrow data may be, decompressed."""
     if media == bodies.ARROW:
-        if any(magic in content for magic in _COMPRESSED):
+        if may_be_compressed(pa.py_buffer(content)):
             return SAME_SIZE * limit_bytes
         return ARROW_SIZE * len(content)
     if media not in (bodies.JSON, bodies.NDJSON):

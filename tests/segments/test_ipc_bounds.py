@@ -1,0 +1,40 @@
+"""Whether an Arrow stream is compressed is read from its metadata, not guessed from its bytes."""
+
+import pyarrow as pa
+import pytest
+
+from seaweedq.segments.ipc_bounds import MAX_MESSAGES, may_be_compressed
+
+ZSTD, LZ4 = b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
+
+
+def stream(batch: pa.RecordBatch, compression: str | None = None, count: int = 1) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        for _ in range(count):
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+PLAIN = pa.record_batch({"value": pa.array([ZSTD * 50, LZ4 * 50])})
+DICTIONARY = pa.record_batch({"value": pa.array(["a" * 200, "b" * 200] * 50).dictionary_encode()})
+
+
+@pytest.mark.parametrize("batch", [PLAIN, DICTIONARY], ids=["plain", "dictionary"])
+def test_metadata_say_it_whatever_the_values_look_like(batch: pa.RecordBatch) -> None:
+    assert not may_be_compressed(stream(batch))
+    assert may_be_compressed(stream(batch, "zstd"))
+    assert may_be_compressed(stream(batch, "lz4"))
+
+
+def test_a_later_batch_counts_too() -> None:
+    plain, compressed = stream(PLAIN, count=3).to_pybytes(), stream(PLAIN, "zstd").to_pybytes()
+    schema = stream(PLAIN, count=0).size - 8  # without the end of the stream
+    assert may_be_compressed(pa.py_buffer(plain[:-8] + compressed[schema:]))
+
+
+def test_a_stream_that_cannot_be_read_may_be() -> None:
+    whole = stream(PLAIN).to_pybytes()
+    assert may_be_compressed(pa.py_buffer(whole[: len(whole) // 2]))
+    assert may_be_compressed(pa.py_buffer(b"\xff\xff\xff\xff\x10\x00\x00\x00" + bytes(8)))
+    assert may_be_compressed(stream(PLAIN, count=MAX_MESSAGES))
