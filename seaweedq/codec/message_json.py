@@ -113,11 +113,13 @@ def message_texts(
     layout: Layout,
     attempts: pa.Array | None,
     links: Mapping[str, str] = NO_LINKS,
+    separator: str = "",
 ) -> pa.StringArray:
     """Returns one JSON object for each row.
 
     `rows` have the schema `layout.rows(mask)`, and `numbers` are their offsets (int64). `attempts` are their numbers of
-    deliveries; None leaves `attempt` out. `links` are URLs of payloads by the URI of their reference.
+    deliveries; None leaves `attempt` out. `links` are URLs of payloads by the URI of their reference. `separator`
+    follows each text.
     """
     offset = numbers.cast(pa.string())
     name = "value_base64" if layout.format is Format.BYTES else "value"
@@ -125,10 +127,21 @@ def message_texts(
     parts += [',"headers":', _headers(rows), ',"timestamp":', *_moments(rows.column("_timestamp"))]
     parts += [f',"segment":{segment},"offset":', offset]
     if attempts is not None:
-        parts += [',"attempt":', attempts.cast(pa.string())]
+        parts += [',"attempt":', _counts(attempts)]
     if "_reference" in rows.schema.names:
         parts.append(_references(rows.column("_reference"), links))
-    return _join([*parts, "}"])
+    return _join([*parts, "}" + separator])
+
+
+def separated(columns: Sequence[pa.StringArray]) -> list[memoryview]:
+    """Returns the octets of texts that a separator of one octet follows, without the last one: the texts lie in memory
+    as they go out, so nothing is copied."""
+    found: list[memoryview] = []
+    for texts in columns:
+        _, ends, data = texts.buffers()
+        edges = np.frombuffer(ends, np.int32, len(texts) + 1, texts.offset * 4)
+        found.append(memoryview(data)[int(edges[0]) : int(edges[-1])])
+    return [*found[:-1], found[-1][:-1]] if found else []
 
 
 def _references(column: pa.Array, links: Mapping[str, str]) -> Text:
@@ -152,8 +165,28 @@ def _references(column: pa.Array, links: Mapping[str, str]) -> Text:
     return pc.if_else(column.is_valid(), text, "") if column.null_count else text
 
 
-def _join(parts: Sequence[Text]) -> pa.StringArray:
-    return pc.binary_join_element_wise(*parts, "")
+def _join(parts: Sequence[Text]) -> Text:
+    """Joins columns and texts; neighbours that are one text for all rows become one first."""
+    merged: list[Text] = []
+    for part in parts:
+        if merged and isinstance(part, str) and isinstance(merged[-1], str):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    return pc.binary_join_element_wise(*merged, "") if len(merged) > 1 else merged[0]
+
+
+def _counts(column: pa.Array) -> Text:
+    """Returns numbers as texts, as one text where all are the same."""
+    return str(column[0]) if _is_one(column) else column.cast(pa.string())
+
+
+def _is_one(column: pa.Array) -> bool:
+    """Tells whether all values of a column of numbers are the same; mostly the first two differ otherwise."""
+    if column.null_count or not len(column) or column[0] != column[-1]:
+        return False
+    values = np.asarray(column)
+    return bool((values == values[0]).all())
 
 
 def _key(rows: pa.RecordBatch) -> list[Text]:
@@ -179,7 +212,7 @@ def _value(rows: pa.RecordBatch, layout: Layout) -> Text:
     return _join([*parts, "}"])
 
 
-def _field(column: pa.Array) -> pa.StringArray:
+def _field(column: pa.Array) -> Text:
     """Returns a typed column as JSON texts, `null` for nulls."""
     kind = column.type
     if types.is_string(kind):
@@ -198,7 +231,10 @@ def _field(column: pa.Array) -> pa.StringArray:
 
 def _moments(column: pa.Array) -> list[Text]:
     end = '"' if column.type.tz is None else 'Z"'
-    text = column.cast(pa.timestamp("us")).cast(pa.string())
+    column = column.cast(pa.timestamp("us"))
+    if _is_one(column.view(pa.int64())):  # the rows of one publish often have one time
+        return [f'"{str(column[:1].cast(pa.string())[0]).replace(" ", "T", 1)}{end}']
+    text = column.cast(pa.string())
     return _or_null(['"', pc.binary_replace_slice(text, 10, 11, "T"), end], column.null_count)
 
 
@@ -209,11 +245,19 @@ def _or_null(parts: list[Text], nulls: int) -> list[Text]:
 
 def _quoted(column: pa.StringArray) -> list[Text]:
     """Returns a column of text as JSON strings. Each is escaped on its own only where some character needs it."""
-    _, _, data = column.buffers()
-    octets = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+    octets = _octets(column)
     if ((octets < 32) | (octets == _QUOTE) | (octets == _BACKSLASH)).any():
         return [pa.array([msgspec.json.encode(text).decode() for text in column.to_pylist()], pa.string())]
     return _or_null(['"', column, '"'], column.null_count)
+
+
+def _octets(column: pa.StringArray) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+    """Returns the octets of a column of text; a slice shares them with what it is cut from."""
+    _, ends, data = column.buffers()
+    if not data or not len(column):
+        return np.empty(0, np.uint8)
+    first, last = np.frombuffer(ends, np.int32, len(column) + 1, column.offset * 4)[[0, -1]].tolist()
+    return np.frombuffer(data, np.uint8, last - first, first)
 
 
 def _base64(column: pa.Array) -> pa.StringArray:

@@ -1,7 +1,6 @@
 """Acks, nacks and extensions of leases, on bare ASGI."""
 
 import asyncio
-import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -13,11 +12,11 @@ from seaweedq.api.routes.pulls import MAX_IDS, Consumer, LeaseName, Subscription
 from seaweedq.api.routes.subscription_requests import AckDeadline, Delay
 from seaweedq.broker.subscriptions.dispatch.answering import Answered, Refusal, Selection
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.codec.message_ids import read_ids
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
 from seaweedq.errors import InvalidRequest
 
 FEW_IDS = 5_000  # are read at once; more in a thread, since 100,000 take 60 ms
-_ID = re.compile(r"(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})")
 
 
 class AckRequest(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -139,14 +138,8 @@ def _selection(wanted: AckRequest) -> tuple[Selection, list[str]]:
     """Returns the messages that a request names, and the ids that are none."""
     if wanted.ids is None:
         return Selection(None, wanted.lease, wanted.consumer), []
-    offsets: dict[int, list[int]] = {}
-    unknown = []
-    for text in wanted.ids:
-        if parts := _ID.fullmatch(text):
-            offsets.setdefault(int(parts[1]), []).append(int(parts[2]))
-        else:
-            unknown.append(text)
-    return Selection(offsets, wanted.lease, wanted.consumer), unknown
+    offsets, strange = read_ids(wanted.ids)
+    return Selection(offsets, wanted.lease, wanted.consumer), strange
 
 
 def _ids(done: Answered) -> list[str]:

@@ -32,7 +32,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Ids
 from seaweedq.codec.bodies import ARROW
-from seaweedq.codec.message_json import json_array, message_texts
+from seaweedq.codec.message_json import message_texts, separated
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL
 from seaweedq.errors import ChainDamaged, InvalidRequest, LeaseEnded, NotOwner
@@ -168,11 +168,12 @@ class Pulls:
         links = await self.payloads.links_of(topic, [one.rows for one in found])
         self.calls.finder.check_lease()
         texts = [
-            message_texts(numbers, rows, segment.id, segment.layout, attempts, links)
+            message_texts(numbers, rows, segment.id, segment.layout, attempts, links, ",")
             for segment, numbers, attempts, rows in together(found)
         ]
         name = leased.name if self.calls.level.written >= SUBSCRIPTION_LEVEL else None
-        return Answer(200, b'{"lease":%b,"messages":%b}' % (msgspec.json.encode(name), json_array(texts)))
+        head = b'{"lease":%b,"messages":[' % msgspec.json.encode(name)
+        return Answer(200, b"".join([head, *separated(texts), b"]}"]))
 
 
 def check_count(content: bytes) -> None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from seaweedq.broker.log.intervals import Offsets, Run
+from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.subscriptions.consumers.leases import Lease, Leases
 from seaweedq.broker.subscriptions.consumers.sharing import Turns
@@ -187,12 +187,13 @@ class Subscription:
         waiting = max(0, messages - sum(taken) - counts[ACKING])
         return Backlog(segment, acked_to, end, messages, *taken, waiting, found.delivery.is_full(end))
 
-    def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Sequence[int]) -> AckResult:
+    def judge_done(self, known: Versioned[SegmentRecord] | None, segment: int, offsets: Iterable[int]) -> AckResult:
         """Judges an ack in a segment that has no cursor here and has this record and revision: in a done segment
         everything is acked, in another one nothing was delivered."""
         end = known.record.end_offset if known and segment in self.frontier.done else 0
-        unknown = sorted({offset for offset in offsets if offset >= (end or 0)})
-        return AckResult(known=len(set(offsets)) - len(unknown), unknown=unknown)
+        wanted = distinct(offsets)
+        unknown = wanted[wanted >= (end or 0)].tolist()
+        return AckResult(known=len(wanted) - len(unknown), unknown=unknown)
 
     def advance(self, records: Records) -> bool:
         """Takes in new acks and seals. Returns False where not all records are known: then the caller reads them, and

@@ -9,14 +9,14 @@ those whom the dispatcher before gave them to are at work.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
 
 from seaweedq.broker.log.group_commit import GroupCommit
-from seaweedq.broker.log.intervals import Offsets, runs_of
+from seaweedq.broker.log.intervals import Offsets, distinct, runs_of
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.subscriptions.consumers.leases import UNKNOWN, Lease
 from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
@@ -34,7 +34,7 @@ class Selection:
     """The messages that a client answers: offsets by segment, all of a lease, or what the lease holds of those offsets;
     with `consumer` only those that this consumer had last."""
 
-    ids: Mapping[int, Sequence[int]] | None = None
+    ids: Mapping[int, Sequence[int] | Offsets] | None = None
     lease: str | None = None
     consumer: str | None = None
 
@@ -215,7 +215,7 @@ class Answering:
             await asyncio.gather(*map(asyncio.shield, durable))
             self._commit.check_lease()
 
-    async def _ends(self, subscription: Subscription, ids: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    async def _ends(self, subscription: Subscription, ids: Iterable[int]) -> dict[int, int]:
         """Returns the ends of the segments that are open to a subscription, which get a cursor where they have none."""
         numbers = tuple(number for number in ids if number in subscription.frontier.open)
         segments, _ = await self._readables.of(subscription.topic, numbers)
@@ -242,11 +242,11 @@ def _asker(subscription: Subscription, selection: Selection) -> Asker:
 
 
 def _held_among(
-    subscription: Subscription, ids: Mapping[int, Sequence[int]], asker: Asker, answered: Answered
+    subscription: Subscription, ids: Mapping[int, Sequence[int] | Offsets], asker: Asker, answered: Answered
 ) -> dict[int, Offsets]:
     held: dict[int, Offsets] = {}
     for segment, wanted in ids.items():
-        offsets = np.unique(np.fromiter(wanted, np.int64))
+        offsets = distinct(wanted)
         if cursor := subscription.cursors.get(segment):
             held[segment] = cursor.delivery.held_among(offsets, asker)
         others = np.setdiff1d(offsets, held[segment]) if segment in held else offsets
