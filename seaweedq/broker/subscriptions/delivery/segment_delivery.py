@@ -1,8 +1,7 @@
 """Delivery of one segment to one subscription, in all modes: acked, leased, delayed and available offsets.
 
-Pure: the time is an argument, nothing is read or written. Leases and consumers are numbers, whose names the
-subscription knows (consumers/leases). A lease may have offsets of many segments; here it is a number at each
-offset, with a deadline. A delay is a lease of nobody's.
+Pure: the time is an argument, nothing is read or written. Who has what, and until when, is in delivery/holds; here is
+what may be delivered next, and how a delivery ends.
 
     available → leased → acking → acked       leased → available or delayed (deadline, nack) → available
     available or delayed → acking (late)       acking → available (the journal refuses)
@@ -25,7 +24,8 @@ from msgspec.structs import replace
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
 from seaweedq.broker.subscriptions.delivery.choosing import Rules, Want, free_slots, later_of_slots, of_one_kind
 from seaweedq.broker.subscriptions.delivery.dying import MAX_ATTEMPTS, NO_ANSWER, REJECTED, Death, Deaths
-from seaweedq.broker.subscriptions.delivery.progress import EMPTY, AckResult, Asker, Progress
+from seaweedq.broker.subscriptions.delivery.holds import Holds
+from seaweedq.broker.subscriptions.delivery.progress import EMPTY, AckResult, Asker
 from seaweedq.broker.subscriptions.delivery.window import (
     ACKED,
     ACKING,
@@ -33,14 +33,13 @@ from seaweedq.broker.subscriptions.delivery.window import (
     FREE,
     HELD,
     NOBODY,
-    STATES,
     WINDOW,
     Array,
 )
 from seaweedq.coordination.records import CursorRecord
 
 
-class Delivery(Progress):
+class Delivery(Holds):
     """The state of a segment in a subscription: everything below `acked_to` is acked; offsets from `delivered_to` on
     were never delivered. In `keyed` the slots of the keys are known below `read_to`."""
 
@@ -54,9 +53,6 @@ class Delivery(Progress):
     ) -> None:
         self.rules = rules or Rules()
         self._read_to = acked_to
-        self._position = acked_to  # no offset between `acked_to` and this one is FREE
-        self._next_s = inf  # no lease and no delay ends before
-        self._pending: list[Offsets] = []  # leases that are not begun
         super().__init__(acked_to, acked, attempts, delivered_to)
         self.deaths = Deaths(self._window)
 
@@ -80,24 +76,6 @@ class Delivery(Progress):
         waiting = self.waiting() if self.read_to < self.delivered_to else EMPTY
         return max(self.read_to, int(waiting[-1]) + 1) if len(waiting) else self.read_to
 
-    @property
-    def in_flight(self) -> int:
-        """Returns how many offsets are leased."""
-        return self.count(HELD)
-
-    def count(self, state: int) -> int:
-        """Returns how many offsets are in a state."""
-        if self.is_idle:
-            return 0
-        return int(np.count_nonzero(self._window.span("state", self.acked_to) == state))
-
-    def counts(self) -> list[int]:
-        """Returns how many offsets beyond `acked_to` are in each state (window)."""
-        if self.is_idle:
-            return [0] * STATES
-        counts: list[int] = np.bincount(self._window.span("state", self.acked_to), minlength=STATES).tolist()
-        return counts
-
     def is_full(self, end: int) -> bool:
         """Tells whether there are messages beyond the window, and all of it is delivered."""
         high = self.acked_to + WINDOW
@@ -116,10 +94,6 @@ class Delivery(Progress):
         self._fail(over[is_held], now_s, None, NO_ANSWER)
         waiting = self._window.find(self.acked_to, HELD, DELAYED)
         self._next_s = float(self._window.of("due_s", waiting).min(initial=inf))
-
-    def next_deadline(self) -> float | None:
-        """Returns a time before which no lease and no delay ends (monotonic seconds), or None."""
-        return None if self._next_s == inf else self._next_s
 
     def available(self, want: Want, end: int) -> Offsets:
         """Returns the next offsets for a pull, below `end`, in order; none where it is another consumer's turn."""
@@ -166,24 +140,10 @@ class Delivery(Progress):
         if due_s == inf:
             self._pending.append(offsets)
 
-    def hold_again(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
-        """Takes over a lease of the dispatcher before, which has counted its attempt; a delay where it is nobody's."""
-        offsets = offsets[(offsets >= self.acked_to) & (offsets < self._window.end)]
-        offsets = offsets[self._window.of("state", offsets) == FREE]
-        self._hold(offsets, lease, consumer, due_s)
-        if lease == NOBODY:
-            self._window.put("state", offsets, DELAYED)
-
     def take_dying(self, offsets: Offsets, death: Death, now_s: float) -> None:
         """Takes over what was dying at the dispatcher before."""
         offsets = self._here(offsets)
         self.deaths.take(offsets[self._window.of("state", offsets) == FREE], death, now_s)
-
-    def begin_leases(self, due_s: float) -> None:
-        """Gives the leases that have no deadline this one."""
-        for offsets in self._not_begun():
-            self._window.put("due_s", offsets, due_s)
-            self._next_s = min(self._next_s, due_s)
 
     def cancel_leases(self) -> None:
         """Takes the leases back that have no deadline: nobody got those messages."""
@@ -192,63 +152,6 @@ class Delivery(Progress):
             self._window.put("consumer", offsets, NOBODY)
             self._window.count(offsets, -1)
             self._free(offsets)
-
-    def held_by(self, lease: int) -> Offsets:
-        """Returns what a lease has and did not answer."""
-        held = self._window.find(self.acked_to, HELD)
-        mine: Offsets = held[self._window.of("lease", held) == lease]
-        return mine
-
-    def held(self) -> tuple[Offsets, Array]:
-        """Returns what is leased, and the lease of each."""
-        held = self._window.find(self.acked_to, HELD)
-        return held, self._window.of("lease", held)
-
-    def last_had_by(self, lease: int) -> Offsets:
-        """Returns what a lease may ack: what it has, what it had last and is with nobody, and what is being acked."""
-        here = self._window.find(self.acked_to, HELD, FREE, DELAYED, ACKING)
-        mine: Offsets = here[self._window.of("lease", here) == lease]
-        return mine
-
-    def holders(self) -> set[int]:
-        """Returns the numbers of the leases that have something."""
-        return set(np.unique(self._window.of("lease", self._window.find(self.acked_to, HELD))).tolist())
-
-    def consumers(self) -> set[int]:
-        """Returns the numbers of the consumers that have leased something."""
-        if self.is_idle:
-            return set()
-        return set(np.unique(self._window.of("consumer", self._window.find(self.acked_to, HELD))).tolist())
-
-    def consumer(self) -> int:
-        """Returns the consumer that has leased messages, or had those that are delayed, in `ordered`; or NOBODY."""
-        if self.is_idle:
-            return NOBODY
-        waiting = self._window.of("consumer", self._window.find(self.acked_to, HELD, DELAYED))
-        return int(waiting.max(initial=NOBODY))
-
-    def waiting(self) -> Offsets:
-        """Returns the offsets that are leased or delayed."""
-        return self._window.find(self.acked_to, HELD, DELAYED)
-
-    def holds_of(self, offsets: Offsets) -> tuple[Array, Array, Array]:
-        """Returns lease, consumer and deadline of `waiting` offsets; a delayed one has no lease and no consumer."""
-        nobody = self._window.of("state", offsets) == DELAYED
-        lease, consumer = self._window.of("lease", offsets), self._window.of("consumer", offsets)
-        lease[nobody] = consumer[nobody] = NOBODY
-        return lease, consumer, self._window.of("due_s", offsets)
-
-    def held_among(self, offsets: Offsets, asker: Asker) -> Offsets:
-        """Returns those of these offsets that the asker holds, sorted."""
-        here = self._here(np.unique(offsets))
-        mine: Offsets = here[(self._window.of("state", here) == HELD) & self._is_of(here, asker)]
-        return mine
-
-    def extend(self, held: Offsets, due_s: float) -> None:
-        """Gives leased offsets another deadline."""
-        if len(held):
-            self._window.put("due_s", held, due_s)
-            self._next_s = min(self._next_s, due_s)
 
     def nack(self, held: Offsets, now_s: float, delay_s: float | None = None, reason: str = "") -> None:
         """Ends the lease of leased offsets, which are delivered again after `delay_s`; None is the backoff. Those whose
@@ -353,13 +256,6 @@ class Delivery(Progress):
         busy = self._window.find(self.acked_to, HELD, DELAYED, ACKING, last=min(self.read_to, self._window.end))
         return free[free_slots(self._window.of("slot", free), self._window.of("slot", busy))]
 
-    def _hold(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
-        if len(offsets):
-            self._window.reach(int(offsets[-1]) + 1)
-        for name, value in (("state", HELD), ("lease", lease), ("consumer", consumer), ("due_s", due_s)):
-            self._window.put(name, offsets, value)
-        self._next_s = min(self._next_s, due_s)
-
     def _give_up(self, offsets: Offsets, now_s: float, why: str) -> Offsets:
         """Lets those die whose attempts are over. Returns the others."""
         over = self.rules.gives_up(self.attempts_of(offsets))
@@ -398,30 +294,3 @@ class Delivery(Progress):
             held = held[later_of_slots(held, slots[0], failed, slots[1])]
         self._window.count(held, -1)
         self._free(held)
-
-    def _free(self, offsets: Offsets) -> None:
-        if len(offsets):
-            self._window.put("state", offsets, FREE)
-            self._position = min(self._position, int(offsets[0]))
-
-    def _not_begun(self) -> list[Offsets]:
-        """Returns the leases without a deadline that did not end, and forgets them."""
-        pending, self._pending = self._pending, []
-        found = []
-        for given in pending:
-            offsets = self._here(given)
-            mask = (self._window.of("state", offsets) == HELD) & (self._window.of("due_s", offsets) == inf)
-            if mask.any():
-                found.append(offsets[mask])
-        return found
-
-    def _here(self, offsets: Offsets) -> Offsets:
-        return offsets[(offsets >= self.acked_to) & (offsets < self._window.end)]
-
-    def _is_of(self, offsets: Offsets, asker: Asker) -> Array:
-        if asker.anything:
-            given: Array = self._window.of("consumer", offsets) != NOBODY
-            return given | (offsets >= self.sought_below)
-        consumer = self._window.of("consumer", offsets)
-        mine: Array = consumer != NOBODY if asker.consumer is None else consumer == asker.consumer
-        return mine if asker.lease is None else mine & (self._window.of("lease", offsets) == asker.lease)
