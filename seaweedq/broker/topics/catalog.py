@@ -16,6 +16,7 @@ from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.bounds import GAP
 from seaweedq.broker.topics.checked_writes import check_writes
 from seaweedq.broker.topics.routing import Routing
+from seaweedq.broker.topics.segment_index import SegmentIndex
 from seaweedq.broker.topics.segment_records import Records
 from seaweedq.broker.topics.start_offsets import StartOffsets
 from seaweedq.concurrency.gather import gather_bounded
@@ -36,7 +37,6 @@ PREFIXES = ("topics/", "segments/", "starts/")
 IN_A_PAGE = 40  # records that cost as much as one that is read alone
 READS = 16
 REREADS = 3  # of many segments, which come in pages, some may change in between
-SegmentKey = tuple[str, int, int]  # topic, incarnation, id
 
 
 @dataclass(eq=False)
@@ -94,12 +94,10 @@ class Catalog:
         self._coordination = coordination
         self._closed = closed  # told of a topic that is gone or being deleted
         self._topics: dict[str, Topic] = {}
-        self._segments: dict[str, dict[int, Versioned[SegmentRecord]]] = {}  # by topic/incarnation
+        self._segments = index = SegmentIndex()
+        self.owners, self.owned_by, self.unreadable = index.owners, index.owned_by, index.unreadable
+        self.locked, self.promised, self.locking = index.locked, index.promised, index.locking
         self._unreadable_topics: dict[str, Unreadable] = {}
-        self._unreadable: dict[str, dict[int, Unreadable]] = {}  # segments by topic/incarnation
-        self._owners: dict[str | None, set[SegmentKey]] = {}  # open segments by owner
-        self._locked: set[SegmentKey] = set()  # those with an intent
-        self.locking = Signal()  # a segment has got an intent, or another one
         self._doomed: set[str] = set()
         self.starts = StartOffsets(self._raise_start)
         self._view = View(coordination, PREFIXES, self._apply)
@@ -116,15 +114,7 @@ class Catalog:
 
     def counts(self) -> tuple[int, int]:
         """Returns the numbers of topics, and of segments, in any state, also of topics that are not known yet."""
-        return len(self._topics), sum(map(len, self._segments.values()))
-
-    def promised(self) -> int:
-        """Returns how many segments intents will make."""
-        found: set[tuple[str, int]] = set()
-        for topic, incarnation, segment in self._locked:
-            intent = self._records_of(topic, incarnation)[segment].record.intent
-            found |= {(f"{topic}/{incarnation}", one.id) for one in (intent.successors if intent else ())}
-        return len(found)
+        return len(self._topics), len(self._segments)
 
     def find(self, name: str) -> Topic | None:
         """Returns the topic, in any state, or None where there is none, or its record cannot be read."""
@@ -159,42 +149,26 @@ class Catalog:
 
     def records(self, topic: Topic) -> Records:
         """Returns the topic's segments by id, each with its revision."""
-        return self._records_of(topic.name, topic.record.incarnation)
+        return self._segments.records(topic.name, topic.record.incarnation)
 
     def is_open(self, topic: Topic, segment: int) -> bool:
         """Returns whether a segment is known, and takes messages."""
         known = self.records(topic).get(segment)
         return known is not None and known.record.state == "open"
 
-    def unreadable(self, name: str, incarnation: int) -> Mapping[int, Unreadable]:
-        """Returns the segments of a topic whose records cannot be read, by id."""
-        return self._unreadable.get(f"{name}/{incarnation}", {})
-
     def unreadable_of(self, topic: Topic) -> Mapping[int, Unreadable]:
-        """As `unreadable`."""
+        """Returns the segments of a topic whose records cannot be read, by id."""
         return self.unreadable(topic.name, topic.record.incarnation)
 
     def is_readable(self, name: str) -> bool:
         """Tells whether the topic, and all of its segments, have records that can be read, or none."""
-        return name not in self._unreadable_topics and not any(one.startswith(f"{name}/") for one in self._unreadable)
+        return name not in self._unreadable_topics and self._segments.is_readable(name)
 
     def check_whole(self, topic: Topic) -> None:
         """Raises NeedsNewerBroker where a segment of the topic cannot be read: then its segments are not replaced, and
         nothing is decided that concerns all of them."""
         for found in self.unreadable_of(topic).values():
             raise found.error()
-
-    def owners(self) -> list[str | None]:
-        """Returns all brokers that some segment's record names as its owner."""
-        return list(self._owners)
-
-    def owned_by(self, broker: str | None) -> Collection[SegmentKey]:
-        """Returns topic, incarnation and id of each open segment of a broker; also of topics that are not known yet."""
-        return self._owners.get(broker, ())
-
-    def locked(self) -> Collection[SegmentKey]:
-        """Returns the segments that have an intent."""
-        return self._locked
 
     def doomed(self) -> list[Topic]:
         """Returns the topics that are being deleted."""
@@ -269,7 +243,7 @@ class Catalog:
         Raises InvariantViolated where it would break an invariant: then nothing is written. Raises
         CoordinationUnavailable: then it may have been applied, and comes by the watch.
         """
-        check_writes(compares, writes, self._topic_of, self._records_of)
+        check_writes(compares, writes, self._topic_of, self._segments.records)
         revision = await self._coordination.commit(compares, writes)
         if revision:
             known = [write for write in writes if write.key.startswith(PREFIXES)]
@@ -279,9 +253,6 @@ class Catalog:
     def _topic_of(self, name: str) -> Versioned[TopicRecord] | None:
         topic = self._topics.get(name)
         return topic.held if topic else None
-
-    def _records_of(self, name: str, incarnation: int) -> Records:
-        return self._segments.get(f"{name}/{incarnation}", {})
 
     async def look_at(self, topic: Topic, segments: Iterable[int]) -> None:
         """Reads the records of some segments again, one after another."""
@@ -346,25 +317,10 @@ class Catalog:
             self._closed(before)
 
     def _apply_segment(self, change: Change) -> None:
+        self._segments.apply(change)
         name, incarnation, segment = keys.SEGMENTS.parse(change.key)
-        known = self._segments.setdefault(f"{name}/{incarnation}", {})
-        key = (name, incarnation, segment)
-        self._locked.discard(key)
-        if segment in known and known[segment].record.state == "open":
-            self._disown(known[segment].record.owner, key)
-        known.pop(segment, None)
-        self._forget_unreadable(name, incarnation, segment)
-        if change.value is not None:
-            held = keys.SEGMENTS.read(Entry(change.key, change.value, change.revision))
-            if isinstance(held, Unreadable):
-                self._unreadable.setdefault(f"{name}/{incarnation}", {})[segment] = held
-            else:
-                known[segment] = held
-                self._note_owner(key, held.record)
-        if not known:
-            del self._segments[f"{name}/{incarnation}"]
         if (topic := self._topics.get(name)) and topic.record.incarnation == incarnation:
-            topic.regroup(segment, known.get(segment))
+            topic.regroup(segment, self._segments.records(name, incarnation).get(segment))
 
     def _raise_start(self, name: str, incarnation: int, segment: int, start: EntryName) -> None:
         topic = self._topics.get(name)
@@ -378,21 +334,3 @@ class Catalog:
             topic.routing = None
             topic.moved.wake()
             topic.signal.wake()
-
-    def _forget_unreadable(self, name: str, incarnation: int, segment: int) -> None:
-        found = self._unreadable.get(f"{name}/{incarnation}")
-        if found and found.pop(segment, None) and not found:
-            del self._unreadable[f"{name}/{incarnation}"]
-
-    def _note_owner(self, key: SegmentKey, record: SegmentRecord) -> None:
-        if record.state == "open":
-            self._owners.setdefault(record.owner, set()).add(key)
-        if record.intent:
-            self._locked.add(key)
-            self.locking.wake()
-
-    def _disown(self, owner: str | None, segment: SegmentKey) -> None:
-        owned = self._owners[owner]
-        owned.remove(segment)
-        if not owned:
-            del self._owners[owner]
