@@ -101,9 +101,9 @@ def test_a_broker_that_takes_no_names_is_pulled_without(
 
 
 def test_another_refusal_is_raised(cluster: FakeCluster, client: Client) -> None:
-    cluster.faults = [nothing, lambda _: problem(422, "invalid-request", "max_messages is 0: expected 1")]
-    with pytest.raises(InvalidRequest, match="max_messages is 0"):
-        list(client.subscribe("t", "s", max_messages=0))
+    cluster.faults = [nothing, lambda _: problem(422, "invalid-request", "max_messages is 7: expected 1")]
+    with pytest.raises(InvalidRequest, match="max_messages is 7"):
+        list(client.subscribe("t", "s", max_messages=7))
 
 
 def test_nacks_and_extensions_name_message_and_lease(cluster: FakeCluster, client: Client) -> None:

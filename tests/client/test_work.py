@@ -245,6 +245,48 @@ async def test_closing_the_async_client_finishes_what_runs(real_client: Client, 
     assert lag(real_client, topic) == (2, 0)
 
 
-def test_a_pool_without_workers_is_refused(real_client: Client) -> None:
-    with pytest.raises(ValueError, match="workers=0"):
-        real_client.work("t", "s", print, workers=0)
+class SlowLane:
+    """A topic with many messages of a slow key, which end once all of a quick key in another segment were handled."""
+
+    def __init__(self, client: Client, topic: str) -> None:
+        client.create_topic(topic, initial_segments=2)
+        keys = [f"k{n}" for n in range(20)]
+        where = client.publish(topic, [{"key": key, "value": -1} for key in keys]).ids or []
+        self.slow = next(key for key, id in zip(keys, where, strict=True) if id.startswith("0-"))
+        self.quick = next(key for key, id in zip(keys, where, strict=True) if id.startswith("1-"))
+        client.publish(topic, [{"key": self.slow, "value": n} for n in range(40)])
+        client.publish(topic, [{"key": self.quick, "value": n} for n in range(12)])
+        self.over = threading.Event()
+        self.seen: dict[str, list[int]] = defaultdict(list)
+
+    def handle(self, message: Any) -> None:
+        if message.value < 0:
+            return
+        if message.key == self.slow:
+            assert self.over.wait(20), "the messages of the other key are not handled"
+        self.seen[message.key].append(message.value)
+        if len(self.seen[self.quick]) == 12:
+            self.over.set()
+
+    def check(self, worked: Worked) -> None:
+        assert worked == Worked(acked=72)
+        assert self.seen == {self.slow: list(range(40)), self.quick: list(range(12))}
+
+
+@pytest.mark.parametrize("mode", ["keyed", later("ordered")])
+def test_a_slow_key_or_segment_leaves_the_other_workers_their_work(real_client: Client, mode: Any) -> None:
+    """Its messages took all the places of those that wait: the other workers had nothing to do until it was done."""
+    lane = SlowLane(real_client, f"slow-{mode}")
+    lane.check(real_client.work(f"slow-{mode}", "s", lane.handle, 3, "earliest", 0.2, mode=mode, max_messages=8))
+
+
+@pytest.mark.parametrize("mode", [later("keyed"), later("ordered")])
+async def test_a_slow_key_or_segment_leaves_the_other_tasks_their_work(real_client: Client, mode: Any) -> None:
+    topic = f"slow-{mode}-too"
+    lane = SlowLane(real_client, topic)
+
+    async def handle(message: Any) -> None:
+        await asyncio.to_thread(lane.handle, message)
+
+    async with AsyncClient(real_client._urls) as client:
+        lane.check(await client.work(topic, "s", handle, 3, "earliest", 0.2, mode=mode, max_messages=8))

@@ -121,3 +121,74 @@ def test_what_a_handler_raises_is_told() -> None:
     assert (is_reject(rejected), dict(rejected.more)) == (True, {"reject": True, "reason": "broken"})
     assert dict(without_reject(rejected).more) == {"reason": "broken"}
     assert dict(failure_of(job, Reject()).more) == {"reject": True}
+
+
+def test_nothing_overtakes_what_was_lost() -> None:
+    """A pull under way brought what was leased behind a message whose lease was over, and it was handled first."""
+    held = held_with("ordered", wire(5), wire(6))
+    held.begin_pull()
+    assert begun(held, 30) == []
+    lost = held.take_lost()
+    assert ids(lost) == ["0-5", "0-6"]
+    assert ids(held.add(Pulled("b", [wire(7), wire(0, segment=1)]), 30)) == ["0-7"]
+    assert ids(begun(held, 30)) == ["1-0"]
+    held.begin_pull()
+    assert ids(held.add(Pulled("c", [wire(8)]), 30)) == ["0-8"], "no broker has them back yet"
+    held.returned(lost)
+    held.begin_pull()
+    assert held.add(Pulled("d", [wire(5), wire(6)]), 30) == []
+    assert ids(begun(held, 30)) == ["0-5"]
+    assert held.clear()[0].wire.id == "0-6"
+
+
+def test_what_another_message_of_the_lane_does_tells_no_failure() -> None:
+    held = held_with("ordered", wire(5))
+    begun(held, 30)
+    held.begin_pull()
+    assert held.add(Pulled("b", [wire(3)]), 30) == []
+    (other,) = begun(held, 30)
+    held.done(other)
+    assert ids(held.take_lost()) == ["0-5"]
+
+
+def test_a_slow_lane_leaves_room_for_others() -> None:
+    """All that waits is behind what runs, and workers have nothing to do."""
+    held = held_with("keyed", *(wire(n, "slow") for n in range(7)), wire(7, "b"), wire(8, "b"))
+    begun(held)
+    assert held.waiting == 7
+    assert not held.is_crowded(2), "both are at work"
+    assert held.is_crowded(3)
+    crowd = held.make_room(3)
+    assert ids(crowd) == ["0-3", "0-4", "0-5", "0-6"]
+    assert [held.waiting, len(held.to_extend(1))] == [3, 5]
+    held.returned(crowd)
+    held.begin_pull()
+    assert held.add(Pulled("b", [wire(9, "c")]), 0) == []
+    assert ids(begun(held)) == ["0-9"]
+    assert held.pause_s == 0
+
+
+def test_room_that_helps_nobody_is_made_less_often() -> None:
+    held = held_with("ordered", *(wire(n) for n in range(5)))
+    begun(held)
+    pauses = []
+    for _ in range(8):
+        crowd = held.make_room(2)
+        held.returned(crowd)
+        held.begin_pull()
+        held.add(Pulled("b", [job.wire for job in crowd]), 0)
+        pauses.append(held.pause_s)
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5]
+
+
+def test_what_cannot_be_given_back_stays_in_its_order() -> None:
+    held = held_with("ordered", *(wire(n) for n in range(5)))
+    (first,) = begun(held)
+    held.restore(held.make_room(1))
+    assert not held.is_crowded(3), "the broker knows no nacks"
+    held.done(first)
+    seen = [first]
+    while more := begun(held):
+        seen += more
+        held.done(more[0])
+    assert ids(seen) == [f"0-{n}" for n in range(5)]

@@ -9,6 +9,7 @@ from seaweedq.client.aio.subscriber import AsyncAcker, AsyncDeliveries
 from seaweedq.client.aio.transport import AsyncTransport
 from seaweedq.client.aio.work import AsyncWork
 from seaweedq.client.core import calls
+from seaweedq.client.core.arguments import check_wanted, check_work
 from seaweedq.client.core.batch import Batch
 from seaweedq.client.core.effects import ARROW, JSON, Steps
 from seaweedq.client.core.lease_names import LeaseNames
@@ -112,9 +113,7 @@ class AsyncSubscriptions:
         logged, and counted as `unknown`. An interrupt, or a cancellation, gives back what was not begun, and lets
         nothing be leased for long. Raises the errors of `subscribe`, and the first one of an ack.
         """
-        if workers < 1:
-            raise ValueError(f"workers={workers} is not a number from 1 on")
-        most = max_messages or 2 * workers
+        most = check_work(handler, workers, max_messages, max_extension_s)
         wanted = Wanted(start, ack_deadline_s, mode, settings, most, idle_timeout_s)
         pulling = self._pulling(topic, subscription, consumer, wanted)
         work = AsyncWork(pulling, handler, self._message(topic), self._run, workers, max_extension_s)
@@ -161,6 +160,7 @@ class AsyncSubscriptions:
         await self._run(calls.call("DELETE", calls.subscription_path(topic, name)))
 
     def _pulling(self, topic: str, name: str, consumer: str | None, wanted: Wanted) -> Pulling:
+        check_wanted(wanted, consumer)
         patience = self._patience(self._timeout_s)
         return Pulling(topic, name, consumer or self._ids.nonce(), wanted, patience, self._lease_names)
 

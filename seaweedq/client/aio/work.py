@@ -8,11 +8,12 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from seaweedq.client.aio.subscriber import AsyncAcker
-from seaweedq.client.core.answering import Answer, Item, Origin, extension_of, nack_of
+from seaweedq.client.core.answering import Answer, Item, Origin, extension_of, nack_of, return_of
 from seaweedq.client.core.calls import MAX_WAIT_S
 from seaweedq.client.core.effects import Steps
 from seaweedq.client.core.message import AsyncMessage, Make
@@ -44,6 +45,7 @@ class AsyncWork:
         self._is_ending = False
         self._error: BaseException | None = None
         self._running: set[asyncio.Task[None]] = set()
+        self._returning: set[asyncio.Task[None]] = set()
         self._room, self._finished = asyncio.Event(), asyncio.Event()
         self._puller: asyncio.Task[None] | None = None
         self._worked = Worked()
@@ -85,7 +87,7 @@ class AsyncWork:
                 await asyncio.wait(self._running)
         finally:
             self._is_ending = True
-            tasks = [puller, extender, *self._running]
+            tasks = [puller, extender, *self._running, *self._returning]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -114,9 +116,31 @@ class AsyncWork:
             idle_s = idle_s + wait_s if is_idle else 0.0
             if is_idle and limit_s is not None and idle_s >= limit_s:
                 return
-            while self._held.waiting > wanted.max_messages // 2 and not self._is_ending:
-                self._room.clear()
-                await self._room.wait()
+            await self._until_room(wanted.max_messages // 2)
+
+    async def _until_room(self, half: int) -> None:
+        """Waits until at most half of what may wait does, and makes room where a slow lane leaves workers with nothing
+        to do."""
+        while self._held.waiting > half and not self._is_ending:
+            self._room.clear()
+            is_crowded = self._held.is_crowded(self._workers)
+            if not is_crowded or self._held.pause_s:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._room.wait(), self._held.pause_s if is_crowded else None)
+            if self._held.waiting > half and self._held.is_crowded(self._workers):
+                await self._return_crowd(self._held.make_room(half))
+
+    async def _return_crowd(self, crowd: list[Job]) -> None:
+        try:
+            await self._return(crowd)
+        except NeedsLevel:
+            self._held.restore(crowd)
+
+    async def _return(self, jobs: list[Job]) -> None:
+        """Gives back what nobody has begun, and insists: what is behind it must not overtake it. Raises NeedsLevel."""
+        if jobs:
+            await self._run(self._pulling.answer([return_of(job.wire.id, job.lease) for job in jobs]))
+        self._held.returned(jobs)
 
     def _begin_jobs(self) -> None:
         while not self._is_ending and len(self._running) < self._workers:
@@ -126,7 +150,19 @@ class AsyncWork:
             task = asyncio.create_task(self._work(job), name=f"work on {job.wire.id}")
             self._running.add(task)
             task.add_done_callback(self._end_job)
+        if lost := self._held.take_lost():
+            task = asyncio.create_task(self._return_lost(lost), name="return what was lost")
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
         self._room.set()
+
+    async def _return_lost(self, lost: list[Job]) -> None:
+        try:
+            await self._return(lost)
+        except NeedsLevel:  # it comes again by itself
+            self._held.returned(lost)
+        except Exception as error:
+            self._fail(error)
 
     def _end_job(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)

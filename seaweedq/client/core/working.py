@@ -5,7 +5,13 @@ in their order. When one fails, the broker ends the leases of all behind it, whi
 dropped before the broker is told. Where that was the last attempt, the broker ends no other lease: so what was dropped
 is given back before the lane goes on. One that is rejected holds up nothing, and nothing is dropped. A pull that is
 answered meanwhile, or was under way when the broker knew of it, may bring what was leased before: that is dropped too,
-unless it begins with the failed one.
+unless it begins with the failed one. The same holds for a message whose lease is over before it was begun: it is given
+back, with all behind it, and nothing of its lane from a pull under way overtakes it.
+
+A slow lane must not take all the places of those that wait: where workers have nothing to do, and all that waits is
+behind what runs, the ends of the longest lanes are given back, and the next pull may bring other lanes. In `keyed` the
+broker brings no more of a key that is leased; in `ordered` it may bring the same again: then the next time comes later.
+No pull is under way meanwhile, and the next one is sent once the broker has taken them back, so that their order stays.
 """
 
 from collections import deque
@@ -20,6 +26,7 @@ from seaweedq.client.core.wire import WireMessage
 REASON_CHARS = 255
 WAIT_S = 2.0  # of a sync pull: so long a stop may take
 BUSY_S = 0.1  # of a pull at least, while something is handled that may come again
+LONGEST_PAUSE_S = 5.0  # between two times that room is made in vain
 
 
 class Reject(Exception):
@@ -52,7 +59,7 @@ class Job:
 
 @dataclass(slots=True)
 class Failure:
-    """The message of a lane that failed; `is_told` once a broker knows of it."""
+    """The message of a lane that failed, or whose lease was over; `is_told` once a broker knows of it."""
 
     segment: int
     offset: int
@@ -60,7 +67,8 @@ class Failure:
 
 
 class Held:
-    """All messages that are held: `running` ones, and `waiting` many others."""
+    """All messages that are held: `running` ones, and `waiting` many others. Room is made `pause_s` after it was made
+    in vain."""
 
     def __init__(self, mode: Mode, ack_deadline_s: float, max_extension_s: float) -> None:
         self._mode = mode
@@ -70,6 +78,11 @@ class Held:
         self._ready: deque[Job] = deque()
         self._behind: dict[Hashable, deque[Job]] = {}  # of the lanes of which one is ready or runs
         self._failures: dict[Hashable, Failure] = {}
+        self._lost: list[Job] = []  # their leases were over before they were begun
+        self._leaving: dict[Job, None] = {}  # they are just being given back
+        self._made_room = False
+        self.pause_s = 0.0
+        self._can_return = True  # the cluster's level knows nacks
 
     @property
     def waiting(self) -> int:
@@ -99,24 +112,60 @@ class Held:
             job = Job(wire, pulled.lease, self._lane(wire), now_s, now_s + self.ack_deadline_s)
             if self._is_stale(job):
                 stale.append(job)
-            elif job.lane in self._behind:
-                self._behind[job.lane].append(job)
             else:
-                self._ready.append(job)
-                if job.lane is not None:
-                    self._behind[job.lane] = deque()
+                self._queue(job)
+        if self._made_room:
+            self._made_room = False
+            self.pause_s = 0 if self._ready else min(max(BUSY_S, 2 * self.pause_s), LONGEST_PAUSE_S)
         return stale
 
     def next(self, now_s: float) -> Job | None:
-        """Returns the next message to handle, which is `running` from now on; those whose leases are over are
-        dropped, and what is behind them."""
+        """Returns the next message to handle, which is `running` from now on; those whose leases are over are lost, and
+        what is behind them."""
         while self._ready:
             job = self._ready.popleft()
             if job.due_s > now_s:
                 self.running.add(job)
                 return job
-            self._behind.pop(job.lane, None)
+            self._lost.append(job)
+            if job.lane is not None:
+                self._lost += self._behind.pop(job.lane)
+                self._failures[job.lane] = Failure(job.wire.segment, job.wire.offset)
         return None
+
+    def take_lost(self) -> list[Job]:
+        """Returns what is to be given back, since `next` found that its leases were over."""
+        lost, self._lost = self._lost, []
+        self._leaving |= dict.fromkeys(lost)
+        return lost
+
+    def is_crowded(self, workers: int) -> bool:
+        """Tells whether some of the workers have nothing to do, and all that waits is behind what runs."""
+        idle = self._can_return and 0 < len(self.running) < workers
+        return idle and not self._ready and any(self._behind.values())
+
+    def make_room(self, most: int) -> list[Job]:
+        """Drops the ends of the longest lanes until at most so many messages wait, to be given back. No pull is under
+        way."""
+        dropped: list[Job] = []
+        while self.waiting > most and (longest := max(self._behind.values(), key=len, default=None)):
+            dropped.append(longest.pop())
+        self._leaving |= dict.fromkeys(dropped)
+        self._made_room = bool(dropped)
+        return dropped[::-1]
+
+    def returned(self, jobs: Iterable[Job]) -> None:
+        """Notes that a broker has what was given back."""
+        for job in jobs:
+            self._leaving.pop(job, None)
+            self._tell(job)
+
+    def restore(self, jobs: Iterable[Job]) -> None:
+        """Takes back what `make_room` has dropped: the broker cannot have it."""
+        self._made_room, self._can_return = False, False
+        for job in jobs:
+            self._leaving.pop(job, None)
+            self._queue(job)
 
     def fail(self, job: Job) -> list[Job]:
         """Drops what is behind a message that failed, before a broker is told. Returns it."""
@@ -131,8 +180,7 @@ class Held:
         """Notes that a message was handled, or that a broker knows of its failure: the next one of its lane is
         ready."""
         self.running.discard(job)
-        if failure := self._failures.get(job.lane):
-            failure.is_told = True
+        self._tell(job)
         behind = self._behind.get(job.lane)
         if behind:
             self._ready.append(behind.popleft())
@@ -150,8 +198,10 @@ class Held:
             job.due_s = 0 if job.wire.id in unknown else sent_s + self.ack_deadline_s
 
     def clear(self) -> list[Job]:
-        """Forgets what is not begun, and returns it."""
+        """Forgets what is not begun, and returns it, also what is just being given back."""
         waiting = [*self._ready, *(job for behind in self._behind.values() for job in behind)]
+        waiting += [*self._lost, *self._leaving]
+        self._lost, self._leaving = [], {}
         self._ready.clear()
         for behind in self._behind.values():
             behind.clear()
@@ -159,6 +209,20 @@ class Held:
 
     def _lane(self, wire: WireMessage) -> Hashable:
         return {"ordered": wire.segment, "keyed": wire.key}.get(self._mode)
+
+    def _queue(self, job: Job) -> None:
+        if job.lane in self._behind:
+            self._behind[job.lane].append(job)
+            return
+        self._ready.append(job)
+        if job.lane is not None:
+            self._behind[job.lane] = deque()
+
+    def _tell(self, job: Job) -> None:
+        """Notes that a broker knows of the failure of a message, if it is that of its lane."""
+        failure = self._failures.get(job.lane)
+        if failure and (failure.segment, failure.offset) == (job.wire.segment, job.wire.offset):
+            failure.is_told = True
 
     def _is_stale(self, job: Job) -> bool:
         failure = self._failures.get(job.lane)

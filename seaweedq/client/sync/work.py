@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from seaweedq.client.core.answering import Answer, Item, Origin, extension_of
+from seaweedq.client.core.answering import Answer, Item, Origin, extension_of, return_of
 from seaweedq.client.core.message import Make, Message
 from seaweedq.client.core.pulling import Pulling
 from seaweedq.client.core.working import (
@@ -110,11 +110,30 @@ class Work:
                 return
 
     def _has_room(self) -> bool:
-        """Waits until at most half of what may wait does; returns False at the end."""
+        """Waits until at most half of what may wait does, and makes room where a slow lane leaves workers with nothing
+        to do; returns False at the end."""
         half = self._pulling.wanted.max_messages // 2
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_ending or self._held.waiting <= half)
-            return not self._is_ending
+
+        def has_room() -> bool:
+            return self._is_ending or self._held.waiting <= half
+
+        def is_crowded() -> bool:
+            return self._held.is_crowded(self._workers)
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: has_room() or is_crowded())
+                if has_room() or self._changed.wait_for(has_room, self._held.pause_s):
+                    return not self._is_ending
+                crowd = self._held.make_room(half) if is_crowded() else []
+            self._return_crowd(crowd)
+
+    def _return_crowd(self, crowd: list[Job]) -> None:
+        try:
+            self._return(crowd)
+        except NeedsLevel:
+            with self._changed:
+                self._held.restore(crowd)
 
     def _end(self) -> None:
         with self._changed:
@@ -134,6 +153,13 @@ class Work:
         for lease, ids in by_lease(jobs):
             self._run(self._pulling.give_back(lease, ids))
 
+    def _return(self, jobs: list[Job]) -> None:
+        """Gives back what nobody has begun, and insists: what is behind it must not overtake it. Raises NeedsLevel."""
+        if jobs:
+            self._run(self._pulling.answer([return_of(job.wire.id, job.lease) for job in jobs]))
+        with self._changed:
+            self._held.returned(jobs)
+
     def _work(self) -> None:
         while job := self._next():
             try:
@@ -149,13 +175,29 @@ class Work:
             self._settle(job, verdict)
 
     def _next(self) -> Job | None:
-        with self._changed:
-            while not self._is_ending:
-                if job := self._held.next(self._monotonic_s()):
+        while True:
+            with self._changed:
+                job = None if self._is_ending else self._held.next(self._monotonic_s())
+                lost = self._held.take_lost()
+                if job or lost:
                     self._changed.notify_all()  # there may be room for a pull
-                    return job
-                self._changed.wait()
-            return None
+                elif self._is_ending:
+                    return None
+                else:
+                    self._changed.wait()
+            if lost:
+                self._return_lost(lost)
+            if job:
+                return job
+
+    def _return_lost(self, lost: list[Job]) -> None:
+        try:
+            self._return(lost)
+        except NeedsLevel:  # it comes again by itself
+            with self._changed:
+                self._held.returned(lost)
+        except Exception as error:
+            self._fail(error)
 
     def _said(self, job: Job, item: Item) -> None:
         """Takes what a handler says itself of its message: a nack counts once it returns."""
