@@ -3,30 +3,32 @@
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES
-from tests.support.chaos_clients.fleet import OTHERS, Fleet, Lister
-from tests.support.chaos_clients.python_client import SUBSCRIPTION as PYTHON_CLIENT
+from tests.support.chaos_clients.fleet import OTHERS, TERMS, Fleet, Lister, subscribe_all
 from tests.support.history.checker import Run, check
-from tests.support.history.final_read import flush, in_files, over_http
-from tests.support.history.load import create, subscribe, until
+from tests.support.history.final_read import dead_letters, flush, in_files, over_http, segments
+from tests.support.history.load import create, until
+
+EVERY = {"publish", "deliver", "ack", "nack", "reject", "seek", "cursor", "read"}
 
 
 @pytest.fixture
 def ran(broker_process, history):
     broker = broker_process()
     create(broker.url)
-    for name in (HOLES, PYTHON_CLIENT):
-        subscribe(broker.url, name, DEADLINE_S)
+    subscribe_all(broker.url, [*OTHERS])
     with Fleet([broker.url], history, seed=1, others=[*OTHERS]) as fleet:
-        until(lambda: {"publish", "deliver", "ack", "cursor", "read"} <= answered(history), what="each kind of answer")
+        until(lambda: answered(history) >= EVERY, what="each kind of answer")
         until(lambda: sum(e.type == "ok" and e.op == "read" for e in history.events) > 100, what="reads")
         fleet.settle_down()
         fleet.settle()
         until(lambda: fleet.lag() == 0, what="no lag of any subscription")
-        assert {e.subscription for e in history.events if (e.op, e.type) == ("deliver", "ok")} == {"s", "h", "l"}
+        assert {e.subscription for e in history.events if (e.op, e.type) == ("deliver", "ok")} == {"s", *TERMS}
     fleet.look_at_last()
     flush(broker.url)
-    return Run(history.events, over_http(broker.url), in_files(broker.store)), fleet
+    topics = [terms.dead_letter_topic for terms in TERMS.values() if terms.dead_letter_topic]
+    letters = [letter for topic in topics for letter in dead_letters(broker.url, topic)]
+    http, files = over_http(broker.url), in_files(broker.store)
+    return Run(history.events, http, files, segments=segments(broker.url), terms=TERMS, letters=letters), fleet
 
 
 def answered(history):
@@ -37,6 +39,7 @@ def test_a_fleet_writes_a_sound_history_and_damage_to_it_is_found(ran):
     run, fleet = ran
     assert check(run) == []
     assert fleet.strange == []
+    assert {letter.subscription for letter in run.letters} == {"o", "k", "m", "c"}
     run.http = run.http[:-1]
     assert {"loss", "tables"} <= {violation.rule for violation in check(Run(run.events, run.http[1:], run.files))}
 

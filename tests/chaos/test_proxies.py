@@ -11,6 +11,7 @@ from contextlib import closing
 
 import pytest
 
+from tests.support.processes.proxy_process import ProxyProcess
 from tests.support.processes.tcp_proxy import LoopThread, TcpProxy, listen_no_more
 
 SHORT_S = 0.3
@@ -108,6 +109,22 @@ def test_a_delay_is_a_delay(link):
         began = time.monotonic()
         asked(connection, b"b\n")
         assert time.monotonic() - began < 1.2  # neither way has a delay
+
+
+def test_a_proxy_in_a_process_of_its_own_does_the_same(server):
+    with closing(ProxyProcess()) as process:
+        link = process.link(f"127.0.0.1:{server.server_address[1]}").start()
+        with connected(link) as connection:
+            assert asked(connection, b"a\n") == b"a\n"
+            link.cut("from")
+            with pytest.raises(TimeoutError):
+                asked(connection, b"b\n")
+            link.heal()
+            assert connection.recv(100) == b"b\n"
+            assert process.late_s() >= 0
+        link.stop()
+        with pytest.raises(ConnectionRefusedError):
+            connected(link)
 
 
 def test_a_dead_server_ends_the_connection(link, server):

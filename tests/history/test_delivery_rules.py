@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.history import delivery_rules, isolation_rules
 from tests.support.history.checker import check
-from tests.support.history.history import Event, Row, digest
+from tests.support.history.history import Event, Letter, Row, digest
 from tests.support.history.judged import Run
+from tests.support.history.terms import Terms
 
 KEY, SLOW, KILL = "k", "slow bodies", "kill owner"
 ROWS = [Row(0, n, KEY, "p", n, digest(KEY, {"p": "p", "n": n})) for n in range(4)]
@@ -30,8 +31,18 @@ def pulled(row: Row, t: float, call: int, proc: str = "c") -> list[Event]:
     return [asked, replace(asked, t=t + 1, type="ok", segment=row.segment, offset=row.offset, hash=row.hash)]
 
 
-def acked(row: Row, t: float, call: int, type: str = "ok") -> list[Event]:
-    return called(t, "c", "ack", call, type, segment=row.segment, offset=row.offset)
+def acked(row: Row, t: float, call: int, type: str = "ok", at: float | None = None) -> list[Event]:
+    line, told = called(t, "c", "ack", call, type, segment=row.segment, offset=row.offset)
+    return [line, replace(told, t=t + 1 if at is None else at)]
+
+
+def sought_back(t: float) -> list[Event]:
+    """A seek to the last message."""
+    return called(t, "z", "seek", 700, segment=0, offset=3, acked_to=4)
+
+
+def cursor_at(place: int, t: float, call: int) -> list[Event]:
+    return called(t, "o", "cursor", call, segment=0, acked_to=place)
 
 
 def waited(t: float, call: int, seconds: float = 1.0) -> list[Event]:
@@ -39,8 +50,8 @@ def waited(t: float, call: int, seconds: float = 1.0) -> list[Event]:
     return [line, replace(line, t=t + seconds, type="ok", op="wait")]
 
 
-def lost(t: float, call: int, until: float) -> list[Event]:
-    line = Event(t, "d", "deliver", "invoke", call)
+def lost(t: float, call: int, until: float, proc: str = "d") -> list[Event]:
+    line = Event(t, proc, "deliver", "invoke", call)
     return [line, replace(line, t=until, type="info")]
 
 
@@ -102,11 +113,26 @@ def very_slow_beside_a_stranger(run: Run) -> None:
     run.events += [replace(e, call=501) for e in published(ROWS[3], 110.0, seconds=16.0)]
 
 
+def sought_and_not_acked_again(run: Run) -> None:
+    run.events += [*sought_back(26.0), *pulled(ROWS[3], 28.0, 701)]
+
+
+def died(run: Run, hash: str = ROWS[3].hash) -> None:
+    run.letters = [Letter("s", 0, 3, "rejected", 1, hash)]
+    run.events += called(26.0, "c", "reject", 720, segment=0, offset=3)
+
+
+def another_one_died(run: Run) -> None:
+    died(run, ROWS[2].hash)
+
+
 DAMAGES: dict[Callable[[Run], None], str] = {
     later_one_came_first: "in_turn",
     acked_before_an_earlier_one_came: "acked_in_turn",
     never_acked: "remembered",
     unknown_to_the_only_ack: "remembered",
+    sought_and_not_acked_again: "sought",
+    another_one_died: "buried",
     wait_that_ends_early: "waited_out",
     wait_beside_a_message: "nothing_there",
     refused_beside_a_stranger: "undisturbed",
@@ -134,15 +160,67 @@ def test_every_rule_has_a_damage_that_it_finds():
     assert rules == set(DAMAGES.values())
 
 
-def test_a_pull_without_an_answer_may_have_had_the_earlier_one():
+def test_a_pull_without_an_answer_may_have_had_the_earlier_one_if_the_later_one_came_to_the_same_consumer():
     run = sound()
     later_one_came_first(run)
-    run.events += lost(3.0, 600, 9.0)
+    run.events += lost(3.0, 600, 9.0, "c")
     assert check(run) == []
     later = sound()
     later_one_came_first(later)
-    later.events += lost(31.0, 600, 33.0)  # too late for that
+    later.events += lost(31.0, 600, 33.0, "c")  # too late for that
     assert "in_turn" in broken(later)
+
+
+def test_a_pull_of_another_consumer_excuses_nothing_nor_does_any_in_keyed():
+    run = sound()
+    later_one_came_first(run)
+    run.events += lost(3.0, 600, 9.0)
+    assert {"in_turn", "acked_in_turn"} <= broken(run)
+    keyed = sound()
+    later_one_came_first(keyed)
+    keyed.events += lost(3.0, 600, 9.0, "c")
+    keyed.terms = {"s": Terms("keyed")}
+    assert {"in_turn", "acked_in_turn"} <= broken(keyed)
+
+
+def test_shared_promises_no_order():
+    run = sound()
+    later_one_came_first(run)
+    run.terms = {"s": Terms("shared")}
+    assert check(run) == []
+
+
+def test_what_died_needs_no_ack():
+    run = sound()
+    never_acked(run)
+    died(run)
+    assert broken(run) == set()
+
+
+def test_what_is_acked_comes_again_behind_a_seek():
+    run = sound()
+    run.events += [*sought_back(26.0), *pulled(ROWS[3], 28.0, 701), *acked(ROWS[3], 30.0, 702)]
+    assert check(run) == []
+    without_it = replace(run, events=[e for e in run.events if e.op != "seek"])
+    assert broken(without_it) == {"redelivery"}
+
+
+def test_a_cursor_goes_back_by_a_seek_and_by_nothing_else():
+    run = sound()
+    run.events += [*cursor_at(4, 25.0, 710), *sought_back(26.0), *pulled(ROWS[3], 28.0, 701)]
+    run.events += [*cursor_at(3, 28.0, 711), *acked(ROWS[3], 30.0, 702)]
+    assert check(run) == []
+    later = replace(run, events=[*run.events, *cursor_at(2, 32.0, 712)])
+    assert broken(later) == {"cursor"}
+
+
+def test_a_wait_of_keyed_is_excused_by_no_other_consumer_s_lease():
+    run = sound()
+    wait_beside_a_message(run)
+    run.events += pulled(ROWS[0], 7.0, 601, "d")
+    assert "nothing_there" not in broken(run)
+    more = [*run.events, *acked(ROWS[0], 8.0, 602, at=8.2)]
+    assert "nothing_there" in broken(replace(run, events=more, terms={"s": Terms("keyed")}))
 
 
 def test_a_pull_that_was_refused_had_nothing():
@@ -150,6 +228,15 @@ def test_a_pull_that_was_refused_had_nothing():
     later_one_came_first(run)
     run.events += [replace(e, type="fail") if e.type == "info" else e for e in lost(3.0, 600, 9.0)]
     assert "in_turn" in broken(run)
+
+
+def test_a_segment_may_be_the_share_of_another_consumer_but_of_none_that_waits_in_vain_itself():
+    run = sound()
+    wait_beside_a_message(run)
+    share = pulled(ROWS[0]._replace(segment=5), 7.0, 601, "d")  # it pulled a second ago, and does not wait
+    assert "nothing_there" not in broken(replace(run, events=[*run.events, *share]))
+    beside = [replace(e, proc="d", call=601) for e in waited(8.4, 601)]
+    assert "nothing_there" in broken(replace(run, events=[*run.events, *share, *beside]))
 
 
 def test_another_consumer_may_have_the_segment():

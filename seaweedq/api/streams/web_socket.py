@@ -90,7 +90,7 @@ async def listen(receive: Receive, socket: WebSocket, hear: Hear) -> None:
                 await socket.answer(await hear(message.get("text")))
             except SeaweedqError as error:
                 await socket.refuse(error)
-            except OSError:
+            except (OSError, ClientGone):
                 raise ClientGone from None
             except Exception as error:
                 unexpected(error)  # logs it

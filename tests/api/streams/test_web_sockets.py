@@ -15,6 +15,7 @@ from websockets.typing import Subprotocol
 from seaweedq.api.asgi import web_sockets
 from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of
+from seaweedq.api.streams import web_socket
 from seaweedq.broker.topics.catalog import Topic
 from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
@@ -255,3 +256,17 @@ async def test_a_web_socket_is_busy_and_makes_no_room() -> None:
         await until(lambda: app.came)
         assert place not in limits.connections._quiet
     await until(lambda: not len(limits.connections))
+
+
+async def test_an_answer_to_one_that_has_just_gone_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def heard() -> dict[str, Any]:
+        return {"type": "websocket.receive", "text": "{}"}
+
+    async def gone(message: Any) -> None:
+        raise OSError("it has gone")
+
+    async def answer(text: str | None) -> bytes:
+        return b"{}"
+
+    await web_socket.listen(heard, web_socket.WebSocket(gone), answer)
+    assert caplog.records == []

@@ -19,14 +19,12 @@ from tests.support.chaos.faults import ALL, LIES
 from tests.support.chaos.figures import calls, failovers
 from tests.support.chaos.leaks import QUIET_S, leaked, look
 from tests.support.chaos.nemesis import Nemesis, plan
-from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES
-from tests.support.chaos_clients.fleet import Fleet, Lister
-from tests.support.chaos_clients.python_client import SUBSCRIPTION as PYTHON_CLIENT
+from tests.support.chaos_clients.fleet import Fleet, Lister, subscribe_all, subscriptions_of
 from tests.support.chaos_clients.roaming import SAID
 from tests.support.history.checker import Run, Violation, check
-from tests.support.history.final_read import flush, over_http, segments
+from tests.support.history.final_read import dead_letters, flush, over_http, segments
 from tests.support.history.history import Event, History
-from tests.support.history.load import create, subscribe
+from tests.support.history.load import create
 from tests.support.history.reading_rules import HEAL_S
 
 SWITCH_S = 0.0005
@@ -47,6 +45,7 @@ class Report:
     events: Sequence[Event]
     waits: Mapping[str, Sequence[float]] = field(default_factory=dict)
     changes: int = 0
+    late_s: float = 0.0  # by how much the proxies of etcd and peers were late at worst
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,7 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
         ) as cluster,
     ):
         create(cluster.urls[0], segments=2 * options.brokers)
-        subscribe(cluster.urls[0], HOLES, DEADLINE_S)
-        subscribe(cluster.urls[0], PYTHON_CLIENT, 5)
+        subscribe_all(cluster.urls[0], options.clients)
         nemesis = Nemesis(cluster, history, plan(options.seed, options.seconds, options.lease_s, options.faults))
         lister = Lister(cluster.reader())
         fleet = Fleet(cluster.urls, history, options.seed, others=options.clients)
@@ -94,12 +92,13 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
             slow_etcd(cluster, random.Random(options.seed))
         with fleet:
             nemesis.run(options.seconds, lambda at: watch(at, nemesis))
+            late_s = cluster.proxies.late_s()
             heal(cluster, fleet, history)
             fleet.give_up()
         lister.wait()
         broken = [Violation("fault", text) for text in (*nemesis.broken, *cluster.strange)]
         harmless = {fault.name for fault in options.faults if fault.harmless}
-        found = judge(cluster, history, lister, harmless)
+        found = judge(cluster, history, lister, harmless, options.clients)
         fleet.look_at_last()
         lied = any(name in LIES for name in nemesis.done)
         strange = [each for each in fleet.strange if not (lied and each.rule == SAID)]
@@ -107,7 +106,7 @@ def run(options: Options, folder: Path, watch: Callable[[float, Nemesis], None] 
         found += ended_lives(cluster) if options.one_life else []
         changes = sum(each.answers for each in cluster.changes)
     waits = failovers(history.events)
-    return Report(options.seed, options.seconds, found, nemesis.done, history.events, waits, changes)
+    return Report(options.seed, options.seconds, found, nemesis.done, history.events, waits, changes, late_s)
 
 
 def heal(cluster: Cluster, fleet: Fleet, history: History) -> None:
@@ -128,7 +127,9 @@ def heal(cluster: Cluster, fleet: Fleet, history: History) -> None:
         history.told("nemesis", "heal", "ok", call, [{}])
 
 
-def judge(cluster: Cluster, history: History, lister: Lister, harmless: Collection[str]) -> list[Violation]:
+def judge(
+    cluster: Cluster, history: History, lister: Lister, harmless: Collection[str], clients: Sequence[str] = ()
+) -> list[Violation]:
     """All that the checker finds, over the last reads; an end that can not be read is a violation too."""
     if not waited(lambda: not cluster.locked(), SETTLE_S):
         return [
@@ -140,12 +141,15 @@ def judge(cluster: Cluster, history: History, lister: Lister, harmless: Collecti
         shown = segments(cluster.urls[0])
         reads = {url: over_http(url) for url in cluster.urls}
         files = cluster.reader().at_last()
+        terms = subscriptions_of(clients)
+        topics = [one.dead_letter_topic for one in terms.values() if one.dead_letter_topic]
+        letters = [letter for topic in topics for letter in dead_letters(cluster.urls[0], topic)]
     except (httpx.HTTPError, AssertionError, OSError) as error:
         return [Violation("last read", repr(error))]
     first, *others = reads
     at_others = {url: reads[url] for url in others}
     events = [*history.events]  # subscribers go on
-    return check(Run(events, reads[first], files, lister.listings, at_others, shown, harmless))
+    return check(Run(events, reads[first], files, lister.listings, at_others, shown, harmless, terms, letters))
 
 
 def left(cluster: Cluster) -> list[Violation]:
@@ -176,7 +180,7 @@ def summary(report: Report) -> str:
     """The figures, one a line."""
     counted = calls(report.events)
     lines = [f"{op:8} {outcome:5} {count:8,}" for (op, outcome), count in sorted(counted.items())]
-    return "\n".join([*lines, f"change   ok    {report.changes:8,}"])
+    return "\n".join([*lines, f"change   ok    {report.changes:8,}", f"proxies late by {report.late_s:.3f} s at most"])
 
 
 def _answered(history: History, since: float) -> set[str]:

@@ -22,7 +22,8 @@ from tests.support.chaos.store_server import store_server
 from tests.support.chaos.tmpfs import tmpfs
 from tests.support.history.load import SUBSCRIPTION, TOPIC
 from tests.support.processes.broker_process import BrokerProcess
-from tests.support.processes.tcp_proxy import LoopThread, TcpProxy
+from tests.support.processes.proxy_process import Link, ProxyProcess
+from tests.support.processes.tcp_proxy import LoopThread
 
 PREFIX = "q"
 KEYS = "seaweedq/"
@@ -36,7 +37,7 @@ QUIET = ("--log-level", "info", "--checkpoint-s", "1", "--journal-max-unreleased
 class Member:
     """A broker and its links: to etcd, to the store, and the one by which other brokers reach it."""
 
-    def __init__(self, name: str, process: BrokerProcess, etcd: EtcdLinks, store: S3Proxy, peers: TcpProxy) -> None:
+    def __init__(self, name: str, process: BrokerProcess, etcd: EtcdLinks, store: S3Proxy, peers: Link) -> None:
         self.name = name
         self.process = process
         self.etcd = etcd
@@ -51,7 +52,7 @@ class Member:
         return re.findall(r"broker (\S+) is ready", self.process.log)[-1]
 
     @property
-    def links(self) -> Sequence[EtcdLinks | TcpProxy | S3Proxy]:
+    def links(self) -> Sequence[EtcdLinks | Link | S3Proxy]:
         """All three."""
         return self.etcd, self.store, self.peers
 
@@ -140,6 +141,8 @@ class Cluster:
             self.s3 = stack.enter_context(store_server(self._store, self.folder / "store"))
             self.thread = LoopThread()
             stack.callback(self.thread.close)
+            self.proxies = ProxyProcess()
+            stack.callback(self.proxies.close)
             for n in range(self._count):
                 if self._files:
                     stack.enter_context(tmpfs(self.folder / f"b{n}", DISK_MIB))
@@ -246,9 +249,9 @@ class Cluster:
     def _member(self, name: str) -> Member:
         process = BrokerProcess(self.folder / name)
         process.tree = self.tree
-        etcd = EtcdLinks(self.thread, self.etcd).start()
+        etcd = EtcdLinks(self.proxies, self.etcd).start()
         store = S3Proxy(self.thread, self.s3.service.endpoint, random.Random(self._rng.getrandbits(64))).start()
-        peers = TcpProxy(self.thread, process.url).start()
+        peers = self.proxies.link(process.url).start()
         process.env = {**self.s3.service.env, "SEAWEEDQ_CLUSTER_SECRET": "a-secret-of-the-tests"}
         process.arguments = (
             *("--coordination", f"etcd://{','.join(f'127.0.0.1:{port}' for port in etcd.ports)}"),

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from tests.support.processes.etcd_service import EtcdServer
-from tests.support.processes.tcp_proxy import Cut, LoopThread, TcpProxy
+from tests.support.processes.proxy_process import ProxyProcess
+from tests.support.processes.tcp_proxy import Cut
 
 SEVERAL = ("--heartbeat-interval", "100", "--election-timeout", "1000")  # as etcd's own defaults
 
@@ -83,8 +84,8 @@ class Etcds:
 class EtcdLinks:
     """A broker's links to all members, hurt and healed as one."""
 
-    def __init__(self, thread: LoopThread, etcds: Etcds) -> None:
-        self.proxies = [TcpProxy(thread, one.endpoint) for one in etcds.servers]
+    def __init__(self, process: ProxyProcess, etcds: Etcds) -> None:
+        self.proxies = [process.link(one.endpoint) for one in etcds.servers]
 
     @property
     def ports(self) -> Sequence[int]:

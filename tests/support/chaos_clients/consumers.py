@@ -90,5 +90,5 @@ class Leaver(Roaming):
 def settle(clients: Sequence[object]) -> None:
     """From now on all is acked."""
     for client in clients:
-        if isinstance(client, Holey):
+        if hasattr(client, "settling"):
             client.settling = True

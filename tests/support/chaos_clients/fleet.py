@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -14,16 +15,57 @@ import httpx
 from botocore.exceptions import HTTPClientError
 
 from tests.support.chaos.store_read import StoreReader
-from tests.support.chaos_clients.consumers import Holey, HoleyObserver, Leaver, settle
+from tests.support.chaos_clients import crews, listeners
+from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES, Holey, HoleyObserver, Leaver, settle
+from tests.support.chaos_clients.crews import Crowd, KeyedCrew, OrderedCrew, SharedCrew, SoughtCrew
+from tests.support.chaos_clients.listeners import SocketListener, SseListener
+from tests.support.chaos_clients.python_client import SUBSCRIPTION as PYTHON_CLIENT
 from tests.support.chaos_clients.python_client import PythonObserver, PythonProducer, PythonSubscriber
 from tests.support.chaos_clients.roaming import Roaming
+from tests.support.chaos_clients.seeker import Seeker
 from tests.support.chaos_clients.self_checking import Deletions, Imports, Payloads, SelfChecking
 from tests.support.history.checker import Violation
 from tests.support.history.following import Follower
 from tests.support.history.history import History, digest
-from tests.support.history.load import Client, Load, Observer, Publisher, Subscriber
+from tests.support.history.load import Client, Load, Observer, Publisher, Subscriber, subscribe
+from tests.support.history.terms import Terms
 
 LIST_S = 2.0
+LOOK_S = 0.3
+BACKLOG = 4000  # of a subscription: beyond it publishers wait, so that the lag can go in the time that it has
+BACKLOG_S = 0.5
+TERMS: Mapping[str, Terms] = {
+    HOLES: Terms(ack_deadline_s=DEADLINE_S),
+    PYTHON_CLIENT: Terms(ack_deadline_s=5),
+    listeners.SUBSCRIPTION: listeners.TERMS,
+    **crews.TERMS,
+}
+"""Of the subscriptions of the clients beside the usual ones."""
+SUBSCRIBED: Mapping[str, str] = {
+    "holes": HOLES,
+    "leaver": HOLES,
+    "python-client": PYTHON_CLIENT,
+    "streams": listeners.SUBSCRIPTION,
+    "ordered": "o",
+    "keyed": "k",
+    "shared": "m",
+    "crowd": "c",
+    "seek": "z",
+}
+
+
+class Watcher(Roaming, Observer):
+    """Looks at a subscription, less often."""
+
+    def __init__(self, subscription: str, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.subscription = subscription
+
+    def step(self) -> None:
+        super().step()
+        self.stopped.wait(LOOK_S)
+
+
 OTHERS: Mapping[str, Sequence[Callable[[str, Sequence[str], History, int], Client]]] = {
     "holes": (Holey, Holey, HoleyObserver),
     "leaver": (Holey, HoleyObserver, Leaver),
@@ -31,11 +73,24 @@ OTHERS: Mapping[str, Sequence[Callable[[str, Sequence[str], History, int], Clien
     "payloads": (Payloads,),
     "imports": (Imports,),
     "deletions": (Deletions,),
+    "ordered": (OrderedCrew, partial(Watcher, "o")),
+    "keyed": (KeyedCrew, partial(Watcher, "k")),
+    "shared": (SharedCrew, partial(Watcher, "m")),
+    "crowd": (Crowd, partial(Watcher, "c")),
+    "seek": (SoughtCrew, Seeker, partial(Watcher, "z")),
+    "streams": (SseListener, SocketListener, SseListener, partial(Watcher, "e")),
 }
 
 
 class RoamingPublisher(Roaming, Publisher):
-    """A Publisher at any broker."""
+    """A Publisher at any broker, that waits where a subscription is far behind."""
+
+    backlog: Callable[[], int] = staticmethod(lambda: 0)
+
+    def step(self) -> None:
+        super().step()
+        if self.backlog() > BACKLOG:
+            self.stopped.wait(BACKLOG_S)
 
 
 class RoamingObserver(Roaming, Observer):
@@ -115,6 +170,17 @@ class Lister(threading.Thread):
             raise self.error
 
 
+def subscriptions_of(others: Sequence[str]) -> dict[str, Terms]:
+    """The subscriptions that those clients have."""
+    return {name: TERMS[name] for name in sorted({SUBSCRIBED[each] for each in others if each in SUBSCRIBED})}
+
+
+def subscribe_all(url: str, others: Sequence[str]) -> None:
+    """Create the subscriptions that those clients have."""
+    for name, terms in subscriptions_of(others).items():
+        subscribe(url, name, **terms.settings)
+
+
 class Fleet(Load):
     """Idempotent and plain publishers, two subscribers, a reader, a follower and an observer, each at any of the
     brokers `urls`; with `others`, of OTHERS, the clients of those names too."""
@@ -139,6 +205,8 @@ class Fleet(Load):
         ]
         main = [*self.publishers, *self.subscribers, self.observer, self.reader, self.follower]
         self.clients = [*main, *self.others]
+        for publisher in self.publishers:
+            publisher.backlog = self.backlog
 
     @property
     def observers(self) -> list[Observer]:
@@ -147,8 +215,8 @@ class Fleet(Load):
 
     @property
     def sources(self) -> list[Client]:
-        """All that publish."""
-        return [*self.publishers, *(each for each in self.others if isinstance(each, Leaver | PythonProducer))]
+        """All that publish, or move subscriptions."""
+        return [*self.publishers, *(each for each in self.others if isinstance(each, Leaver | PythonProducer | Seeker))]
 
     @property
     def strange(self) -> list[Violation]:
@@ -166,6 +234,10 @@ class Fleet(Load):
         """The subscriptions', as they were last seen; -1 where nobody looked since `forget_lag`."""
         lags = [each.lag for each in self.observers]
         return -1 if min(lags) < 0 else sum(lags)
+
+    def backlog(self) -> int:
+        """The lag of the subscription that is furthest behind, as it was last seen."""
+        return max(each.lag for each in self.observers)
 
     def forget_lag(self) -> None:
         """From now on the lag is unknown, until somebody looks."""

@@ -9,7 +9,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tests.support.history.history import Row, row
+from tests.support.history.history import Letter, Row, digest, row
 from tests.support.history.judged import Segment
 from tests.support.history.load import TOPIC
 
@@ -18,10 +18,20 @@ COLUMNS = ["segment", "_offset", "_key", "value"]
 
 
 def over_http(url: str) -> list[Row]:
+    """Every message of every segment."""
+    return [row(m["segment"], m["offset"], m["key"], m["value"]) for m in messages(url, TOPIC)]
+
+
+def dead_letters(url: str, topic: str) -> list[Letter]:
+    """Every dead letter of a topic for them."""
+    return [_letter(one) for one in messages(url, topic)]
+
+
+def messages(url: str, topic: str) -> list[Any]:
     """Every message of every segment, page by page, until a page is empty."""
     with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
-        segments = _get(http, f"/v1/topics/{TOPIC}/segments")["segments"]
-        return [r for segment in segments for r in _segment(http, segment["id"])]
+        segments = _get(http, f"/v1/topics/{topic}/segments")["segments"]
+        return [one for segment in segments for one in _segment(http, topic, segment["id"])]
 
 
 def segments(url: str) -> dict[int, Segment]:
@@ -37,16 +47,26 @@ def segments(url: str) -> dict[int, Segment]:
     }
 
 
-def _segment(http: httpx.Client, segment: int) -> list[Row]:
-    found: list[Row] = []
+def _segment(http: httpx.Client, topic: str, segment: int) -> list[Any]:
+    found: list[Any] = []
     offset = 0
     while True:
-        path = f"/v1/topics/{TOPIC}/segments/{segment}/messages?offset={offset}&limit=2000"
+        path = f"/v1/topics/{topic}/segments/{segment}/messages?offset={offset}&limit=2000"
         page = _get(http, path)
-        found += [row(m["segment"], m["offset"], m["key"], m["value"]) for m in page["messages"]]
+        found += page["messages"]
         if not page["messages"]:
             return found
         offset = page["next_offset"]
+
+
+def _letter(message: Any) -> Letter:
+    headers = message["headers"]
+    segment, offset = map(int, headers["dead-letter-id"].split("-"))
+    assert headers["dead-letter-topic"] == TOPIC, headers
+    return Letter(
+        *(headers["dead-letter-subscription"], segment, offset, headers["dead-letter-reason"]),
+        *(int(headers["dead-letter-attempts"]), digest(message["key"], message["value"])),
+    )
 
 
 def _get(http: httpx.Client, path: str) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
-Op = Literal["publish", "deliver", "wait", "ack", "cursor", "read", "fault", "heal"]
+Op = Literal["publish", "deliver", "wait", "ack", "nack", "reject", "seek", "cursor", "read", "fault", "heal"]
 Type = Literal["invoke", "ok", "fail", "info"]
 LEAVES = "leaves"
 """The note of a publish whose client goes before the answer."""
@@ -23,7 +23,8 @@ LEAVES = "leaves"
 class Event:
     """One line. `call` joins the lines of one request; an op without all fields leaves them None.
 
-    `broker` is the one that was asked. A `deliver` that brought nothing is told as a `wait`; `wait_s` is how long it
+    `broker` is the one that was asked. `attempt` is that of a delivery. A `seek` has a line for each segment, with the
+    `offset` to which it goes. A `deliver` that brought nothing is told as a `wait`; `wait_s` is how long it
     was to wait. A line of an ack is told `fail` where the id was unknown. A `fault` and a `heal` last from `invoke` to
     `ok`, a `heal` ends where the lag is zero; `note` names the fault, `segment` one that it hits.
     """
@@ -45,6 +46,7 @@ class Event:
     note: str | None = None
     subscription: str = "s"
     wait_s: float = 0.0
+    attempt: int = 1
 
 
 class Row(NamedTuple):
@@ -55,6 +57,17 @@ class Row(NamedTuple):
     key: str | None
     producer: str
     seq: int
+    hash: str
+
+
+class Letter(NamedTuple):
+    """A dead letter as it was read at last: of which message and subscription it says to be, why, and what it holds."""
+
+    subscription: str
+    segment: int
+    offset: int
+    reason: str
+    attempts: int
     hash: str
 
 

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tests.support.history.history import Event, Op, Row, Type
+from tests.support.history.history import Event, Letter, Op, Row, Type
+from tests.support.history.terms import USUAL, Terms
 
 Id = tuple[int, int]  # segment, offset
 
@@ -32,6 +33,12 @@ class Run:
     others: Mapping[str, Sequence[Row]] = field(default_factory=dict)  # the last read over HTTP at other brokers
     segments: Mapping[int, Segment] = field(default_factory=dict)  # none where nobody asked
     harmless: Collection[str] = ()  # the faults that must cost other clients nothing
+    terms: Mapping[str, Terms] = field(default_factory=dict)  # by subscription; the others have the usual ones
+    letters: Sequence[Letter] = ()
+
+    def terms_of(self, subscription: str) -> Terms:
+        """The terms of a subscription."""
+        return self.terms.get(subscription, USUAL)
 
     def lines(self, op: Op, *types: Type) -> Iterator[Event]:
         """The lines of an operation, of some types."""
@@ -59,6 +66,27 @@ class Run:
         for event in self.lines("read", "ok"):
             found[event.call].append(event)
         return found
+
+    @cached_property
+    def dead(self) -> dict[str, set[Id]]:
+        """What became a dead letter, by subscription."""
+        found: dict[str, set[Id]] = defaultdict(set)
+        for letter in self.letters:
+            found[letter.subscription].add((letter.segment, letter.offset))
+        return found
+
+    @cached_property
+    def seeks(self) -> dict[tuple[str, int], list[tuple[float, float]]]:
+        """From when to when a segment of a subscription may have been moved, by subscription and segment."""
+        found: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+        for event in self.lines("seek", "invoke"):
+            ended = self.answered.get(event.call, float("inf"))
+            found[event.subscription, event.segment or 0].append((event.t, ended))
+        return found
+
+    def moved(self, subscription: str, segment: int, since: float, until: float) -> bool:
+        """Whether a segment may have been moved in that time."""
+        return any(begun < until and ended > since for begun, ended in self.seeks.get((subscription, segment), ()))
 
     @cached_property
     def outcomes(self) -> dict[str, set[str]]:

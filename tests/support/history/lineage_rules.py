@@ -99,7 +99,8 @@ def followed(run: Run) -> Iterator[str]:
 
 
 def handed_on(run: Run) -> Iterator[str]:
-    """A message comes to a subscriber after all messages of all its segment's ancestors were acked."""
+    """A message comes to a subscriber after all messages of all its segment's ancestors were acked or have died, but in
+    `shared`."""
     acks: dict[str, dict[Id, float]] = defaultdict(dict)
     for event in run.lines("ack", "invoke"):
         acks[event.subscription].setdefault(_id(event), event.t)
@@ -107,8 +108,11 @@ def handed_on(run: Run) -> Iterator[str]:
     for event in run.lines("deliver", "ok"):
         first.setdefault((event.subscription, event.segment or 0), event.t)
     for (name, number), at in first.items():
+        if run.terms_of(name).mode == "shared":
+            continue
         for before in ancestors(run.segments, number):
-            late = [n for n in range(run.segments[before].end or 0) if acks[name].get((before, n), at) >= at]
+            alive = (n for n in range(run.segments[before].end or 0) if (before, n) not in run.dead[name])
+            late = [n for n in alive if acks[name].get((before, n), at) >= at]
             if late:
                 yield f"{name}: segment {number} came at {at:.3f}, and {late[:5]} of {before} were not acked"
 

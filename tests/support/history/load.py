@@ -289,12 +289,12 @@ def create(url: str, segments: int = 3, flush: dict[str, Any] | None = None, **m
     flush = flush or {"max_age_s": 1, "max_bytes": 65_536}
     with httpx.Client(timeout=30, trust_env=False, verify=False) as http:
         _good(http.put(topic, json={"initial_segments": segments, "flush": flush, **more}))
-    subscribe(url, SUBSCRIPTION, 1)
+    subscribe(url, SUBSCRIPTION, ack_deadline_s=1)
 
 
-def subscribe(url: str, name: str, ack_deadline_s: int) -> None:
+def subscribe(url: str, name: str, **settings: Any) -> None:
     """A subscription to the topic, from its beginning on."""
-    subscription = {"start": "earliest", "ack_deadline_s": ack_deadline_s}
+    subscription = {"start": "earliest", **settings}
     with httpx.Client(timeout=30, trust_env=False, verify=False) as http:
         _good(http.put(f"{url}/v1/topics/{TOPIC}/subscriptions/{name}", json=subscription))
 
