@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import seaweedq
-from seaweedq.cli.data.records import InputFormat, envelopes, format_of, key_of, records
+from seaweedq.cli.data.records import BadRecord, InputFormat, checked, envelope, format_of, key_of, records
 from seaweedq.cli.demo.bench_run import percentile
 from seaweedq.cli.main import app, main
 from seaweedq.cli.server import shell_hints as paste
@@ -83,7 +83,7 @@ def test_an_error_is_one_line_with_its_first_rows_and_hint():
 
 
 def _values(data, format):
-    return [json.loads(msgspec.json.encode(value)) for value in records(io.BytesIO(data), format)]
+    return [json.loads(msgspec.json.encode(value)) for _, value in records(io.BytesIO(data), format)]
 
 
 def test_records_of_each_format():
@@ -108,20 +108,45 @@ def test_formats_go_by_suffix(tmp_path):
 
 def test_keys_of_records():
     line = msgspec.Raw(b'{"a": "x", "b": 1.5, "c": null, "d": []}')
-    assert [key_of(line, field, 1) for field in "abcz"] == ["x", "1.5", None, None]
-    assert key_of({"a": "x"}, "a", 1) == "x"
-    with pytest.raises(UnreadableBody, match="record 7"):
-        key_of(line, "d", 7)
-    with pytest.raises(UnreadableBody, match="record 8 is not JSON"):
-        key_of(msgspec.Raw(b"{"), "a", 8)
+    assert [key_of(line, field) for field in "abcz"] == ["x", "1.5", None, None]
+    assert key_of({"a": "x"}, "a") == "x"
+    with pytest.raises(BadRecord, match="d is an object or an array"):
+        key_of(line, "d")
+    with pytest.raises(BadRecord, match="not JSON"):
+        key_of(msgspec.Raw(b"{"), "a")
+    with pytest.raises(BadRecord, match="not UTF-8"):
+        key_of(msgspec.Raw(b'{"a":"\xff"}'), "a")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"no json\n", "not JSON (column 1)"),
+        (b"{'a': 1}\n", "not JSON (column 2)"),
+        (b'{"a": 1\n', "not JSON (cut off)"),
+        (b'{"a": 1}}\n', "not JSON (column 9)"),
+        (b'{"a": NaN}\n', "not JSON (NaN and Infinity are not)"),
+    ],
+)
+def test_lines_that_are_not_json_are_told_by_column(line, said):
+    with pytest.raises(BadRecord) as caught:
+        checked(msgspec.Raw(line))
+    assert str(caught.value) == said
+    good = msgspec.Raw(b'{"a": 1}\n')
+    assert checked(good) is good
+
+
+def test_places_are_those_of_lines_also_behind_empty_ones():
+    assert [place for place, _ in records(io.BytesIO(b"1\n\n \n2\n"), InputFormat.NDJSON)] == [1, 4]
+    assert [place for place, _ in records(io.BytesIO(b"a\n1\n2\n"), InputFormat.CSV)] == [1, 2]
 
 
 def test_envelopes_are_checked_by_line():
     good = msgspec.Raw(b'{"value": 1, "key": "k"}')
-    assert list(envelopes(iter([good]))) == [{"value": 1, "key": "k"}]
+    assert envelope(good) == {"value": 1, "key": "k"}
     for bad in (b'{"key": "k"}', b"[]", b'{"value": 1, "kye": "k"}'):
-        with pytest.raises(UnreadableBody, match="record 2"):
-            list(envelopes(iter([good, msgspec.Raw(bad)])))
+        with pytest.raises(BadRecord, match="not a message"):
+            envelope(msgspec.Raw(bad))
 
 
 def test_percentiles_are_nearest_ranks():

@@ -74,9 +74,32 @@ def test_ndjson_csv_and_envelopes_come_out_as_messages(run, tmp_path):
 
 def test_invalid_records_are_named_in_one_line_and_what_was_published_beside_them_is_said(run, client):
     said, named = run("publish", "mixed", stdin='{"n": 1}\nno json\n{"n": 2}\n', code=1).strip().splitlines()
-    assert said == "published 2 messages to mixed; the others were not published:"
-    assert named == "seaweedq: message 1 is not valid: JSON is malformed: invalid character (byte 10)"
-    assert client.topic("mixed")["messages"] == 2
+    assert said == "published 1 messages to mixed; the others were not published:"
+    assert named == "seaweedq: stdin:2: not JSON (column 1)"
+    assert client.topic("mixed")["messages"] == 1
+
+
+def test_invalid_records_are_left_out_where_that_is_asked_for(run, client, tmp_path):
+    fields = [{"id": 1, "name": "n", "required": True, "type": "int"}]
+    client.create_topic("whole", format="typed", schema={"type": "struct", "fields": fields})
+    lines = ["no json", *(f'{{"n": {n if n % 3 else chr(34) + "x" + chr(34)}}}' for n in range(300)), '{"n": ']
+    (tmp_path / "bad.ndjson").write_text("\n".join(lines))
+    told = run("publish", "whole", str(tmp_path / "bad.ndjson"), "--skip-invalid").strip().splitlines()
+    assert told[0].startswith("published 200 messages to whole in ")
+    assert told[0].endswith(", skipped 102")
+    assert len(told) == 103
+    assert "seaweedq: bad.ndjson:1: not JSON (column 1)" in told
+    assert "seaweedq: bad.ndjson:302: not JSON (cut off)" in told
+    (second,) = (line for line in told if line.startswith("seaweedq: bad.ndjson:5:"))
+    assert "n" in second.partition("bad.ndjson:5:")[2]
+    assert client.topic("whole")["messages"] == 200
+
+
+def test_a_publish_that_no_broker_answers_fails_at_once():
+    where = ("--url", "http://127.0.0.1:9")
+    done = seaweedq("publish", "t", *where, stdin="1\n", within_s=60)  # the producer would try for 120
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("seaweedq: no answer from http://127.0.0.1:9")
 
 
 def test_no_ack_leaves_them_and_max_ends(run, client):

@@ -2,25 +2,50 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say
-from seaweedq.errors import SeaweedqError
+from seaweedq.errors import SeaweedqError, TopicNotFound
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from seaweedq.cli.data.records import InputFormat
+    from seaweedq.client import Client
+    from seaweedq.client.sync.producer import Producer
 
 EXAMPLES = """Examples: seaweedq publish events events.ndjson ·
 seaweedq publish flights flights.csv --key-field carrier ·
+seaweedq publish logs app.ndjson --skip-invalid ·
 echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope ·
 seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
+
+INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the convention of shells
+
+
+@dataclass(frozen=True)
+class _How:
+    """The meaning of a record: with `envelope` a whole message, else a value, with its key in `key_field`."""
+
+    envelope: bool
+    key_field: str | None
+    skip_invalid: bool
+
+    def arguments(self, record: Any) -> dict[str, Any]:
+        """Returns the arguments of `send` for a record. Raises BadRecord."""
+        from seaweedq.cli.data.records import checked, envelope, key_of
+
+        if self.envelope:
+            return envelope(record)
+        value = {"value": checked(record)}
+        return value if self.key_field is None else {**value, "key": key_of(record, self.key_field)}
 
 
 def publish(
@@ -40,6 +65,9 @@ def publish(
         bool,
         typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp."),
     ] = False,
+    skip_invalid: Annotated[
+        bool, typer.Option("--skip-invalid", help="Name records that are no valid messages, and publish the others.")
+    ] = False,
     batch: Annotated[
         int | None, typer.Option(min=1, max=100_000, help="Maximum number of messages per request; 10,000 by default.")
     ] = None,
@@ -55,6 +83,8 @@ def publish(
 ) -> None:
     """Publish the records of FILE, each exactly once: NDJSON (one value per line), CSV or Parquet.
 
+    The first record that is no valid message ends it, and is named by its line; those before it stay published.
+
     With --file instead, publish each file as a whole: its bytes go to the store, and the message refers to them.
     """
     from seaweedq.cli.data.records import InputFormat
@@ -62,7 +92,7 @@ def publish(
     if files:
         of_records = {"FILE": file, "--input-format": input_format, "--key-field": key_field, "--batch": batch}
         _refuse(
-            {**of_records, "--envelope": envelope or None},
+            {**of_records, "--envelope": envelope or None, "--skip-invalid": skip_invalid or None},
             "the option is only for records, but --file sends whole files",
         )
         from seaweedq.cli.data.publish_files import publish_files
@@ -79,7 +109,7 @@ def publish(
         raise typer.BadParameter(
             "--envelope is only for NDJSON, and excludes --key-field: the message has its key", param_hint="--envelope"
         )
-    _publish_records(topic, path, format, (envelope, key_field), batch or 10_000, url)
+    _publish_records(topic, path, format, _How(envelope, key_field, skip_invalid), batch, url)
 
 
 def _input_format(named: str | None, path: Path | None) -> "InputFormat":
@@ -92,26 +122,47 @@ def _input_format(named: str | None, path: Path | None) -> "InputFormat":
 
 
 def _publish_records(
-    topic: str, path: Path | None, format: "InputFormat", how: tuple[bool, str | None], batch: int, url: str
+    topic: str, path: Path | None, format: "InputFormat", how: _How, batch: int | None, url: str
 ) -> None:
+    from seaweedq.cli.data.publication import NAMED, Publication, watched
     from seaweedq.cli.data.records import records
 
     started_s = time.monotonic()
     with ExitStack() as stack:
         source: BinaryIO = stack.enter_context(path.open("rb")) if path else sys.stdin.buffer
         client = stack.enter_context(connect(url))
-        producer = stack.enter_context(client.producer(topic, batch_messages=batch))
-        found = records(source, format)
+        _reach(client, topic)
+        at_most = batch or (NAMED if how.skip_invalid else 10_000)
+        producer = stack.enter_context(client.producer(topic, batch_messages=at_most))
+        publication = Publication(producer, path.name if path else "stdin", how.skip_invalid)
+        stack.enter_context(watched(publication, _shown(stack)))
         try:
-            for arguments in _progress(stack, _arguments(found, *how)):
-                producer.send(**arguments)
-            producer.flush()
-        except SeaweedqError:
-            say(f"published {producer.acknowledged:,} messages to {topic}; the others were not published:")
+            for place, record in records(source, format):
+                publication.send(place, partial(how.arguments, record))
+            publication.flush()
+        except (SeaweedqError, OSError):
+            _flush(producer)
+            say(f"published {publication.taken:,} messages to {topic}; the others were not published:")
             raise
-        count = producer.acknowledged
+        except KeyboardInterrupt:
+            say(f"published {publication.taken:,} messages to {topic}; of {publication.waiting:,} more it is not known")
+            raise typer.Exit(INTERRUPTED) from None
     took_s = time.monotonic() - started_s
-    say(f"published {count:,} messages to {topic} in {took_s:.1f} s ({count / max(took_s, 1e-9):,.0f}/s)")
+    skipped = f", skipped {publication.skipped:,}" if publication.skipped else ""
+    rate = publication.taken / max(took_s, 1e-9)
+    say(f"published {publication.taken:,} messages to {topic} in {took_s:.1f} s ({rate:,.0f}/s){skipped}")
+
+
+def _reach(client: "Client", topic: str) -> None:
+    """Raises ConnectionFailed at once where no broker answers; later the producer tries for long."""
+    with suppress(TopicNotFound):  # brokers may create it
+        client.segments(topic)
+
+
+def _flush(producer: "Producer") -> None:
+    """Waits for what was sent before a record that ends the command."""
+    with suppress(SeaweedqError):
+        producer.flush()
 
 
 def _refuse(options: dict[str, Any], reason: str) -> None:
@@ -120,21 +171,13 @@ def _refuse(options: dict[str, Any], reason: str) -> None:
             raise typer.BadParameter(reason, param_hint=name)
 
 
-def _arguments(found: Iterator[Any], envelope: bool, key_field: str | None) -> Iterator[dict[str, Any]]:
-    from seaweedq.cli.data.records import envelopes, key_of
-
-    if envelope:
-        return envelopes(found)
-    if key_field is None:
-        return ({"value": record} for record in found)
-    return ({"value": record, "key": key_of(record, key_field, number)} for number, record in enumerate(found, 1))
-
-
-def _progress(stack: ExitStack, items: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+def _shown(stack: ExitStack) -> Callable[[int], None]:
+    """Returns a function that shows how many messages are acknowledged, where there is a terminal for it."""
     if not sys.stderr.isatty():
-        return items
+        return lambda taken: None
     progress = stack.enter_context(_bar())
-    return progress.track(items, description="publishing")
+    task = progress.add_task("acknowledged", total=None)
+    return lambda taken: progress.update(task, completed=taken)
 
 
 def _bar() -> "Progress":

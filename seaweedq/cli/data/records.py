@@ -1,5 +1,6 @@
 """Reads records from files (NDJSON, CSV, Parquet) as arguments of `Producer.send`."""
 
+import json
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -8,6 +9,13 @@ from typing import Any, BinaryIO
 import msgspec
 
 from seaweedq.errors import UnreadableBody
+
+_ENVELOPE = frozenset(("key", "value", "headers", "timestamp", "expires_in_s"))
+_text, _value = msgspec.json.Decoder(msgspec.Raw), msgspec.json.Decoder()
+
+
+class BadRecord(Exception):
+    """Raised with the reason for which a record is no message."""
 
 
 class InputFormat(StrEnum):
@@ -24,44 +32,58 @@ def format_of(path: Path | None) -> InputFormat:
     return InputFormat(suffix) if suffix in list(InputFormat) else InputFormat.NDJSON
 
 
-def records(file: BinaryIO, format: InputFormat) -> Iterator[Any]:
-    """Yields the values of a file: JSON texts (msgspec.Raw) of NDJSON, objects of CSV rows and Parquet rows.
+def records(file: BinaryIO, format: InputFormat) -> Iterator[tuple[int, Any]]:
+    """Yields the values of a file, each with its place: the number of its line or row, from 1.
 
-    CSV has a header, and its types are inferred. Raises UnreadableBody for a file of another format.
+    The values are JSON texts (msgspec.Raw) of NDJSON, not checked yet, and objects of rows of CSV and Parquet. CSV has
+    a header, and its types are inferred. Raises UnreadableBody for a file of another format.
     """
     if format is InputFormat.NDJSON:
-        return (msgspec.Raw(line) for line in file if not line.isspace())
-    return _rows(file, format)
+        return ((number, msgspec.Raw(line)) for number, line in enumerate(file, 1) if not line.isspace())
+    return enumerate(_rows(file, format), 1)
 
 
-def envelopes(lines: Iterator[msgspec.Raw]) -> Iterator[dict[str, Any]]:
-    """Yields the arguments of `send` for NDJSON lines that are whole messages. Raises UnreadableBody with the line's
-    number."""
-    allowed = {"key", "value", "headers", "timestamp", "expires_in_s"}
-    for number, line in enumerate(lines, 1):
-        found = decoded(line, number)
-        if not isinstance(found, dict) or "value" not in found or not found.keys() <= allowed:
-            raise UnreadableBody(
-                f"record {number} is not a message; it must be an object with value, and only {sorted(allowed)}"
-            )
-        yield found
+def checked(record: Any) -> Any:
+    """Returns a record whose line is one JSON text, as it is. Raises BadRecord."""
+    if isinstance(record, msgspec.Raw):
+        _decode(_text, record)
+    return record
 
 
-def key_of(record: Any, field: str, number: int) -> str | None:
-    """Returns the key in a record's field: a string, or a number's JSON text; None if missing or null."""
-    found = decoded(record, number) if isinstance(record, msgspec.Raw) else record
+def envelope(line: msgspec.Raw) -> dict[str, Any]:
+    """Returns the arguments of `send` for a line that is a whole message. Raises BadRecord."""
+    found = _decode(_value, line)
+    if not isinstance(found, dict) or "value" not in found or not found.keys() <= _ENVELOPE:
+        raise BadRecord(f"not a message: it must be an object with value, and only {', '.join(sorted(_ENVELOPE))}")
+    return found
+
+
+def key_of(record: Any, field: str) -> str | None:
+    """Returns the key in a record's field: a string, or a number's JSON text; None if missing or null. Raises
+    BadRecord."""
+    found = _decode(_value, record) if isinstance(record, msgspec.Raw) else record
     key = found.get(field) if isinstance(found, dict) else None
     if isinstance(key, dict | list):
-        raise UnreadableBody(f"record {number}: {field} is an object or an array, which cannot be a key")
+        raise BadRecord(f"{field} is an object or an array, which cannot be a key")
     return key if key is None or isinstance(key, str) else msgspec.json.encode(key).decode()
 
 
-def decoded(line: msgspec.Raw, number: int) -> Any:
-    """Decodes a line's JSON. Raises UnreadableBody with the record's number."""
+def _decode(decoder: msgspec.json.Decoder[Any], line: msgspec.Raw) -> Any:
     try:
-        return msgspec.json.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise UnreadableBody(f"record {number} is not JSON: {error}") from error
+        return decoder.decode(line)
+    except UnicodeDecodeError as error:
+        raise BadRecord("not UTF-8") from error
+    except msgspec.DecodeError as error:
+        raise BadRecord(f"not JSON ({'cut off' if 'truncated' in str(error) else _where(line)})") from error
+
+
+def _where(line: msgspec.Raw) -> str:
+    """Returns the column of the first token that is not JSON; msgspec names the byte at which it gave up."""
+    try:
+        json.loads(bytes(line))
+    except ValueError as error:
+        return f"column {getattr(error, 'colno', 1)}"
+    return "NaN and Infinity are not"
 
 
 def _rows(file: BinaryIO, format: InputFormat) -> Iterator[dict[str, Any]]:

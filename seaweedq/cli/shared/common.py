@@ -45,7 +45,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(rows, list) and rows:
         shown = [row for row in rows[:3] if isinstance(row, dict) and not _is_told(row, detail)]
         parts += [f"message {row.get('index')}: {row.get('reason')}" for row in shown]
-    if hint := fields.get("hint"):
+    if (hint := fields.get("hint")) and str(hint) not in detail:
         parts.append(str(hint))
     return "; ".join(" ".join(part.split()) for part in parts)
 

@@ -35,7 +35,7 @@ class Outcome:
     def error_of(self, index: int) -> Exception | None:
         """Returns why message number `index` was not published; None if it was."""
         if self.published is None or index in self.rejected:
-            return self.errors.get(index, self.error)
+            return self.errors.get(index) or _of_message(self.error, index)
         return None
 
     def id_of(self, index: int) -> str:
@@ -107,7 +107,7 @@ class Route:
                 refused = self._refused(error, [lines[index] for index in kept])
                 if batch.content_type != NDJSON or len(refused) in (0, len(kept)):
                     raise error
-                errors |= {kept[at]: error for at in refused}
+                errors |= {kept[at]: _of_message(error, at) for at in refused}
                 kept = [index for at, index in enumerate(kept) if at not in refused]
             try:
                 outcome = yield from self._publish(stream, batch, [lines[index] for index in kept])
@@ -133,6 +133,18 @@ class Route:
         published = decode_published(reply.body)
         detour = reply.url not in request.urls[:1] if request.urls else False
         return Outcome(published, misrouted=detour or _misrouted(stream, published))
+
+
+def _of_message(error: Any, index: int) -> Any:
+    """Returns the error of one message of a refused request: it has the reason of that message alone, where that is
+    known."""
+    named = error.fields.get("errors", ()) if isinstance(error, InvalidMessages) else ()
+    for row in named if len(named) > 1 else ():
+        if row.get("index") == index:
+            return type(error)(
+                f"the message is not valid: {row.get('reason')}", errors=[{**row, "index": 0}], invalid=1
+            )
+    return error
 
 
 def _misrouted(stream: Stream[Any], published: Published) -> bool:
