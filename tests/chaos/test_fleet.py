@@ -39,7 +39,7 @@ def test_a_fleet_writes_a_sound_history_and_damage_to_it_is_found(ran):
     run, fleet = ran
     assert check(run) == []
     assert fleet.strange == []
-    assert {letter.subscription for letter in run.letters} == {"o", "k", "m", "c"}
+    assert {letter.subscription for letter in run.letters} == {"o", "k", "m", "c", "w"}
     run.http = run.http[:-1]
     assert {"loss", "tables"} <= {violation.rule for violation in check(Run(run.events, run.http[1:], run.files))}
 

@@ -20,7 +20,7 @@ from tests.support.chaos_clients.consumers import DEADLINE_S, HOLES, Holey, Hole
 from tests.support.chaos_clients.crews import Crowd, KeyedCrew, OrderedCrew, SharedCrew, SoughtCrew
 from tests.support.chaos_clients.listeners import SocketListener, SseListener
 from tests.support.chaos_clients.python_client import SUBSCRIPTION as PYTHON_CLIENT
-from tests.support.chaos_clients.python_client import PythonObserver, PythonProducer, PythonSubscriber
+from tests.support.chaos_clients.python_client import PythonObserver, PythonProducer, PythonSubscriber, PythonWorker
 from tests.support.chaos_clients.roaming import Roaming
 from tests.support.chaos_clients.seeker import Seeker
 from tests.support.chaos_clients.self_checking import Deletions, Imports, Payloads, SelfChecking
@@ -37,6 +37,7 @@ BACKLOG_S = 0.5
 TERMS: Mapping[str, Terms] = {
     HOLES: Terms(ack_deadline_s=DEADLINE_S),
     PYTHON_CLIENT: Terms(ack_deadline_s=5),
+    PythonWorker.subscription: crews.failing(PythonWorker.subscription, "keyed", 3),
     listeners.SUBSCRIPTION: listeners.TERMS,
     **crews.TERMS,
 }
@@ -46,6 +47,7 @@ SUBSCRIBED: Mapping[str, str] = {
     "leaver": HOLES,
     "python-client": PYTHON_CLIENT,
     "streams": listeners.SUBSCRIPTION,
+    "work": PythonWorker.subscription,
     "ordered": "o",
     "keyed": "k",
     "shared": "m",
@@ -70,6 +72,7 @@ OTHERS: Mapping[str, Sequence[Callable[[str, Sequence[str], History, int], Clien
     "holes": (Holey, Holey, HoleyObserver),
     "leaver": (Holey, HoleyObserver, Leaver),
     "python-client": (PythonProducer, PythonSubscriber, PythonObserver),
+    "work": (PythonWorker, partial(Watcher, PythonWorker.subscription)),
     "payloads": (Payloads,),
     "imports": (Imports,),
     "deletions": (Deletions,),

@@ -1,16 +1,22 @@
 """The Python client itself, under faults: a producer and a subscriber, as a user has them."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from seaweedq.client.core.message import Message
+from seaweedq.client.core.working import Reject
 from seaweedq.client.sync.client import Client as PythonClient
 from seaweedq.errors import SeaweedqError
 from tests.support.chaos_clients.roaming import Roaming
 from tests.support.history.history import History, digest
-from tests.support.history.load import TOPIC, Client, Message, Observer, message
+from tests.support.history.load import TOPIC, Client, Observer, message
+from tests.support.history.load import Message as Sent
 
 SUBSCRIPTION = "l"
 DELIVERY_S = 20.0
+WORKERS = 4
+REJECTED, FAILING = 103, 31  # one in so many messages of a publisher
 SESSION_S = 1.0  # without a message, before it looks whether to stop
 
 
@@ -53,7 +59,7 @@ class PythonProducer(PythonClientThread):
         self._told(call, lines)
         self.stopped.wait(0.05 * self.rng.random())
 
-    def _line(self, one: Message) -> dict[str, Any]:
+    def _line(self, one: Sent) -> dict[str, Any]:
         key, value = one.get("key"), one["value"]
         return {"key": key, "producer": self.name, "seq": value["n"], "hash": digest(key, value)}
 
@@ -92,6 +98,38 @@ class PythonSubscriber(PythonClientThread):
         except SeaweedqError:
             self.stopped.wait(0.5)
         self.history.told(self.name, "deliver", "info", lost, [asked])
+
+
+class PythonWorker(PythonClientThread):
+    """Handles messages in a pool, as `work` does: some fail, some are rejected, each is acked in the background. The
+    history says of no pull and of no ack that it was answered."""
+
+    subscription = "w"
+    settling = False
+
+    def step(self) -> None:
+        asked = {"subscription": self.subscription}
+        lost = self.history.invoke(self.name, "deliver", [asked])
+        call = self.history.invoke(self.name, "deliver", [asked])
+        handle = partial(self._handle, call)
+        try:
+            self.client.work(
+                *(TOPIC, self.subscription, handle, WORKERS, "earliest", SESSION_S), ack_deadline_s=3, mode="keyed"
+            )
+        except SeaweedqError:
+            self.stopped.wait(0.5)
+        self.history.told(self.name, "deliver", "info", lost, [asked])
+
+    def _handle(self, call: int, one: Message) -> None:
+        place = {"segment": one.segment, "offset": one.offset, "subscription": self.subscription}
+        told = {**place, "hash": digest(one.key, one.value), "attempt": one.attempt}
+        self.history.told(self.name, "deliver", "ok", call, [told])
+        if one.value["n"] % REJECTED == 9:
+            self.history.invoke(self.name, "reject", [place])
+            raise Reject("poison")
+        if not self.settling and one.value["n"] % FAILING == 4 and one.attempt == 1:
+            raise ValueError("it fails once")
+        self.history.invoke(self.name, "ack", [place])
 
 
 class PythonObserver(Roaming, Observer):

@@ -26,7 +26,8 @@ class Event:
     `broker` is the one that was asked. `attempt` is that of a delivery. A `seek` has a line for each segment, with the
     `offset` to which it goes. A `deliver` that brought nothing is told as a `wait`; `wait_s` is how long it
     was to wait. A line of an ack is told `fail` where the id was unknown. A `fault` and a `heal` last from `invoke` to
-    `ok`, a `heal` ends where the lag is zero; `note` names the fault, `segment` one that it hits.
+    `ok`, a `heal` ends where the lag is zero, `wait_s` of it without processors; `note` names the fault, `segment` one
+    that it hits.
     """
 
     t: float
