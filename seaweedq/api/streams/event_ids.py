@@ -15,6 +15,7 @@ from seaweedq.broker.subscriptions.consumers.stream_leases import Position, pars
 from seaweedq.errors import InvalidPositions
 
 DIGITS = 18  # of an offset
+SEGMENT_STEP: int = 10**DIGITS
 MAX_STREAM = 44  # characters; with a serial it is the name of a lease
 SHOWN = 100
 _ID = re.compile(r"(?P<lease>[A-Za-z0-9._-]{1,64})\.(?P<n>0|[1-9][0-9]{0,35})")
@@ -38,15 +39,19 @@ class EventId:
                 f"{text[:SHOWN]!r} is no id of an event, which has the name of a lease, a dot and a number",
                 value=text[:SHOWN],
             )
-        segment, offset = divmod(int(found["n"]), 10**DIGITS)
+        segment, offset = divmod(int(found["n"]), SEGMENT_STEP)
         stream, serial = parse_lease(found["lease"]) or ("", 0)
         return EventId(stream if 0 < len(stream) <= MAX_STREAM else None, serial, segment, offset)
 
 
 def id_at(position: Position) -> str:
     """Returns the id of the event at a position; where nothing was sent yet one before all events."""
-    n = max(0, position.segment) * 10**DIGITS + max(0, position.offset)
-    return f"{position.lease}.{n}"
+    return f"{position.lease}.{lease_number(max(0, position.segment), max(0, position.offset))}"
+
+
+def lease_number(segment: int, offset: int) -> int:
+    """Returns the n of a message."""
+    return segment * SEGMENT_STEP + offset
 
 
 def lease_numbers(segments: pa.Array, offsets: pa.Array) -> pa.StringArray:

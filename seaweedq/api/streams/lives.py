@@ -20,13 +20,14 @@ BYE_S = 1.0  # for a stream to end by itself
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Life:
     """One stream, from its begin to its last word. `ended` is set once the broker leaves."""
 
     ended: asyncio.Event
     scope: Scope
     outlet: Outlet
+    _interruptible: asyncio.Timeout | None = None
 
     async def live(self, step: Callable[[], Awaitable[None]], goes: Coroutine[Any, Any, None]) -> None:
         """Repeats `step` until the stream ends, or `goes` says that its client has gone."""
@@ -36,6 +37,7 @@ class Life:
         try:
             await asyncio.wait({running, gone, leaving}, return_when=asyncio.FIRST_COMPLETED)
             if not (running.done() or gone.done()):
+                self._interrupt()
                 await asyncio.wait({running, gone}, timeout=BYE_S, return_when=asyncio.FIRST_COMPLETED)
                 if not running.done() and (connection := connection_of(self.scope)):
                     connection.abort()
@@ -46,15 +48,24 @@ class Life:
             for task in (running, gone, leaving):
                 task.cancel()
 
-    async def unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Returns the result of `work`; None where the broker leaves before, then it is cancelled."""
-        working, leaving = asyncio.create_task(work), asyncio.create_task(self.ended.wait())
+    async def unless_ended(self, work: Awaitable[T]) -> T | None:
+        """Returns the result of `work`, which a step of `live` awaits; None where the broker leaves before, then it is
+        cancelled. It makes no task: each message of each stream comes through here."""
+        interruptible = asyncio.timeout(None)
         try:
-            await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return working.result() if working.done() else None
+            async with interruptible:
+                self._interruptible = interruptible
+                return await work
+        except TimeoutError:
+            if not interruptible.expired():
+                raise
+            return None
         finally:
-            working.cancel()
-            leaving.cancel()
+            self._interruptible = None
+
+    def _interrupt(self) -> None:
+        if self._interruptible:
+            self._interruptible.reschedule(asyncio.get_running_loop().time())
 
     async def _run(self, step: Callable[[], Awaitable[None]]) -> None:
         try:

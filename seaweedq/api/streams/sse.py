@@ -2,6 +2,7 @@
 as its id, which EventSource sends back as Last-Event-ID when it connects again.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 from seaweedq.api.asgi.http import Send
 from seaweedq.api.asgi.problems import problem
 from seaweedq.api.streams.chunks import Chunk
-from seaweedq.api.streams.event_ids import lease_numbers
+from seaweedq.api.streams.event_ids import lease_number, lease_numbers
 from seaweedq.broker.streams.batches import Batch
 from seaweedq.codec.message_json import joined
 from seaweedq.errors import SeaweedqError
@@ -26,6 +27,8 @@ RETRY_MS = 1000
 COMMENT = b":\n\n"
 _BETWEEN = "\n\ndata: "
 _NEWLINES = b"\r\n"
+_LINE_END = re.compile(r"\r\n?|\n")
+_IN_LINES = "\ndata: "
 
 
 class EventStream:
@@ -70,10 +73,18 @@ def events(chunks: Sequence[Chunk], positions: str) -> bytes:
 
 def leased_events(batch: Batch) -> bytes:
     """Returns the events of leased messages. The id of each is that of its lease, and its number there."""
-    segments, offsets, texts = batch.rows.columns
+    if batch.rows.are_few:
+        lease, numbered = batch.lease, batch.rows.numbered
+        events = [_event(f"{lease}.{lease_number(segment, at)}", text) for segment, at, text in numbered]
+        return "".join(events).encode()
+    segments, offsets, texts = batch.rows.table.columns
     numbers = lease_numbers(segments, offsets)
     parts = pc.binary_join_element_wise(f"id: {batch.lease}.", numbers, "\ndata: ", _in_lines(texts), "\n\n", "")
     return bytes(joined([parts], ""))
+
+
+def _event(name: str, text: str) -> str:
+    return f"id: {name}\ndata: {_LINE_END.sub(_IN_LINES, text)}\n\n"
 
 
 def _in_lines(column: pa.StringArray) -> pa.StringArray:
@@ -82,4 +93,4 @@ def _in_lines(column: pa.StringArray) -> pa.StringArray:
     octets = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
     if not np.isin(octets, np.frombuffer(_NEWLINES, np.uint8)).any():
         return column
-    return pc.replace_substring_regex(column, r"\r\n?|\n", "\ndata: ")
+    return pc.replace_substring_regex(column, _LINE_END.pattern, _IN_LINES)

@@ -80,7 +80,7 @@ class SubscriptionStreamRoute:
         stream = await self._open(scope, topic, name, outlet := EventStream(out))
         await outlet.begin(id_at(stream.position))  # who loses the first batch on its way goes on there
         try:
-            await Life(self.ended, scope, outlet).live(stream.step, until_gone(receive))
+            await stream.life.live(stream.step, until_gone(receive))
         finally:
             await stream.leave(free=False)
 
@@ -89,7 +89,7 @@ class SubscriptionStreamRoute:
         stream = await self._open(scope, topic, name, outlet := WebSocket(out))
         await accept(scope, receive, out)
         try:
-            await Life(self.ended, scope, outlet).live(stream.step, listen(receive, outlet, stream.hear))
+            await stream.life.live(stream.step, listen(receive, outlet, stream.hear))
         finally:
             await stream.leave(free=True)
 
@@ -104,7 +104,7 @@ class SubscriptionStreamRoute:
         topic = await calls.catalog.known(topic_name)
         await self.streams.check(topic, name)
         position = _begin(before, self.ids.nonce(), consumer, max_in_flight)
-        return Stream(self, scope, topic, name, outlet, position)
+        return Stream(self, topic, name, Life(self.ended, scope, outlet), position)
 
 
 @dataclass
@@ -112,22 +112,21 @@ class Stream:
     """One connection. `needed` is the room that the next batch takes, at least: it is not leased before."""
 
     route: SubscriptionStreamRoute
-    scope: Scope
     topic: Topic
     name: str
-    outlet: Outlet
+    life: Life
     position: Position
     needed: int = CHUNK_BYTES
 
     async def step(self) -> None:
         """Sends one batch, or waits for messages; after COMMENT_S without any it gives a sign of life."""
-        route, life = self.route, Life(self.route.ended, self.scope, self.outlet)
+        route, life = self.route, self.life
         until_s = route.clock.monotonic_s() + lives.COMMENT_S
         while not route.ended.is_set():
-            has_room = await route.room.wait(self.scope, self.needed, until_s)
+            has_room = await route.room.wait(life.scope, self.needed, until_s)
             left_s = until_s - route.clock.monotonic_s()
             if left_s <= 0:
-                await self.outlet.keep_alive()
+                await life.outlet.keep_alive()
                 return
             batch = await life.unless_ended(self._next(left_s)) if has_room else None
             if batch and await self._send(batch):
@@ -167,13 +166,14 @@ class Stream:
 
     async def _send(self, batch: Batch) -> bool:
         """Sends a batch, unless it is so large that it has to wait for room of its own: it is read again then."""
-        if batch.size > CHUNK_BYTES and not self.route.room.has(batch.size):
-            self.needed = batch.size
+        size = batch.rows.size
+        if size > CHUNK_BYTES and not self.route.room.has(size):
+            self.needed = size
             return False
         self.needed = CHUNK_BYTES
         _, serial = parse_lease(batch.lease) or ("", 0)
-        await self.outlet.leased(batch)
-        self.position = self.position.at(serial, *batch.last)
+        await self.life.outlet.leased(batch)
+        self.position = self.position.at(serial, *batch.rows.last)
         await asyncio.sleep(0)  # where nothing had to be waited for, others have their turn
         return True
 

@@ -53,7 +53,7 @@ class WebSocket:
 
     async def leased(self, batch: Batch) -> None:
         """Sends messages, and the name of their lease."""
-        messages = json_array([batch.rows.column(2)])
+        messages = json_array([batch.rows.table.column(2)])
         await self._send(b'{"messages":%b,"lease":%b}' % (messages, msgspec.json.encode(batch.lease)))
 
     async def answer(self, content: bytes) -> None:

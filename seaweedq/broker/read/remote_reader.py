@@ -118,16 +118,19 @@ class ReadableSegments:
 
     def known_ends(self, topic: Topic) -> dict[int, int]:
         """Returns the ends of a topic's segments, as far as they are known here without asking anybody."""
+        ends = {number: self.known_end(topic, number) for number in self._catalog.records(topic)}
+        return {number: end for number, end in ends.items() if end is not None}
+
+    def known_end(self, topic: Topic, number: int) -> int | None:
+        """Returns the end of a segment as it is known here, or None."""
+        known = self._catalog.records(topic).get(number)
+        if known is None or known.record.end_offset is not None:
+            return known.record.end_offset if known else None
+        if opened := topic.opened.get(number):
+            return opened.end
         remote = self._topics.get(topic)
-        ends: dict[int, int] = {}
-        for number, known in self._catalog.records(topic).items():
-            if known.record.end_offset is not None:
-                ends[number] = known.record.end_offset
-            elif opened := topic.opened.get(number):
-                ends[number] = opened.end
-            elif remote and (segment := remote.segments.get(number)):
-                ends[number] = segment.end
-        return ends
+        segment = remote.segments.get(number) if remote else None
+        return segment.end if segment else None
 
     def check_whole(self, topic: Topic) -> None:
         """Raises NeedsNewerBroker where a segment of the topic cannot be read."""

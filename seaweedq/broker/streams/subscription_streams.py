@@ -5,13 +5,13 @@ alone. It asks for what comes behind that. A request that is repeated, by itself
 another broker, gets the same messages, as long as their lease is open.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from seaweedq.broker.read.request_search import Asked
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import StreamAnswer, StreamCall
-from seaweedq.broker.streams.batches import Batch, batch_of
+from seaweedq.broker.streams.batches import Batch, Rows, SharedRows
 from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.consumers.stream_leases import Position
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
@@ -35,6 +35,7 @@ class SubscriptionStreams:
     finder: DispatcherFinder
     payloads: Payloads
     peers: Peers
+    rows: SharedRows = field(default_factory=SharedRows)
 
     async def check(self, topic: Topic, name: str) -> None:
         """Raises SubscriptionNotFound. The dispatcher is not asked: a client that comes back after its death must not
@@ -55,7 +56,7 @@ class SubscriptionStreams:
                     return await self._next(topic, name, asked)
                 call = self._ask(target.url, NEXT, _next_call(topic, name, asked), StreamAnswer, target.answer_s)
                 found = await target.ask(call)
-                return Batch.decode(found.lease, found.rows) if found.lease else None
+                return Batch(found.lease, Rows.decode(found.rows)) if found.lease else None
 
     async def leave(self, topic: Topic, name: str, position: Position, free: bool) -> None:
         """Has a connection get nothing any more; with `free` the leases of its stream end at once. Raises as `next`."""
@@ -74,7 +75,7 @@ class SubscriptionStreams:
         """Answers `next` of another broker."""
         wanted = Pull(call.max_messages, call.wait_s, call.consumer, position=_position(call), max_bytes=call.max_bytes)
         found = await self._next(topic, call.subscription, wanted)
-        return StreamAnswer(found.lease, found.encoded()) if found else StreamAnswer("", b"")
+        return StreamAnswer(found.lease, found.rows.encoded()) if found else StreamAnswer("", b"")
 
     async def answer_leave(self, topic: Topic, call: StreamCall) -> bool:
         """Answers `leave` of another broker."""
@@ -87,7 +88,7 @@ class SubscriptionStreams:
             return None
         links = await self.payloads.links_of(topic, [one.rows for one in leased.messages])
         self.finder.check_lease()
-        return batch_of(leased.name, leased.messages, links)
+        return Batch(leased.name, self.rows.of(topic, leased.messages, links))
 
     async def _ask(self, url: str | None, call: str, request: StreamCall, answer: type[T], timeout_s: float) -> T:
         if url is None:

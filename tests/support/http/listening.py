@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,6 +72,7 @@ class Listener:
     complete: bool = False
     aborted: bool = False
     ended: asyncio.Task[None] | None = None
+    hear: Callable[[bytes], None] | None = None  # told of bytes as they come
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -118,6 +119,8 @@ class Listener:
             return
         content = bytes(message.get("body", b""))
         self.content += content
+        if self.hear:
+            self.hear(content)
         if self.status == 200:
             self.parsed.feed(content)
         self.complete = not message.get("more_body", False)

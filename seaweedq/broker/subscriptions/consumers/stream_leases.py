@@ -5,7 +5,7 @@ the order in which it was sent: by serial, segment and offset. So the position o
 know, and the same request under the same position gets the same messages, at any broker.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from seaweedq.broker.subscriptions.delivery.window import Array
 from seaweedq.concurrency.signal import Signal
 
 LEFT_S = 120.0  # for so long a connection that has left gets nothing
+FEW = 64  # numbers that are faster looked up one by one than by arrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Position:
     @property
     def lease(self) -> str:
         """Returns the name of the lease."""
-        return f"{self.stream}.{self.serial}"
+        return name_lease(self.stream, self.serial)
 
     def at(self, serial: int, segment: int = -1, offset: int = -1) -> "Position":
         """Returns the position behind another message of the stream."""
@@ -45,6 +46,11 @@ class Position:
         if serial != self.serial or segment > self.segment:
             return offsets if serial >= self.serial else offsets[:0]
         return offsets[offsets > self.offset] if segment == self.segment else offsets[:0]
+
+
+def name_lease(stream: str, serial: int) -> str:
+    """Returns the name of a lease of a stream."""
+    return f"{stream}.{serial}"
 
 
 def parse_lease(name: str) -> tuple[str, int] | None:
@@ -64,14 +70,19 @@ class StreamLeases:
     serials: dict[int, int] = field(default_factory=dict)
     freed: Signal = field(default_factory=Signal)
 
-    def holding(self, numbers: Iterable[int]) -> list[tuple[int, int]]:
-        """Returns the serials and numbers of those leases that are among `numbers`, the ones that hold something, by
-        serial, and forgets all others: a lease that has ended never holds anything again."""
-        self.serials = {number: self.serials[number] for number in numbers if number in self.serials}
-        return sorted((serial, number) for number, serial in self.serials.items())
+    def holding(self, numbers: Collection[int], least: int) -> list[tuple[int, int]]:
+        """Returns the serials, from `least` on, and the numbers of those leases that are among `numbers`, the ones that
+        hold something, by serial. It forgets the others once they are many: a lease that has ended never holds anything
+        again."""
+        if len(self.serials) > 2 * len(numbers) + FEW:
+            self.serials = {number: self.serials[number] for number in numbers if number in self.serials}
+        return sorted((serial, n) for n in numbers if (serial := self.serials.get(n, -1)) >= least)
 
     def mine(self, numbers: Array) -> Array:
         """Tells of which numbers of leases this stream's are."""
+        if len(numbers) < FEW:
+            few: Array = np.fromiter((number in self.serials for number in numbers.tolist()), bool, len(numbers))
+            return few
         own = np.fromiter(self.serials, np.int64, len(self.serials))
         found: Array = np.isin(numbers, own)
         return found

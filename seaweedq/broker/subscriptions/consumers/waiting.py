@@ -185,6 +185,9 @@ class Room:
 
     def _feed(self) -> None:
         self._feeding = None
+        if len(self._asleep) == 1:  # whoever has which share, it is the lane of the look
+            self._give(next(iter(self._asleep)))
+            return
         shares = self._shares()
         lanes = [ALL] if shares is None else [lane for lane in shares if lane in self._asleep]
         for lane in lanes or list(self._asleep)[:1]:

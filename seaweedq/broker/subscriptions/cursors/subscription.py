@@ -97,6 +97,7 @@ class Subscription:
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
         self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
         self.used_s = self.noted_s = float("-inf")  # monotonic: the last use, and the last one that the record says
+        self.full = False  # the last look gave nothing, since too many messages were in flight
         self.buries = held.record.dead_letter_topic is not None  # messages may be rejected
         self.last_seek: SeekResult | None = None
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
@@ -168,6 +169,7 @@ class Subscription:
         fixed = segment in self.frontier.done or segment in self.frontier.hidden | self.unreadable
         if not fixed and below > self.acked_to(segment):
             self.skipped[segment] += self.cursor(segment).delivery.retire(below)
+            self.leases.streams.wake_all()  # perhaps one held that
 
     def unacked(self, segment: int, end: int) -> int:
         """Returns how many messages are not acked of a segment that is not done and ends at `end`."""
@@ -333,6 +335,7 @@ class Subscription:
             if cursor.delivery.rules != rules:
                 cursor.delivery.rules = rules
                 cursor.delivery.hold_last(due_s=0)
+        self.leases.streams.wake_all()  # what held one back may die now
 
     def deadlines(self) -> list[float]:
         """Returns the times at which leases end (monotonic seconds); at least the next one of each segment."""

@@ -99,6 +99,8 @@ class Delivery(Holds):
         """Returns the next offsets for a pull, below `end`, in order; none where it is another consumer's turn."""
         low = max(self._position, self.acked_to)
         high = min(end, self.delivered_to if self._is_ragged(want.max_runs) else self.acked_to + WINDOW)
+        if low >= high:
+            return EMPTY
         if self.rules.mode == "ordered":
             high = min(high, self._end_of_turn(want.consumer))
         if self.rules.reads_ahead:
@@ -110,6 +112,11 @@ class Delivery(Holds):
             return EMPTY
         free = free[: want.limit]
         return of_one_kind(self.rules, free, self.attempts_of(free), self._window.of("slot", free), want.kind)
+
+    def is_drained(self, end: int) -> bool:
+        """Tells whether it is known, without a look at the offsets, that nothing below `end` is available. An ack
+        changes nothing about that."""
+        return max(self._position, self.acked_to) >= end
 
     def kind_of(self, offset: int) -> int:
         """Returns the kind (choosing) that the next delivery of an offset would be."""
@@ -136,7 +143,10 @@ class Delivery(Holds):
         begun, or to be cancelled, by the caller."""
         self._hold(offsets, lease, consumer, due_s)
         self._window.count(offsets, 1)
-        self.delivered_to = max(self.delivered_to, int(offsets[-1]) + 1)
+        first, end = int(offsets[0]), int(offsets[-1]) + 1
+        self.delivered_to = max(self.delivered_to, end)
+        if end - first == len(offsets) and first == max(self._position, self.acked_to):
+            self._position = end
         if due_s == inf:
             self._pending.append(offsets)
 

@@ -93,7 +93,7 @@ class Answering:
             cursor.delivery.expire(now_s)
             judged[segment] = result = cursor.delivery.judge(wanted, asker, ends.get(segment, 0))
             if len(result.taken):
-                durable.append(self._begin_ack(subscription, segment, cursor, result.taken))
+                durable.append(self._begin_ack(subscription, segment, cursor, result))
         await self._wait(durable)
         unknown = {segment: result.unknown for segment, result in judged.items() if result.unknown}
         return Answered(sum(one.known for one in judged.values()), sum(one.late for one in judged.values()), unknown)
@@ -109,13 +109,13 @@ class Answering:
                 result = cursor.delivery.judge(cursor.delivery.last_had_by(lease.number), Asker(lease=lease.number))
                 late += result.late
                 if len(result.taken):
-                    durable.append(self._begin_ack(subscription, segment, cursor, result.taken))
+                    durable.append(self._begin_ack(subscription, segment, cursor, result))
         await self._wait(durable)
         return Answered(lease.acked, late)
 
     async def bury(self, subscription: Subscription, segment: int, cursor: SegmentCursor, dying: Offsets) -> None:
         """Acks dying messages whose dead letters are durable. Raises JournalUnavailable, NotReady: they go on dying."""
-        await self._wait([self._begin_ack(subscription, segment, cursor, dying)])
+        await self._wait([self._begin_ack(subscription, segment, cursor, AckResult(dying))])
 
     def nack(self, subscription: Subscription, selection: Selection, refusal: Refusal) -> Answered:
         """Ends leases at once. Raises LeaseEnded, NoDeadLetters, NeedsNewerBroker."""
@@ -189,10 +189,11 @@ class Answering:
         return lease
 
     def _begin_ack(
-        self, subscription: Subscription, segment: int, cursor: SegmentCursor, taken: Offsets
+        self, subscription: Subscription, segment: int, cursor: SegmentCursor, result: AckResult
     ) -> asyncio.Future[int]:
         """Journals acks. They count, and pin their commit, once the journal has them, and before it can be released
         (broker/log/group_commit)."""
+        taken = result.taken
         leases = cursor.delivery.newly_acked_leases(taken)
         is_one = len(leases) > 0 and (leases == leases[0]).all()  # to look is faster than to sort
         numbers, counts = (leases[:1], np.array([len(leases)])) if is_one else np.unique(leases, return_counts=True)
@@ -204,11 +205,22 @@ class Answering:
             if is_durable:
                 cursor.pin_at(commit.result())
                 subscription.leases.count_acked(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
-            subscription.room.event()  # perhaps it is another consumer's turn now, or the window has room again
+            if result.late:  # what came back may have held back any stream
+                subscription.leases.streams.wake_all()
+            if not is_durable or self._may_feed(subscription, segment, cursor):
+                subscription.room.event()
 
         commit = self._commit.append_frame(self._frame(subscription, segment, taken))
         commit.add_done_callback(end)
         return commit
+
+    def _may_feed(self, subscription: Subscription, segment: int, cursor: SegmentCursor) -> bool:
+        """Tells whether an ack may make messages available: of its segment, of others where too many were in flight,
+        or of successors. What comes later is an event of its own, and mostly all that there is was delivered."""
+        end = self._readables.known_end(subscription.topic, segment)
+        if subscription.full or end is None or not cursor.delivery.is_drained(end):
+            return True
+        return subscription.has_ended(self._catalog.records(subscription.topic))
 
     async def _wait(self, durable: list[asyncio.Future[int]]) -> None:
         if durable:

@@ -179,6 +179,10 @@ class Leasing:
         that takes."""
         topic, record = subscription.topic, subscription.record
         subscription.expire(subscription.frontier.open, now_s)  # all: who waits is woken when the next one ends
+        if self._is_drained(subscription):
+            subscription.full = False
+            subscription.turns.pulls(subscription.leases.consumer(wanted.consumer or ANYBODY), now_s)
+            return Look(Leased(), check_hidden=partial(subscription.check_readable, subscription.frontier.hidden))
         lease = subscription.leases.make(wanted.lease, wanted.consumer or ANYBODY)
         segments, missing = await self._readables.of(topic, tuple(subscription.frontier.open))
         mine = subscription.share_of(lease.consumer, now_s)
@@ -190,12 +194,15 @@ class Leasing:
         patience = Deadline(self._clock, LOOK_S)
         # Nobody else leases meanwhile. What is dying counts, so that it is bounded where its topic takes nothing.
         room = record.max_in_flight - subscription.in_flight - subscription.dying
+        subscription.full = room <= 0
         count, max_runs = min(wanted.max_messages, room), self._cursors.max_runs
         round = _Round(subscription, lease, count, max_runs, wanted.max_bytes, rows_left, patience)
         try:
             for segment in subscription.rotate([segment for segment in segments if segment.id in mine]):
                 touched.append(delivery := subscription.cursor(segment.id).delivery)
-                while not round.is_full and not (round.found and patience.is_over):
+                while not round.is_full and not (
+                    round.found and (patience.is_over or delivery.is_drained(segment.end))
+                ):
                     try:
                         taken = await _take(segment, round)
                     except Unavailable:
@@ -208,6 +215,7 @@ class Leasing:
         except BaseException:
             for delivery in touched:
                 delivery.cancel_leases()
+            subscription.leases.streams.wake_all()
             raise
         deadline_s = self._clock.monotonic_s() + record.ack_deadline_s
         for delivery in touched:
@@ -215,7 +223,19 @@ class Leasing:
         if not round.found:
             return replace(look, rows_left=max(0, round.rows_left))
         subscription.leases.add(lease)
+        if round.kind != NORMAL:  # it held other streams back, and is with this consumer now
+            subscription.leases.streams.wake_all()
         return Look(Leased(lease.name, round.found), missing, stale)
+
+    def _is_drained(self, subscription: Subscription) -> bool:
+        """Tells whether all that there is was delivered, of segments that are all open at this broker. Most looks come
+        right behind the one that gave the last message."""
+        opened = subscription.topic.opened
+        for number in subscription.frontier.open:
+            segment, cursor = opened.get(number), subscription.cursors.get(number)
+            if segment is None or segment.closed or cursor is None or not cursor.delivery.is_drained(segment.end):
+                return False
+        return True
 
     def _gather(self, round: _Round, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> None:
         alive = self._without_expired(segment, delivery, taken)

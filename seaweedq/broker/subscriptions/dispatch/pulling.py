@@ -17,7 +17,6 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotReady, Unavailable
 
 PAUSE_S = 0.2  # before a segment that could not be read is tried again
-HELD_BACK_S = 1.0  # between two looks of a stream that holds too much: what no ack says, retention for one
 
 
 class Pulling:
@@ -56,11 +55,12 @@ class Pulling:
         some did not answer, NeedsNewerBroker where the records or cursors of some cannot be read."""
         poll = Deadline(self._clock, wanted.wait_s)
         deadline = Deadline(self._clock, max(wanted.wait_s, self._timeout_s))
-        found = None
+        found, is_first = None, True
         while found is None:
             subscription = await self._opened.open(topic, name)
-            if wanted.position:
+            if wanted.position and not is_first:  # a look has found that it is held back
                 await self._until_free(subscription, wanted.position, poll)
+            is_first = False
             consumer = subscription.leases.consumer(wanted.consumer or ANYBODY)
             where = wanted.position.connection if wanted.position else wanted.lease
             with subscription.waiting(consumer, where) as place:
@@ -109,7 +109,8 @@ class Pulling:
 
     async def _until_free(self, subscription: Subscription, position: Position, poll: Deadline) -> None:
         """Waits while a stream is held back: it holds too much. It stands in no queue, in which it would take turns
-        for nothing. Raises NotOwner, LeaseEnded, NotReady."""
+        for nothing. Each change that may free it wakes it (`Streams.wake_all`, `free`), and so does the next deadline.
+        Raises NotOwner, LeaseEnded, NotReady."""
         streams = subscription.leases.streams
         while not poll.is_over and not self._closing:
             subscription.check()
@@ -118,7 +119,7 @@ class Pulling:
             if streams.has_left(position.connection) or next_turn(subscription, position) is not None:
                 return
             left_s = [deadline_s - now_s for deadline_s in subscription.deadlines()]
-            await streams.of(position.stream).freed.wait(max(0.001, min([poll.left_s, HELD_BACK_S, *left_s])))
+            await streams.of(position.stream).freed.wait(max(0.001, min([poll.left_s, *left_s])))
 
     async def round(self, topic: Topic, name: str, wanted: Pull) -> Look:
         """Looks once at all segments that the subscription may read."""

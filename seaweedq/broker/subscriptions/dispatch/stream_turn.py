@@ -11,7 +11,7 @@ import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.subscriptions.consumers.leases import Lease
-from seaweedq.broker.subscriptions.consumers.stream_leases import Position
+from seaweedq.broker.subscriptions.consumers.stream_leases import FEW, Position, name_lease
 from seaweedq.broker.subscriptions.cursors.subscription import Subscription
 from seaweedq.broker.subscriptions.delivery.choosing import NORMAL, Want
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
@@ -62,8 +62,7 @@ def next_turn(subscription: Subscription, position: Position) -> Again | Fresh |
     if position.resumed and not leases.find(position.lease):
         position = position.at(0)
     held = held_by(subscription, position.stream)
-    numbers = [number for _, _, found in held.values() for number in np.unique(found).tolist()]
-    for serial, number in stream.holding(dict.fromkeys(numbers)):
+    for serial, number in stream.holding(_numbers(held), position.serial):
         if _misses(held, number, serial, position) and (lease := leases.numbered(number)):
             return Again(lease, position if serial == position.serial else position.at(serial))
     in_flight = sum(len(offsets) for _, offsets, _ in held.values())
@@ -72,19 +71,23 @@ def next_turn(subscription: Subscription, position: Position) -> Again | Fresh |
     return Fresh(_unused(subscription, position, max(stream.last, before)), position.max_in_flight - in_flight)
 
 
+def _numbers(held: Held) -> dict[int, None]:
+    """Returns the leases that hold something."""
+    found = [numbers for _, _, numbers in held.values()]
+    return dict.fromkeys(n for some in found for n in (some if len(some) < FEW else np.unique(some)).tolist())
+
+
 def _misses(held: Held, number: int, serial: int, position: Position) -> bool:
     """Tells whether the client does not have all that a lease holds."""
-    return serial >= position.serial and any(
+    return any(
         len(position.behind(serial, segment, offsets[numbers == number]))
         for segment, (_, offsets, numbers) in held.items()
     )
 
 
 def _unused(subscription: Subscription, position: Position, last: int) -> str:
-    name = position.at(last + 1).lease
-    while subscription.leases.find(name):
+    while subscription.leases.find(name := name_lease(position.stream, last + 1)):
         last += 1
-        name = position.at(last + 1).lease
     return name
 
 
@@ -100,7 +103,9 @@ def _has_to_empty(subscription: Subscription, held: Held, consumer: str) -> bool
 def _due(subscription: Subscription, consumer: int) -> Iterator[tuple[Delivery, int]]:
     """Yields the first message of each segment that is due, of those that were delivered before."""
     for segment in subscription.frontier.open:
-        if (cursor := subscription.cursors.get(segment)) and not cursor.delivery.is_idle:
-            due = cursor.delivery.available(Want(consumer, 1), cursor.delivery.delivered_to)
-            if len(due):
-                yield cursor.delivery, int(due[0])
+        cursor = subscription.cursors.get(segment)
+        if cursor is None or cursor.delivery.is_drained(cursor.delivery.delivered_to):
+            continue
+        due = cursor.delivery.available(Want(consumer, 1), cursor.delivery.delivered_to)
+        if len(due):
+            yield cursor.delivery, int(due[0])
