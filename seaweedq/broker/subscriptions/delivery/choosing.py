@@ -17,10 +17,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets
-from seaweedq.broker.subscriptions.delivery.window import NO_KEY, WINDOW, Array
+from seaweedq.broker.subscriptions.delivery.slots import NO_KEY, SLOTS
+from seaweedq.broker.subscriptions.delivery.window import WINDOW, Array
 
 Mode: TypeAlias = Literal["ordered", "shared", "keyed"]
-SLOTS = 65_536
 SUSPECT = 3  # from this attempt on
 FEW = 16  # suspects in a pull
 NORMAL, SUSPECTS, ALONE = range(3)  # kinds of messages, and of pulls
@@ -89,14 +89,6 @@ def of_one_kind(rules: Rules, free: Offsets, attempts: Array, slots: Array, kind
             kept = others | _behind(slots, others)
         free = free[~kept]
     return free[: {NORMAL: len(free), SUSPECTS: FEW, ALONE: 1}[wanted]]
-
-
-def free_slots(slots: Array, busy: Array) -> Array:
-    """Tells for each of `slots` whether no message in `busy` ones is of it."""
-    taken = np.zeros(SLOTS + 1, bool)
-    taken[busy] = True
-    taken[NO_KEY] = False  # the last one
-    return ~taken[slots]
 
 
 def later_of_slots(offsets: Offsets, slots: Array, first: Offsets, first_slots: Array) -> Array:

@@ -37,14 +37,15 @@ class Deaths:
 
     def take(self, offsets: Offsets, death: Death, due_s: float) -> None:
         """Lets offsets of the window die; they are with nobody any more."""
-        for name, value in (("state", DYING), ("lease", NOBODY), ("consumer", NOBODY), ("due_s", due_s)):
+        self._window.move(offsets, DYING)
+        for name, value in (("lease", NOBODY), ("consumer", NOBODY), ("due_s", due_s)):
             self._window.put(name, offsets, value)
         self._why.update(dict.fromkeys(offsets.tolist(), death))
 
     def take_again(self, failed: Offsets) -> Offsets:
         """Lets those offsets die on whose ack was refused. Returns the others."""
         is_dying = np.fromiter((offset in self._why for offset in failed.tolist()), bool, len(failed))
-        self._window.put("state", failed[is_dying], DYING)
+        self._window.move(failed[is_dying], DYING)
         others: Offsets = failed[~is_dying]
         return others
 

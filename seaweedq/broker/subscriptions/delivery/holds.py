@@ -61,7 +61,7 @@ class Holds(Progress):
         offsets = offsets[self._window.of("state", offsets) == FREE]
         self._hold(offsets, lease, consumer, due_s)
         if lease == NOBODY:
-            self._window.put("state", offsets, DELAYED)
+            self._window.move(offsets, DELAYED)
 
     def begin_leases(self, due_s: float) -> None:
         """Gives the leases that have no deadline this one."""
@@ -129,13 +129,14 @@ class Holds(Progress):
     def _hold(self, offsets: Offsets, lease: int, consumer: int, due_s: float) -> None:
         if len(offsets):
             self._window.reach(int(offsets[-1]) + 1)
-        for name, value in (("state", HELD), ("lease", lease), ("consumer", consumer), ("due_s", due_s)):
+        self._window.move(offsets, HELD)
+        for name, value in (("lease", lease), ("consumer", consumer), ("due_s", due_s)):
             self._window.put(name, offsets, value)
         self._next_s = min(self._next_s, due_s)
 
     def _free(self, offsets: Offsets) -> None:
         if len(offsets):
-            self._window.put("state", offsets, FREE)
+            self._window.move(offsets, FREE)
             self._position = min(self._position, int(offsets[0]))
 
     def _not_begun(self) -> list[Offsets]:
@@ -150,6 +151,9 @@ class Holds(Progress):
         return found
 
     def _here(self, offsets: Offsets) -> Offsets:
+        """Returns those of sorted offsets that are in the window."""
+        if len(offsets) and self.acked_to <= offsets[0] and offsets[-1] < self._window.end:
+            return offsets
         return offsets[(offsets >= self.acked_to) & (offsets < self._window.end)]
 
     def _is_of(self, offsets: Offsets, asker: Asker) -> Array:

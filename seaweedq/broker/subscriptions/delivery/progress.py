@@ -131,7 +131,7 @@ class Progress:
 
     def _settle(self, offsets: Offsets) -> None:
         self.acked_count += int((self._window.of("state", offsets) != ACKED).sum())
-        self._window.put("state", offsets, ACKED)
+        self._window.move(offsets, ACKED)
         self.delivered_to = max(self.delivered_to, int(offsets[-1]) + 1)
         span = self._window.span("state", self.acked_to)
         if len(span) and span[0] == ACKED:

@@ -22,10 +22,11 @@ import numpy as np
 from msgspec.structs import replace
 
 from seaweedq.broker.log.intervals import Offsets, Run, distinct
-from seaweedq.broker.subscriptions.delivery.choosing import Rules, Want, free_slots, later_of_slots, of_one_kind
+from seaweedq.broker.subscriptions.delivery.choosing import Rules, Want, later_of_slots, of_one_kind
 from seaweedq.broker.subscriptions.delivery.dying import MAX_ATTEMPTS, NO_ANSWER, REJECTED, Death, Deaths
 from seaweedq.broker.subscriptions.delivery.holds import Holds
 from seaweedq.broker.subscriptions.delivery.progress import EMPTY, AckResult, Asker
+from seaweedq.broker.subscriptions.delivery.slots import BusySlots
 from seaweedq.broker.subscriptions.delivery.window import (
     ACKED,
     ACKING,
@@ -53,7 +54,11 @@ class Delivery(Holds):
     ) -> None:
         self.rules = rules or Rules()
         self._read_to = acked_to
+        self._asked: tuple[Want, Rules, int, int] | None = None  # what was `available` last
+        self._asked_to = 0
+        self._found = EMPTY
         super().__init__(acked_to, acked, attempts, delivered_to)
+        self._window.busy = BusySlots(acked_to) if self.rules.mode == "keyed" else None
         self.deaths = Deaths(self._window)
 
     @staticmethod
@@ -96,7 +101,16 @@ class Delivery(Holds):
         self._next_s = float(self._window.of("due_s", waiting).min(initial=inf))
 
     def available(self, want: Want, end: int) -> Offsets:
-        """Returns the next offsets for a pull, below `end`, in order; none where it is another consumer's turn."""
+        """Returns the next offsets for a pull, below `end`, in order; none where it is another consumer's turn. It is
+        asked several times in a pull: where nothing has changed, what is below a smaller end is known."""
+        asked = (want, self.rules, self.read_to, self._window.changes)
+        if self._asked == asked and end <= self._asked_to:
+            return self._found[: int(np.searchsorted(self._found, end))]
+        self._found = self._available(want, end)
+        self._asked, self._asked_to = (*asked[:3], self._window.changes), end
+        return self._found
+
+    def _available(self, want: Want, end: int) -> Offsets:
         low = max(self._position, self.acked_to)
         high = min(end, self.delivered_to if self._is_ragged(want.max_runs) else self.acked_to + WINDOW)
         if low >= high:
@@ -106,8 +120,7 @@ class Delivery(Holds):
         if self.rules.reads_ahead:
             high = min(high, self.read_to)
         free = self._unleased(low, high, want.limit)
-        if self.rules.mode == "keyed":
-            free = self._of_free_keys(free)
+        free = self._of_free_keys(free)
         if not len(free):
             return EMPTY
         free = free[: want.limit]
@@ -125,10 +138,9 @@ class Delivery(Holds):
     def know(self, first: int, slots: Array) -> None:
         """Takes in the slots of the keys of the offsets from `first` on, which is not above `read_to`; where keys do
         not matter any slots."""
-        self._window.reach(first + len(slots))
-        known = slots[max(0, self.acked_to - first) :]
-        self._window.span("slot", first + len(slots) - len(known), first + len(slots))[:] = known
-        self._read_to = max(self.read_to, first + len(slots))
+        if first + len(slots) > self.read_to:
+            self._window.know(self.read_to, slots[self.read_to - first :])
+            self._read_to = first + len(slots)
 
     def leave_out(self, offsets: Offsets) -> None:
         """Counts offsets as acked that the filter leaves out."""
@@ -183,7 +195,7 @@ class Delivery(Holds):
         """Lets what is available, though its attempts are over, wait for late acks until `due_s`; then it dies."""
         free = self._window.find(self.acked_to, FREE, last=min(self.delivered_to, self._window.end))
         over = free[self.rules.gives_up(self.attempts_of(free))]
-        self._window.put("state", over, DELAYED)
+        self._window.move(over, DELAYED)
         self._window.put("due_s", over, due_s)
         self._next_s = min(self._next_s, due_s) if len(over) else self._next_s
 
@@ -200,6 +212,8 @@ class Delivery(Holds):
             self._window.reach(min(end, self.acked_to + WINDOW))
         here = self._here(wanted)
         state, mine = self._window.of("state", here), self._is_of(here, asker)
+        if len(here) == len(wanted) and (state == HELD).all() and mine.all():
+            return AckResult(here, len(here))
         late = ((state == FREE) | (state == DELAYED)) & mine
         taken = late | (state == ACKING) | (state == HELD) & mine
         unknown = np.concatenate([here[~taken & (state != ACKED)], wanted[wanted >= self._window.end]]).tolist()
@@ -211,7 +225,7 @@ class Delivery(Holds):
 
     def begin_ack(self, taken: Offsets) -> None:
         """Marks offsets whose ack is on its way to the journal."""
-        self._window.put("state", taken, ACKING)
+        self._window.move(taken, ACKING)
         if len(taken):
             self.delivered_to = max(self.delivered_to, int(taken[-1]) + 1)
 
@@ -263,8 +277,8 @@ class Delivery(Holds):
         return int(delayed[0]) if len(delayed) else self.acked_to + WINDOW
 
     def _of_free_keys(self, free: Offsets) -> Offsets:
-        busy = self._window.find(self.acked_to, HELD, DELAYED, ACKING, last=min(self.read_to, self._window.end))
-        return free[free_slots(self._window.of("slot", free), self._window.of("slot", busy))]
+        busy = self._window.busy
+        return free if busy is None else free[busy.free(self._window.of("slot", free))]
 
     def _give_up(self, offsets: Offsets, now_s: float, why: str) -> Offsets:
         """Lets those die whose attempts are over. Returns the others."""
@@ -285,7 +299,7 @@ class Delivery(Holds):
         self._free(failed)
         is_delayed = delays_s > 0
         delayed, due_s = failed[is_delayed], now_s + delays_s[is_delayed]
-        self._window.put("state", delayed, DELAYED)
+        self._window.move(delayed, DELAYED)
         self._window.put("due_s", delayed, due_s)
         self._next_s = min(self._next_s, float(due_s.min(initial=inf)))
 

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from seaweedq.broker.log.intervals import Offsets
+from seaweedq.broker.subscriptions.delivery.slots import BusySlots
 
 FREE, HELD, DELAYED, DYING, ACKING, ACKED = range(6)
 STATES = 6
+_BUSY = (False, True, True, False, True, False)  # by state: whether the offset keeps its slot from others (slots)
 NOBODY = 0  # no lease and no consumer has this number
-NO_KEY = -1  # the slot of a message without a key
 MOST_ATTEMPTS = 65_535
 FIRST_SIZE = 1024
 WINDOW = 100_000  # offsets from the first unacked one on that are delivered
@@ -36,20 +37,26 @@ TYPES = {
 }
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_IS_BUSY = np.array(_BUSY)
 
 
 class Window:
     """Arrays over [low, end), one for each name in TYPES.
 
-    A slice of an array is a view, for `low <= first <= last <= end`.
+    A slice of an array is a view, for `low <= first <= last <= end`. `changes` counts what was changed. `busy` is there
+    where keys matter.
     """
 
     def __init__(self, low: int) -> None:
+        self.changes = 0
+        self.busy: BusySlots | None = None
         self._empty(low)
 
     def _empty(self, low: int) -> None:
         self.low = self.end = low
         self._origin = low  # the offset at index 0
+        if self.busy is not None:
+            self.busy.clear()
         self._arrays: dict[str, Array] = {name: np.zeros(0, kind) for name, kind in TYPES.items()}
 
     def span(self, name: str, first: int, last: int | None = None) -> Array:
@@ -62,8 +69,29 @@ class Window:
         return self._arrays[name][offsets - self._origin]
 
     def put(self, name: str, offsets: Offsets, value: Any) -> None:
-        """Sets the values of these offsets."""
+        """Sets the values of these offsets; states are set by `move`."""
         self._arrays[name][offsets - self._origin] = value
+        self.changes += 1
+
+    def move(self, offsets: Offsets, state: int) -> None:
+        """Sets the state of these offsets, each of which is there once."""
+        if self.busy is not None:
+            self._count_busy(self.busy, offsets, _BUSY[state])
+        self.put("state", offsets, state)
+
+    def _count_busy(self, busy: BusySlots, offsets: Offsets, is_busy: bool) -> None:
+        known = offsets[offsets < busy.known_to]
+        changed = known[_IS_BUSY[self.of("state", known)] != is_busy]
+        (busy.add if is_busy else busy.remove)(self.of("slot", changed))
+
+    def know(self, first: int, slots: Array) -> None:
+        """Takes in the slots of the offsets from `first` on, which were not known."""
+        self.reach(first + len(slots))
+        self.span("slot", first, first + len(slots))[:] = slots
+        self.changes += 1
+        if self.busy is not None:
+            self.busy.known_to = first + len(slots)
+            self.busy.add(slots[_IS_BUSY[self.span("state", first, first + len(slots))]])
 
     def count(self, offsets: Offsets, step: int) -> None:
         """Adds to the attempts of these offsets."""
@@ -99,7 +127,9 @@ class Window:
         self.end = end
 
     def forget(self, below: int) -> None:
-        """Forgets all offsets below this one; the arrays too where nothing is left."""
+        """Forgets all offsets below this one; the arrays too where nothing is left. None of those that stay behind is
+        busy, unless all go."""
         self.low = below
+        self.changes += 1
         if self.low >= self.end:
             self._empty(below)

@@ -21,10 +21,11 @@ from seaweedq.broker.subscriptions.consumers.leases import ANYBODY, Lease
 from seaweedq.broker.subscriptions.consumers.stream_leases import Position
 from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.cursors.subscription import Subscription
-from seaweedq.broker.subscriptions.delivery.choosing import NORMAL, SLOTS, Want
+from seaweedq.broker.subscriptions.delivery.choosing import NORMAL, Want
 from seaweedq.broker.subscriptions.delivery.filtering import FILTERED_ROWS, left_out
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
-from seaweedq.broker.subscriptions.delivery.window import NO_KEY, WINDOW, Array
+from seaweedq.broker.subscriptions.delivery.slots import NO_KEY, SLOTS
+from seaweedq.broker.subscriptions.delivery.window import WINDOW, Array
 from seaweedq.broker.subscriptions.dispatch.stream_turn import Again, next_turn
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
