@@ -8,14 +8,29 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 KIB, MIB = 1024, 1024 * 1024
+SERVICE_LINK = re.compile("(tcp|udp|sctp)://")  # the value of a variable by which Kubernetes names a service
 
 
 def redacted(value: Any) -> str:
     """Returns the value's repr without anything that could be a URL's user and password."""
     return re.sub("://.*@", "://***@", repr(value), flags=re.DOTALL)
+
+
+class _Variables(EnvSettingsSource):
+    """The environment, without SEAWEEDQ_PORT=tcp://..., which Kubernetes sets beside a service named `seaweedq`."""
+
+    def __call__(self) -> dict[str, Any]:
+        found = super().__call__()
+        return {name: value for name, value in found.items() if name != "port" or not SERVICE_LINK.match(str(value))}
 
 
 class Settings(BaseSettings):
@@ -346,7 +361,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Orders the sources: command line, environment, then the TOML file named by `toml_file`."""
-        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+        return init_settings, _Variables(settings_cls), TomlConfigSettingsSource(settings_cls)
 
     @property
     def store_path(self) -> str:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from seaweedq.cli.main import app
-from seaweedq.cli.server.serve import settings_of
+from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 
@@ -120,8 +120,43 @@ def test_a_path_may_have_an_at_sign() -> None:
 def test_an_unknown_setting_in_the_file_is_named(tmp_path: Path) -> None:
     config = tmp_path / "broker.toml"
     config.write_text("prot = 80\n")
-    with pytest.raises(InvalidRequest, match="prot"):
+    with pytest.raises(InvalidRequest, match=r"^prot in .*toml: there is no setting 'prot'; port is the nearest$"):
         settings_of(config, {})
+
+
+def test_an_error_says_where_the_setting_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "broker.toml"
+    config.write_text("lease_s = -1\n")
+    with pytest.raises(InvalidRequest, match=r"lease_s=-1: .*\(given by lease_s in .*broker.toml\)"):
+        settings_of(config, {})
+    monkeypatch.setenv("SEAWEEDQ_LEASE_S", "-2")
+    with pytest.raises(InvalidRequest, match=r"lease_s='-2': .*\(given by SEAWEEDQ_LEASE_S\)"):
+        settings_of(config, {})
+    with pytest.raises(InvalidRequest, match=r"lease_s=-3: .*\(given by --lease-s\)"):
+        settings_of(config, {"lease_s": -3})
+
+
+def test_variables_that_are_no_settings_are_warned_of() -> None:
+    services = {
+        "SEAWEEDQ_SERVICE_HOST": "10.0.0.1",
+        "SEAWEEDQ_SERVICE_PORT": "8080",
+        "SEAWEEDQ_SERVICE_PORT_HTTP": "8080",
+        "SEAWEEDQ_PORT": "tcp://10.0.0.1:8080",
+        "SEAWEEDQ_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+        "SEAWEEDQ_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "SEAWEEDQ_HEADLESS_SERVICE_HOST": "None",
+        "SEAWEEDQ_HEADLESS_PORT": "tcp://10.0.0.2:8080",
+    }
+    known = {"SEAWEEDQ_LEASE_S": "5", "SEAWEEDQ_URL": "http://a", "SEAWEEDQ_CONFIG": "x", "PATH": "/bin"}
+    assert unknown_variables(services | known) == []
+    (warning,) = unknown_variables({"SEAWEEDQ_FLUSH_AGE_S": "1"} | services)
+    assert "SEAWEEDQ_FLUSH_AGE_S" in warning
+    assert "flush_max_age_s is the nearest" in warning
+
+
+def test_a_service_named_like_the_program_does_not_set_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEAWEEDQ_PORT", "tcp://10.0.0.1:8080")
+    assert Settings().port == 8080
 
 
 @pytest.mark.parametrize("text", ["port = \n", "port: 80", "\x00", '"' * 7])

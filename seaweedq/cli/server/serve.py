@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from seaweedq.api.asgi.protocol import UNREADABLE
 from seaweedq.cli.server.broker_process import run
+from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.cli.server.members import check_members
 from seaweedq.cli.server.parent_pipe import end_with_parent
 from seaweedq.cli.server.repeated_lines import OnceInAWhile
-from seaweedq.errors import InvalidRequest
-from seaweedq.settings import Settings, redacted
+from seaweedq.settings import Settings
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MIB = 1024 * 1024
@@ -42,29 +41,6 @@ SEAWEEDQ_FLUSH_MAX_AGE_S=10 seaweedq serve
 
 seaweedq serve --config broker.toml
 """
-
-
-def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
-    """Returns the settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest, which
-    names the setting."""
-    if config is not None and not config.is_file():
-        raise InvalidRequest(f"--config {config}: the file does not exist", field="config")
-
-    class Configured(Settings, toml_file=config):
-        """The settings with their file."""
-
-    try:
-        return Configured(**{name: value for name, value in given.items() if value is not None})
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        field = Settings.model_fields.get(name)
-        shown = f"={redacted(first['input'])}" if field is None or field.repr else ""  # a secret is not printed
-        raise InvalidRequest(
-            f"setting {name}{shown}: {first['msg'].removeprefix('Value error, ')}", field=name
-        ) from None
-    except ValueError as error:  # not TOML
-        raise InvalidRequest(f"--config {config}: {error}", field="config") from None
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -101,6 +77,9 @@ def serve(
     logging.basicConfig(
         level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
     )
+    if not settings.member:  # else the parent has said it
+        for warning in unknown_variables(os.environ):
+            logger.warning("%s", warning)
     check_members(settings)
     if settings.brokers > 1 and not settings.member:
         from seaweedq.cli.server.supervise import supervise  # a broker needs none of it

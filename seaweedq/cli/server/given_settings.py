@@ -1,0 +1,71 @@
+"""The settings that a broker was given: on the command line, in the environment, in a TOML file. Errors say where."""
+
+import os
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from seaweedq.errors import InvalidRequest
+from seaweedq.settings import SERVICE_LINK, Settings, redacted
+
+PREFIX = "SEAWEEDQ_"
+# Variables of that prefix which are no settings of a broker.
+OTHERS = {"SEAWEEDQ_CONFIG", "SEAWEEDQ_URL", "SEAWEEDQ_FAIL_AT", "SEAWEEDQ_ZONE"}
+# Kubernetes tells each pod of all services, by such names.
+_OF_SERVICES = re.compile(
+    r"SEAWEEDQ(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)"
+)
+
+
+def settings_of(config: Path | None, given: dict[str, Any]) -> Settings:
+    """Returns the settings from the command line, SEAWEEDQ_* variables and a TOML file. Raises InvalidRequest, which
+    names the setting and where it was given."""
+    if config is not None and not config.is_file():
+        raise InvalidRequest(f"--config {config}: the file does not exist", field="config")
+
+    class Configured(Settings, toml_file=config):
+        """The settings with their file."""
+
+    named = {name: value for name, value in given.items() if value is not None}
+    try:
+        return Configured(**named)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        field = Settings.model_fields.get(name)
+        if field is None:
+            raise InvalidRequest(f"{_origin(name, named, config)}: {_no_setting(name)}", field=name) from None
+        shown = f"={redacted(first['input'])}" if field.repr else ""  # a secret is not printed
+        reason = first["msg"].removeprefix("Value error, ")
+        origin = _origin(name, named, config)
+        raise InvalidRequest(f"setting {name}{shown}: {reason} (given by {origin})", field=name) from None
+    except ValueError as error:  # not TOML
+        raise InvalidRequest(f"--config {config}: {error}", field="config") from None
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Returns a warning for each variable that looks like a setting, and is none."""
+    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields} | OTHERS
+    unknown = (name for name in sorted(environment) if name.startswith(PREFIX) and name not in known)
+    return [
+        f"the variable {name} has no effect: {_no_setting(name.removeprefix(PREFIX).lower())}"
+        for name in unknown
+        if not _OF_SERVICES.fullmatch(name) and not SERVICE_LINK.match(environment[name])
+    ]
+
+
+def _origin(name: str, given: Mapping[str, Any], config: Path | None) -> str:
+    """Returns where a setting was given, or the file, which alone may have unknown ones."""
+    if name in given:
+        return f"--{name.replace('_', '-')}"
+    variable = f"{PREFIX}{name.upper()}"
+    return variable if variable in os.environ else f"{name} in {config}" if config else "the default"
+
+
+def _no_setting(name: str) -> str:
+    near = get_close_matches(name, Settings.model_fields, 1)
+    return f"there is no setting {name!r}" + (f"; {near[0]} is the nearest" if near else "")
