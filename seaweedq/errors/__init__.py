@@ -12,7 +12,7 @@
     │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
     │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict
-    │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, NoDeadLetters
+    │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters
     │   ├── WrongHost
     │   └── Forbidden
     │       └── ForeignOrigin

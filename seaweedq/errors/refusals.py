@@ -259,9 +259,15 @@ class ForeignOrigin(Forbidden):
 
 
 class LeaseEnded(BadRequest):
-    """The lease has ended, or was another dispatcher's, or is another consumer's; fields: lease."""
+    """The lease has ended, or was another dispatcher's; fields: lease."""
 
     slug, title = "lease-ended", "The lease has ended"
+
+
+class LeaseOfAnother(BadRequest):
+    """The lease is another consumer's; fields: lease, consumer."""
+
+    slug, title = "lease-of-another", "The lease is another consumer's"
 
 
 class NoDeadLetters(BadRequest):

@@ -39,6 +39,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.LevelConflict: 409,
     errors.UploadIncomplete: 409,
     errors.UploadConflict: 409,
+    errors.LeaseOfAnother: 409,
     errors.UploadExpired: 410,
     errors.LeaseEnded: 410,
     errors.BelowRetention: 410,

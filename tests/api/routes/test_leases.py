@@ -167,10 +167,61 @@ async def test_a_lease_is_answered_with_its_own_consumer_alone(tmp_path: Path) -
         lease, _ = await client.pull(3, consumer="a")
         for consumer in ("b", "a "):
             answer = await client.http.post(f"{SUB}/ack", json={"lease": lease, "consumer": consumer})
-            problem_of(answer, 410, "lease-ended", consumer)
+            problem_of(answer, 409, "lease-of-another", consumer)
         for verb in ("extend", "nack"):
-            assert (await client.http.post(f"{SUB}/{verb}", json={"lease": lease, "consumer": "b"})).status_code == 410
+            assert (await client.http.post(f"{SUB}/{verb}", json={"lease": lease, "consumer": "b"})).status_code == 409
         assert await client.tell("ack", lease=lease, consumer="a") == [3, 0, []]
+
+
+async def test_a_lease_is_pulled_again_by_its_own_consumer_alone(tmp_path: Path) -> None:
+    """Whoever knew its name got the messages, and the lease a new deadline."""
+    async with one(tmp_path) as (_, client):
+        await client.make(*[None] * 3, mode="shared")
+        await client.pull(2, consumer="a", lease="mine")
+        answer = await client.http.post(f"{SUB}/pull", json={"consumer": "b", "lease": "mine", "wait_s": 5})
+        problem_of(answer, 409, "lease-of-another", "b")
+        assert await client.pull(consumer="a", lease="mine") == ("mine", [0, 1])
+        assert await client.pull(lease="mine") == ("mine", [0, 1]), "nobody else is named"
+        await client.pull(1, lease="anybodys")
+        assert await client.pull(consumer="b", lease="anybodys") == ("anybodys", [2])
+
+
+@pytest.mark.parametrize("mode", ["shared", "ordered"])
+async def test_a_lease_that_is_over_is_gone_for_every_answer(tmp_path: Path, mode: str) -> None:
+    """200 with 0 looked like an answer that had counted."""
+    async with one(tmp_path) as (together, client):
+        await client.make(*[None] * 4, mode=mode, ack_deadline_s=1)
+        await client.pull(2, lease="over", consumer="a")
+        topic = together.brokers[0].core.catalog.topic("t")
+        subscription = await together.brokers[0].serving.subscribing.dispatcher.open(topic, "s")
+        subscription.expire([0], float("inf"))
+        await client.gone("extend", "over")
+        await client.gone("nack", "over")
+        assert (await client.pull(2, lease="next", consumer="a"))[1] == [0, 1]
+        await client.gone("ack", "over")
+        assert await client.tell("ack", [0], lease="over") == [0, 0, ["0-0"]]
+        assert await client.tell("ack", [0], lease="next") == [1, 0, []]
+        assert await client.tell("nack", lease="next", delay_s=60) == [1, 0, []]
+        assert await client.tell("nack", lease="next", delay_s=60) == [1, 0, []], "an answer that was lost, again"
+        await client.gone("extend", "next")
+        assert await client.tell("ack", lease="next") == [2, 1, []], "late, and nobody else had it"
+
+
+async def test_a_name_is_used_once_over_a_seek(tmp_path: Path) -> None:
+    """The old client's ack took messages that it had never seen."""
+    async with one(tmp_path) as (together, client):
+        await client.make(*[None] * 9, mode="shared")
+        await client.pull(3, lease="mine")
+        assert (await client.http.post(f"{SUB}/seek", json={"to": {"offsets": {"0": 5}}})).status_code == 200
+        for verb in ("pull", "ack", "nack", "extend"):
+            await client.gone(verb, "mine")
+        assert await client.tell("ack", [5], lease="mine") == [0, 0, ["0-5"]]
+        assert (await client.http.post(f"{SUB}/seek", json={"to": "earliest"})).status_code == 200
+        await client.gone("pull", "mine")
+        topic = together.brokers[0].core.catalog.topic("t")
+        subscription = await together.brokers[0].serving.subscribing.dispatcher.open(topic, "s")
+        subscription.sweep(together.brokers[0].core.clock.monotonic_s() + 31)
+        assert await client.pull(3, lease="mine") == ("mine", [0, 1, 2]), "forgotten, as any other"
 
 
 async def test_answers_by_ids_and_lease(tmp_path: Path) -> None:

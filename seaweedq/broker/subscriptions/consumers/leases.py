@@ -2,7 +2,8 @@
 
 Pure: the time is an argument. A lease is *open* as long as it holds a message that is neither answered nor over its
 deadline, which the deliveries of its segments say. One that has ended is remembered for a while, so that its name gets
-nothing else, and its late acks count; of very many the last MOST_ENDED, so that their memory is bounded.
+nothing else, and its late acks count; of very many the last MOST_ENDED, so that their memory is bounded. A seek ends
+all leases, and forgets them but for their names, which get nothing in the new epoch for as long.
 """
 
 from bisect import bisect_right
@@ -10,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from seaweedq.broker.subscriptions.consumers.stream_leases import Streams
+from seaweedq.errors import LeaseEnded, LeaseOfAnother
 
 UNKNOWN = -1  # no lease and no consumer has this number
 ANYBODY = ""  # pulls without a consumer count as one
@@ -19,13 +21,14 @@ MOST_ENDED = 100_000  # leases of about 0.5 KB: an hour's deadline and short lea
 @dataclass(slots=True)
 class Lease:
     """A lease: its name, its number, its consumer's number, the segments that it has messages of, and how many of those
-    it acked durably. Nothing of it is held since `ended_s`, as far as that was noticed."""
+    it acked durably, and nacked. Nothing of it is held since `ended_s`, as far as that was noticed."""
 
     name: str
     number: int
     consumer: int
     segments: set[int] = field(default_factory=set)
     acked: int = 0
+    nacked: int = 0
     ended_s: float | None = None
 
 
@@ -37,6 +40,7 @@ class Leases:
         self._by_name: dict[str, Lease] = {}
         self._by_number: dict[int, Lease] = {}
         self._consumers: dict[str, int] = {}
+        self._sought: dict[str, float] = {}  # names of leases that a seek has ended, and until when they are remembered
         self._newest = 0  # number of a lease or consumer
         self._made: Lease | None = None  # the last one, which may be about to be added
 
@@ -44,11 +48,34 @@ class Leases:
         """Returns the lease of a name, open or remembered."""
         return self._by_name.get(name)
 
+    def known(self, name: str, consumer: str | None) -> Lease | None:
+        """Returns the lease of a name for a pull of a consumer; None for a new name. Raises LeaseEnded for a name of
+        the epoch before, and LeaseOfAnother where the lease is another consumer's, and both have names."""
+        if name in self._sought:
+            raise LeaseEnded(f"lease {name!r} has ended by a seek; a new pull takes another name", lease=name)
+        lease = self._by_name.get(name)
+        if lease and consumer is not None and lease.consumer not in (self.known_consumer(consumer), self._anybody):
+            raise of_another(name, consumer)
+        return lease
+
+    @property
+    def _anybody(self) -> int:
+        return self.known_consumer(ANYBODY)
+
+    def is_used(self, name: str) -> bool:
+        """Tells whether a name is that of a lease, open or remembered, of this epoch or the one before."""
+        return name in self._by_name or name in self._sought
+
+    def remember(self, before: "Leases", until_s: float) -> None:
+        """Takes in the names of the leases that a seek has ended, of very many the last ones."""
+        names = {**before._sought, **dict.fromkeys(before._by_name, until_s)}
+        self._sought = dict(list(names.items())[-MOST_ENDED:])
+
     def make(self, name: str | None, consumer: str) -> Lease:
         """Returns a new lease, which counts once it is `add`ed; one without a name gets one."""
         self._newest += 1
         while name is None or not name:
-            name = f".{self._newest}" if f".{self._newest}" not in self._by_name else None
+            name = f".{self._newest}" if not self.is_used(f".{self._newest}") else None
             self._newest += name is None
         self._made = Lease(name, self._newest, self.consumer(consumer))
         return self._made
@@ -79,6 +106,12 @@ class Leases:
         """Returns the names of all consumers by number."""
         return {number: name for name, number in self._consumers.items()}
 
+    def count_nacked(self, numbers: dict[int, int]) -> None:
+        """Takes in how many messages of some leases were nacked."""
+        for number, count in numbers.items():
+            if lease := self._by_number.get(number):
+                lease.nacked += count
+
     def count_acked(self, numbers: dict[int, int]) -> None:
         """Takes in how many messages of some leases were acked durably."""
         for number, count in numbers.items():
@@ -105,12 +138,18 @@ class Leases:
         if self._made:
             used.add(self._made.consumer)
         self._consumers = {name: number for name, number in self._consumers.items() if number in used}
+        self._sought = {name: until_s for name, until_s in self._sought.items() if now_s < until_s}
         self.streams.sweep(held, now_s)
 
     def _forget(self, lease: Lease) -> None:
         del self._by_number[lease.number]
         if self._by_name.get(lease.name) is lease:
             del self._by_name[lease.name]
+
+
+def of_another(name: str, consumer: str) -> LeaseOfAnother:
+    """Returns the refusal of a lease that is not this consumer's."""
+    return LeaseOfAnother(f"lease {name!r} is not consumer {consumer!r}'s", lease=name, consumer=consumer)
 
 
 def _ended_s(lease: Lease) -> float:

@@ -80,6 +80,10 @@ class Holds(Progress):
         held = self._window.find(self.acked_to, HELD)
         return held, self._window.of("lease", held)
 
+    def leases_of(self, offsets: Offsets) -> Array:
+        """Returns the lease that each of these offsets had last."""
+        return self._window.of("lease", offsets)
+
     def last_had_by(self, lease: int) -> Offsets:
         """Returns what a lease may ack: what it has, what it had last and is with nobody, and what is being acked."""
         here = self._window.find(self.acked_to, HELD, FREE, DELAYED, ACKING)

@@ -9,6 +9,7 @@ those whom the dispatcher before gave them to are at work.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -18,7 +19,7 @@ import numpy as np
 from seaweedq.broker.log.group_commit import GroupCommit
 from seaweedq.broker.log.intervals import Offsets, distinct, runs_of
 from seaweedq.broker.read.remote_reader import ReadableSegments
-from seaweedq.broker.subscriptions.consumers.leases import UNKNOWN, Lease
+from seaweedq.broker.subscriptions.consumers.leases import UNKNOWN, Lease, of_another
 from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
 from seaweedq.broker.subscriptions.cursors.subscription import Acks, Subscription
 from seaweedq.broker.subscriptions.delivery.progress import AckResult, Asker
@@ -99,7 +100,8 @@ class Answering:
         return Answered(sum(one.known for one in judged.values()), sum(one.late for one in judged.values()), unknown)
 
     async def _ack_lease(self, subscription: Subscription, lease: Lease) -> Answered:
-        """Acks all of a lease, what it has and what it had last. What of it was acked before counts again."""
+        """Acks all of a lease, what it has and what it had last. What of it was acked before counts again. Raises
+        LeaseEnded where it has acked nothing, and cannot any more."""
         subscription.check_readable(lease.segments)
         subscription.expire(lease.segments, self._clock.monotonic_s())
         late = 0
@@ -110,6 +112,8 @@ class Answering:
                 late += result.late
                 if len(result.taken):
                     durable.append(self._begin_ack(subscription, segment, cursor, result))
+        if not durable and not lease.acked:
+            raise _ended(lease.name)
         await self._wait(durable)
         return Answered(lease.acked, late)
 
@@ -118,7 +122,8 @@ class Answering:
         await self._wait([self._begin_ack(subscription, segment, cursor, AckResult(dying))])
 
     def nack(self, subscription: Subscription, selection: Selection, refusal: Refusal) -> Answered:
-        """Ends leases at once. Raises LeaseEnded, NoDeadLetters, NeedsNewerBroker."""
+        """Ends leases at once. A lease of which nothing is held counts what of it was nacked before. Raises LeaseEnded,
+        LeaseOfAnother, NoDeadLetters, NeedsNewerBroker."""
         if refusal.reject and not subscription.buries:
             raise NoDeadLetters(
                 f"subscription {subscription.name!r} of {subscription.topic.name!r} has no dead_letter_topic to which "
@@ -128,6 +133,7 @@ class Answering:
             )
         now_s, answered = self._clock.monotonic_s(), Answered()
         for cursor, held in self._held(subscription, selection, answered):
+            subscription.leases.count_nacked(Counter(cursor.delivery.leases_of(held).tolist()))
             if not refusal.attempted:
                 cursor.delivery.give_back(held)
             elif refusal.reject:
@@ -137,6 +143,11 @@ class Answering:
         if answered.known:
             subscription.room.event()
             subscription.leases.streams.wake_all()
+        elif selection.ids is None:
+            lease = self._lease(subscription, selection)
+            if not lease.nacked:
+                raise _ended(lease.name)
+            return Answered(lease.nacked)
         return answered
 
     def free(self, subscription: Subscription, stream: str) -> None:
@@ -154,6 +165,8 @@ class Answering:
         due_s, answered = self._clock.monotonic_s() + ack_deadline_s, Answered()
         for cursor, held in self._held(subscription, selection, answered):
             cursor.delivery.extend(held, due_s)
+        if selection.ids is None and not answered.known:
+            raise _ended(selection.lease)
         if answered.known:
             subscription.room.event()  # those who wait may have to wake up earlier
         return answered
@@ -178,14 +191,9 @@ class Answering:
     def _lease(self, subscription: Subscription, selection: Selection) -> Lease:
         lease = subscription.leases.find(selection.lease) if selection.lease else None
         if lease is None:
-            raise LeaseEnded(
-                f"lease {selection.lease!r} has ended, or another dispatcher gave it; what of it is not acked is "
-                "delivered again",
-                lease=selection.lease,
-            )
+            raise _ended(selection.lease)
         if selection.consumer is not None and lease.consumer != subscription.leases.known_consumer(selection.consumer):
-            detail = f"lease {selection.lease!r} is not consumer {selection.consumer!r}'s"
-            raise LeaseEnded(detail, lease=selection.lease, consumer=selection.consumer)
+            raise of_another(lease.name, selection.consumer)
         return lease
 
     def _begin_ack(
@@ -241,6 +249,13 @@ class Answering:
         acks = Acks(subscription.name, topic.record.incarnation, subscription.record.epoch, tuple(runs_of(taken)))
         payload = msgspec.msgpack.encode(acks)
         return Frame(FrameKind.ACKS, topic.name, segment, 0, 0, 0, 0, (), self._clock.now_us(), payload)
+
+
+def _ended(lease: str | None) -> LeaseEnded:
+    return LeaseEnded(
+        f"lease {lease!r} has ended, or another dispatcher gave it; what of it is not acked is delivered again",
+        lease=lease,
+    )
 
 
 def _asker(subscription: Subscription, selection: Selection) -> Asker:

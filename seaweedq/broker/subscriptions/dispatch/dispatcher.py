@@ -108,6 +108,7 @@ class Dispatcher:
                 self._opened.drop(topic, name)  # where the outcome is unknown, the record tells it
             after = await self._opened.open_held(topic, name, held)
             after.tenure = before.tenure
+            after.leases.remember(before.leases, self._clock.monotonic_s() + after.record.ack_deadline_s)
             return before, after
 
     async def _write_all(self, subscription: Subscription, why: str, handover_s: float | None = None) -> bool:

@@ -124,10 +124,10 @@ class Leasing:
         self._clock = clock
 
     async def look(self, subscription: Subscription, wanted: Pull, rows_left: int = FILTERED_ROWS) -> Look:
-        """Leases what is known to exist, and filters so many rows at most. Raises LeaseEnded, and Unavailable where
-        messages of an open lease cannot be read."""
+        """Leases what is known to exist, and filters so many rows at most. Raises LeaseEnded, LeaseOfAnother, and
+        Unavailable where messages of an open lease cannot be read."""
         now_s = self._clock.monotonic_s()
-        if wanted.lease and (lease := subscription.leases.find(wanted.lease)):
+        if wanted.lease and (lease := subscription.leases.known(wanted.lease, wanted.consumer)):
             return Look(Leased(lease.name, await self._again(subscription, lease, now_s)))
         if wanted.position:
             return await self._next(subscription, wanted, wanted.position, rows_left)

@@ -86,7 +86,7 @@ def _misses(held: Held, number: int, serial: int, position: Position) -> bool:
 
 
 def _unused(subscription: Subscription, position: Position, last: int) -> str:
-    while subscription.leases.find(name := name_lease(position.stream, last + 1)):
+    while subscription.leases.is_used(name := name_lease(position.stream, last + 1)):
         last += 1
     return name
 
