@@ -219,8 +219,9 @@ async def test_a_name_is_used_once_over_a_seek(tmp_path: Path) -> None:
         assert (await client.http.post(f"{SUB}/seek", json={"to": "earliest"})).status_code == 200
         await client.gone("pull", "mine")
         topic = together.brokers[0].core.catalog.topic("t")
-        subscription = await together.brokers[0].serving.subscribing.dispatcher.open(topic, "s")
-        subscription.sweep(together.brokers[0].core.clock.monotonic_s() + 31)
+        dispatcher = together.brokers[0].serving.subscribing.dispatcher
+        subscription = await dispatcher.open(topic, "s")
+        subscription.sweep(dispatcher._clock.monotonic_s() + 31)
         assert await client.pull(3, lease="mine") == ("mine", [0, 1, 2]), "forgotten, as any other"
 
 
