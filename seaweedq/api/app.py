@@ -336,6 +336,7 @@ def _last_answer(out: Send) -> Send:
     """Makes the answer the last one on its connection, so that the client turns to another broker."""
 
     async def closing(message: MutableMapping[str, Any]) -> None:
+        """Sends a part of the answer on, and has its start say that the connection ends."""
         if message["type"] == "http.response.start":
             end_connection(message)
         await out(message)

@@ -65,7 +65,7 @@ from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.broker.uploads.service import Uploads
-from seaweedq.clock import Clock, Ids, SystemClock
+from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Coordination
@@ -95,11 +95,11 @@ class Environment:
     ids: Ids
     peers: Peers
     url: str
+    revoked: OwnRevocations
     secret: str = ""
     import_reader: StartReader = no_reader
     aside: StartAside | None = Aside
     pools: Pools = field(default_factory=Pools)
-    revoked: OwnRevocations = field(default_factory=lambda: OwnRevocations(SystemClock()))
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,13 @@ def handlers(note: Note) -> dict[Any, ExceptionHandler]:
     """Returns FastAPI's handlers of errors: each becomes a problem, and `note` hears of the project's own."""
 
     async def known(request: Request, error: Exception) -> Response:
+        """Answers with an error of the project's own."""
         assert isinstance(error, SeaweedqError)
         note(error)
         return _response(problem(error))
 
     async def routing(request: Request, error: Exception) -> Response:
+        """Answers that there is no such route, or that the method is another one."""
         assert isinstance(error, HTTPException)
         path, method = request.url.path[:200], request.method
         if error.status_code == 405:
@@ -35,9 +37,11 @@ def handlers(note: Note) -> dict[Any, ExceptionHandler]:
         return _response(problem(RouteNotFound(f"there is no route {method} {path}; see /docs")))
 
     async def gone(request: Request, error: Exception) -> Response:
+        """Ends a request whose client has gone: nobody reads the answer."""
         return Response(status_code=499)
 
     async def unknown(request: Request, error: Exception) -> Response:
+        """Answers 500, and logs the error."""
         return _response(unexpected(error))
 
     return {SeaweedqError: known, HTTPException: routing, ClientGone: gone, Exception: unknown}

@@ -19,9 +19,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from seaweedq.broker.log.memory_budget import Budget
+from seaweedq.concurrency.signal import Signal
 
 PATIENCE_S = 5.0
 LOOK_S = 0.1  # for room that others than recoveries have made, of which the budget tells nobody
@@ -72,7 +73,7 @@ class RecoveryMemory:
         self._budget = budget
         self._held: list[Held] = []
         self._queue: deque[Held] = deque()
-        self._changed = asyncio.Event()
+        self._changed = Signal()
 
     @contextmanager
     def recovery(self) -> Iterator[Held]:
@@ -98,10 +99,7 @@ class RecoveryMemory:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not (self._queue[0] is held and self._may_begin(held, size)):
-                    self._changed.clear()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(LOOK_S):
-                            await self._changed.wait()
+                    await self._changed.wait(LOOK_S)
         except TimeoutError:
             logger.warning(
                 "a recovery has waited %g s for %d bytes of memory and goes on without: recoveries hold %d, the broker "
@@ -114,13 +112,13 @@ class RecoveryMemory:
             )
         finally:
             self._queue.remove(held)
-            self._changed.set()
+            self._changed.wake()
 
     def add(self, size: int) -> None:
         """Counts bytes of a recovery; a negative number was let go of."""
         self._budget.recovering += size
         if size < 0:
-            self._changed.set()
+            self._changed.wake()
 
     def _may_begin(self, held: Held, size: int) -> bool:
         return self.has_room(held, size) or not any(one.batch_bytes for one in self._held)

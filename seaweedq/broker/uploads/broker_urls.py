@@ -3,9 +3,9 @@
 All brokers of a cluster have the keys (`link_keys`), so any of them accepts the URL of another.
 """
 
-from seaweedq.broker.uploads import url_tokens as signing
 from seaweedq.broker.uploads.link_keys import SKEW_S, LinkKeys
 from seaweedq.broker.uploads.rules import folder
+from seaweedq.broker.uploads.url_tokens import Grant, is_signed, sign
 from seaweedq.clock import Clock
 from seaweedq.errors import Forbidden
 from seaweedq.storage.interface import SignedRequest
@@ -32,15 +32,14 @@ class BrokerUrls:
         """Checks that a token allows this request. Raises Forbidden, which does not say what is wrong with it."""
         until_s = int(expires) if expires.isascii() and expires.isdigit() and len(expires) < 12 else 0
         now_s = self._clock.now_us() / 1e6
-        found = [
-            signing.is_signed(key, method, name, size, until_s, token, now_s) for key in await self._keys.taken(now_s)
-        ]
+        grant = Grant(method, name, size, until_s)
+        found = [is_signed(key, grant, token, now_s) for key in await self._keys.taken(now_s)]
         if not any(found) or until_s > now_s + self._longest_s + SKEW_S:
             raise Forbidden("the URL has expired, or is not one for this method, payload and size; ask for a new one")
 
     async def _signed(self, method: str, name: str, size: int, expires_s: int) -> str:
         now_us = self._clock.now_us()
         until_s = now_us // 1_000_000 + expires_s
-        token = signing.sign(await self._keys.signing(now_us / 1e6), method, name, size, until_s)
+        token = sign(await self._keys.signing(now_us / 1e6), Grant(method, name, size, until_s))
         topic, _, upload = name.removeprefix(folder("")[:-1]).split("/")
         return f"{self._url}/v1/topics/{topic}/uploads/{upload}/content?expires={until_s}&token={token}"

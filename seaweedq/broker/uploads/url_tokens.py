@@ -4,16 +4,26 @@ A holder of the secret can make them, and none of them is ever logged.
 """
 
 import hmac
+from typing import NamedTuple
 
 
-def sign(secret: bytes, method: str, name: str, size: int, expires_s: int) -> str:
-    """Returns the token, in hex. `expires_s` is in seconds since the epoch; `size` is 0 where a method has no body."""
-    said = f"{method}\n{name}\n{size}\n{expires_s}".encode()
-    return hmac.new(secret, said, "sha256").hexdigest()
+class Grant(NamedTuple):
+    """The request that a URL allows: a method on one object, whose body has this size (0 without one), until a time in
+    seconds since the epoch."""
+
+    method: str
+    name: str
+    size: int
+    expires_s: int
 
 
-def is_signed(secret: bytes, method: str, name: str, size: int, expires_s: int, token: str, now_s: float) -> bool:
-    """Whether the token is valid for exactly this, and has not expired. The time it takes does not depend on what is
-    wrong."""
-    made = sign(secret, method, name, size, expires_s)
-    return hmac.compare_digest(made.encode(), token.encode("utf-8", "replace")) and now_s < expires_s
+def sign(secret: bytes, grant: Grant) -> str:
+    """Returns the token of a grant, in hex."""
+    return hmac.new(secret, "\n".join(map(str, grant)).encode(), "sha256").hexdigest()
+
+
+def is_signed(secret: bytes, grant: Grant, token: str, now_s: float) -> bool:
+    """Tells whether the token is valid for exactly this, and has not expired. The time it takes does not depend on what
+    is wrong."""
+    made = sign(secret, grant)
+    return hmac.compare_digest(made.encode(), token.encode("utf-8", "replace")) and now_s < grant.expires_s

@@ -133,10 +133,10 @@ class BrokerProcess:
             ids,
             Peers(secret),
             settings.advertise_url.rstrip("/") or url,
+            self._revoked,
             secret,
             partial(ReaderProcess.start, import_child.COMMAND),
             pools=pools,
-            revoked=self._revoked,
         )
 
 

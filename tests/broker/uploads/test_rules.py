@@ -128,17 +128,17 @@ def test_no_url_outlives_its_upload():
     assert upload_plan.url_seconds(record, NOW_US + 10**9, Settings()) == 0
 
 
-SAID = ("PUT", f"_payloads/t/20261121/{ID}", 5, 1000)
+SAID = signing.Grant("PUT", f"_payloads/t/20261121/{ID}", 5, 1000)
 
 
 def test_a_token_is_for_exactly_what_was_signed():
-    token = signing.sign(b"secret", *SAID)
-    assert signing.is_signed(b"secret", *SAID, token, 999.9)
-    assert not signing.is_signed(b"secret", *SAID, token, 1000)
-    assert not signing.is_signed(b"other", *SAID, token, 0)
-    assert not signing.is_signed(b"secret", *SAID, token.upper(), 0)
-    assert not signing.is_signed(b"secret", *SAID, "", 0)
-    for at, other in enumerate(("GET", f"_payloads/u/20261121/{ID}", 6, 1001)):
-        changed = [*SAID]
-        changed[at] = other
-        assert not signing.is_signed(b"secret", *changed, token, 0)
+    token = signing.sign(b"secret", SAID)
+    assert signing.is_signed(b"secret", SAID, token, 999.9)
+    assert not signing.is_signed(b"secret", SAID, token, 1000)
+    assert not signing.is_signed(b"other", SAID, token, 0)
+    assert not signing.is_signed(b"secret", SAID, token.upper(), 0)
+    assert not signing.is_signed(b"secret", SAID, "", 0)
+    others = {"method": "GET", "name": f"_payloads/u/20261121/{ID}", "size": 6, "expires_s": 1001}
+    assert others.keys() == set(SAID._fields)
+    for name, other in others.items():
+        assert not signing.is_signed(b"secret", SAID._replace(**{name: other}), token, 0)

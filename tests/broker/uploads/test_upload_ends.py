@@ -274,7 +274,10 @@ async def test_links_are_signed_by_the_day_with_the_secret_of_the_cluster(world)
     old = [key_of(world.secret.encode(), world.clock.now_us() / 1e6 + days * 86_400) for days in (-2, -1, 0, 1)]
     expires, token = await link(world)
     assert await passes(world, expires, token)
-    taken = [await passes(world, expires, url_tokens.sign(key, "GET", PAYLOAD, 0, int(expires))) for key in old]
+    taken = [
+        await passes(world, expires, url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, 0, int(expires))))
+        for key in old
+    ]
     assert taken == [False, True, True, False]
     assert not (await world.coordination.range(keys.URL_SECRET.key())).entries
 
@@ -283,7 +286,7 @@ async def test_a_link_forged_for_years_is_refused(world):
     key = await world.uploads[0].own_urls._keys.signing(world.clock.now_us() / 1e6)
     for ahead_s, taken in ((60, True), (3600, True), (3600 + 301, False), (3 * 365 * 86_400, False)):
         until_s = world.clock.now_us() // 1_000_000 + ahead_s
-        token = url_tokens.sign(key, "GET", PAYLOAD, 0, until_s)
+        token = url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, 0, until_s))
         assert await passes(world, str(until_s), token) == taken, ahead_s
 
 
@@ -292,7 +295,7 @@ async def test_below_level_2_links_are_those_of_older_brokers(world):
     expires, token = await link(world)
     (entry,) = (await world.coordination.range(keys.URL_SECRET.key())).entries
     secret = bytes.fromhex(record_of(keys.URL_SECRET, entry.value).secret)
-    assert token == url_tokens.sign(secret, "GET", PAYLOAD, 0, int(expires))
+    assert token == url_tokens.sign(secret, url_tokens.Grant("GET", PAYLOAD, 0, int(expires)))
     assert await passes(world, expires, token)
     world.level = 2
     assert not await passes(world, expires, token)

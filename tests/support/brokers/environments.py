@@ -35,8 +35,8 @@ def environment(
         ids,
         peers or Peers(secret),
         url,
+        revoked or OwnRevocations(clock),
         secret,
         import_reader,
         machine.aside,
-        revoked=revoked or OwnRevocations(clock),
     )
