@@ -1,9 +1,8 @@
 """From publish to delivery at 1,000 messages/s, one a request, beside empty round trips at the same rate."""
 
 import asyncio
-import itertools
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,10 @@ import msgspec
 from benchmarks import server
 from benchmarks.http import Connection, Connections, request, run
 from benchmarks.result import Result
+from benchmarks.schedule import on_schedule, percentile, round_trips
 
 RATE, SECONDS, WARM_S, SENDERS = 1_000, 8.0, 1.0, 32
+WARM = int(RATE * WARM_S)  # messages that come while things are warming up, and do not count
 PULL = "/v1/topics/latency/subscriptions/s/pull"
 
 
@@ -38,9 +39,9 @@ def measure(folder: Path) -> Iterator[Result]:
     for name, share, target in (("p50", 0.5, 3.0), ("p99", 0.99, 15.0)):
         yield Result(
             name=f"latency {name}",
-            figure=percentile(times, share),
+            figure=percentile(times[WARM:], share),
             unit="ms",
-            limit=percentile(limits, share),
+            limit=percentile(limits[WARM:], share),
             limit_is="round trips to an empty uvicorn app at the same rate",
             target=target,
             better="lower",
@@ -49,15 +50,7 @@ def measure(folder: Path) -> Iterator[Result]:
 
 
 async def _round_trips(opened: Connections) -> list[float]:
-    prepared = request("/90", b'{"value":1234567890.123456}', "application/json")
-    times: list[float] = []
-
-    async def send(connection: Connection, due: float) -> None:
-        await connection.ask(prepared)
-        times.append(time.perf_counter() - due)
-
-    await _on_schedule(opened, send)
-    return times
+    return await round_trips(opened, RATE, WARM_S + SECONDS)
 
 
 async def _deliveries(opened: Connections) -> list[float]:
@@ -70,7 +63,7 @@ async def _deliveries(opened: Connections) -> list[float]:
     async def send(connection: Connection, due: float) -> None:
         await connection.ask(request("/v1/topics/latency/messages", b'{"value":%.9f}' % due, "application/json"))
 
-    await _on_schedule(senders, send)
+    await on_schedule(senders, RATE, WARM_S + SECONDS, send)
     await consumer
     return times
 
@@ -87,37 +80,3 @@ async def _consume(puller: Connection, acker: Connection, times: list[float]) ->
         acked = asyncio.ensure_future(acker.ask(request(PULL.replace("/pull", "/ack"), body, "application/json")))
     if acked:
         await acked
-
-
-async def _on_schedule(connections: Connections, send: Any) -> None:
-    """`send(connection, due)` at RATE, on whichever connection is free; late ones count from when they were due."""
-    free: asyncio.Queue[Connection] = asyncio.Queue()
-    for connection in connections:
-        free.put_nowait(connection)
-    running: set[asyncio.Task[None]] = set()
-
-    async def one(connection: Connection, due: float) -> None:
-        await send(connection, due)
-        free.put_nowait(connection)
-
-    async for due in _ticks():
-        task = asyncio.create_task(one(await free.get(), due))
-        running.add(task)
-        task.add_done_callback(running.discard)
-    await asyncio.gather(*running)
-
-
-async def _ticks() -> AsyncIterator[float]:
-    begun = time.perf_counter()
-    for number in itertools.count():
-        due = begun + number / RATE
-        if due > begun + WARM_S + SECONDS:
-            return
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        yield due
-
-
-def percentile(times: list[float], share: float) -> float:
-    """In milliseconds, without what came while things were warming up."""
-    ordered = sorted(times[int(RATE * WARM_S) :])
-    return ordered[int(share * (len(ordered) - 1))] * 1000

@@ -15,29 +15,17 @@ import pyarrow.dataset as ds
 
 from benchmarks import messages, server
 from benchmarks.http import ARROW, Connection, Connections, ask_all, request, run
+from benchmarks.pulled import JSON, PULL, SIZE, ack, ids_of, sample
 from benchmarks.result import Result
 from seaweedq import Client
 
-CONSUMERS, SIZE, ROUNDS = 50, 500, 2
+CONSUMERS, ROUNDS = 50, 2
 ARROW_CONSUMERS, ARROW_SIZE = 4, 5_000
 BATCHES, ARROW_BATCHES = 60, 300
 COUNT, ARROW_COUNT = BATCHES * messages.BATCH, ARROW_BATCHES * messages.BATCH
 DEADLINE_S = 600  # what is chosen late, on a busy machine, must not come twice
 HELD = 1_000  # messages that a consumer has before it begins to ack
-JSON = "application/json"
 TARGETS = {"shared": 250_000, "keyed": 175_000}
-
-
-class _Message(msgspec.Struct):
-    id: str
-
-
-class _Pulled(msgspec.Struct):
-    messages: list[_Message]
-
-
-_pulled = msgspec.json.Decoder(_Pulled)
-_PULL = b'{"max_messages":%d}' % SIZE
 
 
 def measure(folder: Path) -> Iterator[Result]:
@@ -109,23 +97,23 @@ class _Consumer:
 
     async def run(self) -> tuple[int, int]:
         """Returns how many it acked, and the size of its largest answer."""
-        pull = request(f"{self._path}/pull", _PULL, JSON)
+        pull = request(f"{self._path}/pull", PULL, JSON)
         count = size = 0
-        while ids := _ids(answer := await self._connection.ask(pull)):
+        while ids := ids_of(answer := await self._connection.ask(pull)):
             size = max(size, len(answer))
             self._held += ids
             if len(self._held) >= HELD:
                 count += await self._ack(SIZE)
         while self._held:  # in keyed, that of others may wait for it
             count += await self._ack(SIZE)
-            ids = _ids(await self._connection.ask(pull))
+            ids = ids_of(await self._connection.ask(pull))
             self._held += ids
         return count, size
 
     async def _ack(self, most: int) -> int:
         self._rng.shuffle(self._held)
         chosen, self._held = self._held[:most], self._held[most:]
-        await self._connection.ask(request(f"{self._path}/ack", msgspec.json.encode({"ids": chosen}), JSON))
+        await self._connection.ask(ack(f"{self._path}/ack", chosen))
         return len(chosen)
 
 
@@ -156,25 +144,24 @@ async def _consume_arrow(connection: Connection, path: str, consumer: int) -> tu
 
 
 async def _empty(opened: Connections, size: int) -> float:
-    ids = [f"0-{number}" for number in range(COUNT, COUNT + SIZE)]
-    sample = msgspec.json.encode({"messages": [{"id": one, "value": "x" * (size // SIZE - 40)} for one in ids]})
-    pull, turns = request(f"/{size}", _PULL, JSON), 20
+    answer = sample(size, COUNT)
+    pull, turns = request(f"/{size}", PULL, JSON), 20
 
     async def turn(connection: Connection) -> None:
         for _ in range(turns):
             await connection.ask(pull)
-            await connection.ask(request("/30", msgspec.json.encode({"ids": _ids(sample)}), JSON))
+            await connection.ask(ack("/30", ids_of(answer)))
 
     return await _speed(opened, turn, turns * SIZE)
 
 
 async def _empty_arrow(opened: Connections, size: int) -> float:
-    pull, ack, turns = request(f"/{size}", _PULL, JSON), request("/30", b'{"lease":"0-0"}', JSON), 50
+    pull, answered, turns = request(f"/{size}", PULL, JSON), request("/30", b'{"lease":"0-0"}', JSON), 50
 
     async def turn(connection: Connection) -> None:
         for _ in range(turns):
             await connection.ask(pull)
-            await connection.ask(ack)
+            await connection.ask(answered)
 
     return await _speed(opened, turn, turns * ARROW_SIZE)
 
@@ -209,7 +196,3 @@ def _timed(read: Callable[[], int]) -> float:
     count = read()
     assert count == ARROW_COUNT, f"{count} of {ARROW_COUNT} rows were read"
     return time.perf_counter() - begun
-
-
-def _ids(answer: bytes) -> list[str]:
-    return [message.id for message in _pulled.decode(answer).messages]

@@ -5,27 +5,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from benchmarks import messages, server
 from benchmarks.http import Connection, Connections, ask_all, request, run
+from benchmarks.pulled import PULL, SIZE, ack, ids_of, sample
 from benchmarks.result import Result
 
-BATCHES, SIZE, CONNECTIONS = 60, 500, 4
+BATCHES, CONNECTIONS = 60, 4
 COUNT = BATCHES * messages.BATCH
 SUBSCRIPTION = "/v1/topics/pull/subscriptions"
-
-
-class _Message(msgspec.Struct):
-    id: str
-
-
-class _Pulled(msgspec.Struct):
-    messages: list[_Message]
-
-
-_pulled = msgspec.json.Decoder(_Pulled)
-_PULL = b'{"max_messages":%d}' % SIZE
 
 
 def measure(folder: Path) -> Iterator[Result]:
@@ -55,7 +42,7 @@ async def _consume_all(opened: Connections) -> tuple[float, int]:
         times.append(time.perf_counter() - begun)
         assert sum(counts) == COUNT, f"{sum(counts)} of {COUNT} messages were delivered"
     await opened[0].ask_json("PUT", f"{SUBSCRIPTION}/c", {"start": "earliest"})
-    answer = await opened[0].ask(request(f"{SUBSCRIPTION}/c/pull", _PULL, "application/json"))
+    answer = await opened[0].ask(request(f"{SUBSCRIPTION}/c/pull", PULL, "application/json"))
     return COUNT / min(times), len(answer)
 
 
@@ -65,32 +52,23 @@ async def together(opened: Connections, path: str) -> list[int]:
 
 
 async def _consume(connection: Connection, path: str) -> int:
-    pull = request(f"{path}/pull", _PULL, "application/json")
+    pull = request(f"{path}/pull", PULL, "application/json")
     count = 0
-    while ids := _ids(await connection.ask(pull)):
+    while ids := ids_of(await connection.ask(pull)):
         count += len(ids)
-        await connection.ask(_ack(f"{path}/ack", ids))
+        await connection.ask(ack(f"{path}/ack", ids))
     return count
 
 
 async def _empty(opened: Connections, size: int) -> float:
-    ids = [f"0-{number}" for number in range(COUNT, COUNT + SIZE)]
-    sample = msgspec.json.encode({"messages": [{"id": one, "value": "x" * (size // SIZE - 40)} for one in ids]})
-    pull, rounds = request(f"/{size}", _PULL, "application/json"), 400
+    answer = sample(size, COUNT)
+    pull, rounds = request(f"/{size}", PULL, "application/json"), 400
     begun = time.perf_counter()
 
     async def turn(connection: Connection) -> None:
         for _ in range(rounds // CONNECTIONS):
             await connection.ask(pull)
-            await connection.ask(_ack("/30", _ids(sample)))
+            await connection.ask(ack("/30", ids_of(answer)))
 
     await asyncio.gather(*map(turn, opened))
     return rounds * SIZE / (time.perf_counter() - begun)
-
-
-def _ids(answer: bytes) -> list[str]:
-    return [message.id for message in _pulled.decode(answer).messages]
-
-
-def _ack(path: str, ids: list[str]) -> bytes:
-    return request(path, msgspec.json.encode({"ids": ids}), "application/json")

@@ -13,6 +13,7 @@ import msgspec
 from benchmarks import server
 from benchmarks.http import Connection, Connections, request, run
 from benchmarks.result import Result
+from benchmarks.schedule import on_schedule, percentile, round_trips
 
 DELIVERIES, SECONDS, WARM_S, SENDERS, ACKERS = 1_000, 8.0, 1.0, 16, 4
 COUNTS = (1, 10, 100)
@@ -29,9 +30,9 @@ def measure(folder: Path) -> Iterator[Result]:
         for name, share, target in (("p50", 0.5, 3.0), ("p99", 0.99, 15.0)):
             yield Result(
                 name=f"streams of {count} {name}",
-                figure=_percentile(times, share),
+                figure=percentile(times, share),
                 unit="ms",
-                limit=_percentile(limits, share),
+                limit=percentile(limits, share),
                 limit_is="round trips to an empty uvicorn app at the same rate of publishes",
                 target=target,
                 better="lower",
@@ -41,15 +42,8 @@ def measure(folder: Path) -> Iterator[Result]:
 
 def _asker(count: int) -> Any:
     async def ask(opened: Connections) -> list[float]:
-        prepared = request("/90", b'{"value":1234567890.123456}', "application/json")
-        times: list[float] = []
-
-        async def send(connection: Connection, due: float) -> None:
-            await connection.ask(prepared)
-            times.append(time.perf_counter() - due)
-
-        await _on_schedule(opened, DELIVERIES // count, send)
-        return times[int(WARM_S * DELIVERIES // count) :]
+        rate = DELIVERIES // count
+        return (await round_trips(opened, rate, WARM_S + SECONDS))[int(WARM_S * rate) :]
 
     return ask
 
@@ -71,7 +65,7 @@ def _streams(port: int, count: int) -> Any:
         async def send(connection: Connection, due: float) -> None:
             await connection.ask(request("/v1/topics/streams/messages", b'{"value":%.9f}' % due, "application/json"))
 
-        published = await _on_schedule(senders, DELIVERIES // count, send)
+        published = await on_schedule(senders, DELIVERIES // count, WARM_S + SECONDS, send)
         await asyncio.sleep(1)
         for task in tasks:
             task.cancel()
@@ -125,31 +119,3 @@ async def _ack(acker: Connection, listeners: list[_Listener]) -> None:
                 path = f"/v1/topics/streams/subscriptions/s{one.number}/ack"
                 await acker.ask(request(path, msgspec.json.encode({"ids": ids}), "application/json"))
         await asyncio.sleep(0.02)
-
-
-async def _on_schedule(connections: Connections, rate: int, send: Any) -> int:
-    """`send(connection, due)` at a rate, on whichever connection is free: how many there were."""
-    free: asyncio.Queue[Connection] = asyncio.Queue()
-    for connection in connections:
-        free.put_nowait(connection)
-    running: set[asyncio.Task[None]] = set()
-    begun, count = time.perf_counter(), int(rate * (WARM_S + SECONDS))
-
-    async def one(connection: Connection, due: float) -> None:
-        await send(connection, due)
-        free.put_nowait(connection)
-
-    for number in range(count):
-        due = begun + number / rate
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        task = asyncio.create_task(one(await free.get(), due))
-        running.add(task)
-        task.add_done_callback(running.discard)
-    await asyncio.gather(*running)
-    return count
-
-
-def _percentile(times: list[float], share: float) -> float:
-    """In milliseconds."""
-    ordered = sorted(times)
-    return ordered[int(share * (len(ordered) - 1))] * 1000

@@ -145,17 +145,22 @@ def test_a_subscription_that_was_made_and_not_yet_opened_is_there(fragile):
     assert ask.pull() == [1]
 
 
-@pytest.mark.usefixtures("long_run")
-@pytest.mark.parametrize("place", ["seek.begin", "seek.begun", "seek.cursors", "seek.written"])
-def test_a_seek_that_was_cut_off_has_happened_or_not(fragile, place):
-    """The journal has acks of the epoch before, and a checkpoint has them too."""
-    _, ask = fragile(place)
+def ack_two_of_three(ask):
+    """A subscription that has three messages, two of them acked."""
     ask("PUT")
     for value in range(3):
         ask("POST", "/messages", json={"value": value})
     ask("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"})
     assert ask.pull() == [0, 1, 2]
     ask("POST", f"/subscriptions/{SUBSCRIPTION}/ack", json={"ids": ["0-0", "0-1"]})
+
+
+@pytest.mark.usefixtures("long_run")
+@pytest.mark.parametrize("place", ["seek.begin", "seek.begun", "seek.cursors", "seek.written"])
+def test_a_seek_that_was_cut_off_has_happened_or_not(fragile, place):
+    """The journal has acks of the epoch before, and a checkpoint has them too."""
+    _, ask = fragile(place)
+    ack_two_of_three(ask)
     request = {"to": {"offsets": {"0": 1}}, "id": "once"}
     ask.to_death("POST", f"/subscriptions/{SUBSCRIPTION}/seek", json=request)
     assert ask.pull() == ([2] if place == "seek.begin" else [1, 2])
@@ -168,12 +173,7 @@ def test_a_seek_that_was_cut_off_has_happened_or_not(fragile, place):
 @pytest.mark.parametrize("place", ["unsubscribe.cursors", "unsubscribe.record:1", "unsubscribe.record:2"])
 def test_cursors_of_a_deleted_subscription_mean_nothing_to_the_next_of_its_name(fragile, place):
     broker, ask = fragile(place)
-    ask("PUT")
-    for value in range(3):
-        ask("POST", "/messages", json={"value": value})
-    ask("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"})
-    assert ask.pull() == [0, 1, 2]
-    ask("POST", f"/subscriptions/{SUBSCRIPTION}/ack", json={"ids": ["0-0", "0-1"]})
+    ack_two_of_three(ask)
     ask.to_death("DELETE", f"/subscriptions/{SUBSCRIPTION}")
     assert ask("GET", f"/subscriptions/{SUBSCRIPTION}").status_code == 404
     assert ask("PUT", f"/subscriptions/{SUBSCRIPTION}", json={"start": "earliest"}).status_code == 201

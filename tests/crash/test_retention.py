@@ -59,15 +59,20 @@ async def let_the_grace_pass(broker) -> None:
     await coordination.close()
 
 
-@pytest.mark.parametrize("place", ["raised", *map(later, RAISING[:-1]), later(DELETING[0])])
-def test_killed_in_a_round(broker_process, place):
-    broker = broker_process()
+def make_files(broker):
+    """Makes a topic of FILES files, of which retention leaves one."""
     with client_of(broker) as http:
         assert http.put(T).status_code == 201
         for n in range(FILES):
             assert http.post(f"{T}/messages", json={"messages": [{"value": n}]}).status_code == 200
             assert http.post(f"{T}/flush").status_code in (200, 204)
         assert http.patch(T, json={"retention": {"max_bytes": 1}}).status_code == 200
+
+
+@pytest.mark.parametrize("place", ["raised", *map(later, RAISING[:-1]), later(DELETING[0])])
+def test_killed_in_a_round(broker_process, place):
+    broker = broker_process()
+    make_files(broker)
     broker.terminate()
     if place in RAISING:
         broker.start(env={"SEAWEEDQ_FAIL_AT": f"retention.{place}"}, wait=False)
@@ -107,12 +112,7 @@ def rest(broker) -> None:
 )
 def test_killed_behind_a_mark(broker_process, journal, places):
     broker = broker_process("--journal", journal)
-    with client_of(broker) as http:
-        assert http.put(T).status_code == 201
-        for n in range(FILES):
-            assert http.post(f"{T}/messages", json={"messages": [{"value": n}]}).status_code == 200
-            assert http.post(f"{T}/flush").status_code in (200, 204)
-        assert http.patch(T, json={"retention": {"max_bytes": 1}}).status_code == 200
+    make_files(broker)
     broker.terminate()
     rest(broker)
     for place in places:

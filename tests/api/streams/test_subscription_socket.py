@@ -9,12 +9,13 @@ from typing import Any
 import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from tests.support.brokers.in_process import running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.serving import Served, served
+from tests.support.http.socket_frames import closed, told
 
 TOPIC = "/v1/topics/t"
 SUB = f"{TOPIC}/subscriptions/s"
@@ -54,21 +55,6 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
         httpx.AsyncClient(base_url=here.url, trust_env=False) as http,
     ):
         yield Client(here, http)
-
-
-async def told(socket: ClientConnection) -> dict[str, Any]:
-    """The next frame."""
-    found: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 10))
-    return found
-
-
-async def closed(socket: ClientConnection) -> int | None:
-    """The code with which the broker has closed; what comes before is left out."""
-    try:
-        while True:
-            await asyncio.wait_for(socket.recv(), 10)
-    except ConnectionClosed as found:
-        return found.rcvd.code if found.rcvd else None
 
 
 async def values(socket: ClientConnection, count: int) -> list[Any]:

@@ -1,15 +1,14 @@
 """Streams over WebSockets, with a client of another library over a real port: what they say, and what bounds them."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from seaweedq.api.asgi import web_sockets
@@ -21,6 +20,7 @@ from tests.support.brokers.in_process import make_topic, publish, running
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.serving import Served, served
 from tests.support.http.serving_protocol import Limits, serving
+from tests.support.http.socket_frames import closed, told
 
 MIB = 1 << 20
 
@@ -39,21 +39,6 @@ async def topic(here: Served) -> Topic:
 def stream(here: Served, asked: str = "", **options: Any) -> connect:
     """A connection to the stream of the topic `t`."""
     return connect(f"ws{here.url.removeprefix('http')}/v1/topics/t/stream{asked}", proxy=None, **options)
-
-
-async def told(socket: ClientConnection) -> dict[str, Any]:
-    """The next frame."""
-    found: dict[str, Any] = json.loads(await asyncio.wait_for(socket.recv(), 10))
-    return found
-
-
-async def closed(socket: ClientConnection) -> int | None:
-    """The code with which the broker has closed; what comes before is left out."""
-    try:
-        while True:
-            await asyncio.wait_for(socket.recv(), 10)
-    except ConnectionClosed as found:
-        return found.rcvd.code if found.rcvd else None
 
 
 async def test_messages_come_with_positions_from_which_it_goes_on(here: Served, topic: Topic) -> None:

@@ -8,7 +8,7 @@ import pytest
 from seaweedq.coordination.election import Election
 from seaweedq.errors import SeaweedqError
 from seaweedq.failpoints import using
-from tests.broker.retention.test_rounds import Crash, CrashAt, crashes
+from tests.broker.retention.test_rounds import Crash, CrashAt, crashed, crashes
 from tests.support.brokers.in_process import publish
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.reshaped import opened, replace
@@ -78,10 +78,7 @@ async def test_the_life_after_a_crash_anywhere_goes_on_with_the_round(tmp_path: 
             crash = CrashAt(place, times)
             for _ in range(3):
                 world.pass_time(200)
-                try:
-                    with using(crash):
-                        await world.retention.round()
-                except Crash:
+                if await crashed(world, crash):
                     dead = world.broker
                     await world.together.crash(dead)
                     await world.together.begin_again(dead)
