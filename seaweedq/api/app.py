@@ -274,7 +274,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield SegmentCalls(catalog, serving.reading.server)
     yield Publish(catalog, joined.topics, publishing.publisher, payloads_, reader)
     subscription_calls = SubscriptionCalls(catalog, dispatcher, subscribing.finder, proxy, reader, core.level)
-    yield Pulls(subscription_calls, payloads_, RelayedWaits(subscribing.assignment), environment.ids)
+    yield Pulls(subscription_calls, payloads_, RelayedWaits(subscribing.assignment, environment.clock), environment.ids)
     yield (answers := Answers(subscription_calls))
     yield UploadContent(catalog, uploads_, environment.store, reader)
     yield FetchServices(

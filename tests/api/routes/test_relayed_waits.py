@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from seaweedq.broker.broker import Broker
 from seaweedq.broker.subscriptions.dispatch.relayed_waits import Queue
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
@@ -68,6 +69,10 @@ async def test_who_queues_behind_those_of_a_dead_dispatcher_waits_for_the_next_o
     assert all(left_s > 0 for left_s in await asyncio.gather(*later_ones))
 
 
+def has_s(broker: Broker) -> bool:
+    return broker.serving.subscribing.dispatcher.has(broker.core.catalog.topic("t"), "s")
+
+
 @asynccontextmanager
 async def waiting(
     together: InLoop, under: Under, mode: str, consumers: list[str | None]
@@ -77,9 +82,7 @@ async def waiting(
     async with at(together, together.brokers[0]) as http, at(together, together.brokers[1]) as other:
         assert (await http.put(S, json={"start": "earliest", "mode": mode})).status_code == 201
         await http.post(f"{S}/pull", json={})
-        brokers = {
-            one.serving.subscribing.dispatcher.has(one.core.catalog.topic("t"), "s"): one for one in together.brokers
-        }
+        brokers = {has_s(one): one for one in together.brokers}
         here, there = (http, other) if brokers[False] is together.brokers[0] else (other, http)
         pulls = []
         for consumer in consumers:
@@ -134,6 +137,29 @@ async def test_each_consumer_of_an_ordered_subscription_waits_for_itself(
         await publish(http, 2)
         await until(lambda: len(answered(pulls)) == 2)
         assert answered(pulls) == [0, 1], "the segment is a's"
+
+
+async def test_a_pull_that_is_handed_on_costs_coordination_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read the subscription's record for its mode, as often as anybody pulled."""
+    under = Under(monkeypatch)
+    async with in_loop(tmp_path) as together, waiting(together, under, "shared", ["a"]) as (http, pulls):
+        await publish(http, 1)
+        await until(lambda: len(answered(pulls)) == 1)
+        read, get = [], together.coordination.get
+
+        async def counted(key: str) -> Any:
+            read.append(key)
+            return await get(key)
+
+        monkeypatch.setattr(together.coordination, "get", counted)
+        async with at(together, *(one for one in together.brokers if not has_s(one))) as here:
+            for _ in range(5):
+                await publish(http, 1)
+                answer = await here.post(f"{S}/pull", json={"max_messages": 1, "wait_s": 5})
+                assert len(answer.json()["messages"]) == 1
+        assert [key for key in read if key.startswith("subscriptions/")] == []
 
 
 async def test_those_who_queue_follow_the_dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

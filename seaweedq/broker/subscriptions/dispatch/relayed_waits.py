@@ -14,12 +14,24 @@ look for it anew. Nothing is kept here: a broker that dies takes its queues with
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from seaweedq.broker.subscriptions.cursors.assignment import Assignment
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable
+
+KNOWN = 10_000  # modes that are remembered
+MODE_S = 5.0  # for so long: the next subscription of the same name may have another mode
+
+
+class _Mode(NamedTuple):
+    """Whether a subscription is `ordered`, and when its record was read (monotonic)."""
+
+    is_ordered: bool
+    read_s: float
 
 
 class Queue:
@@ -61,8 +73,10 @@ class Queue:
 class RelayedWaits:
     """The queues of the subscriptions that other brokers dispatch."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, clock: Clock) -> None:
         self._assignment = assignment
+        self._clock = clock
+        self._modes: dict[tuple[Topic, str], _Mode] = {}
         self._queues: WeakValueDictionary[tuple[Topic, str, str | None], Queue] = WeakValueDictionary()
 
     async def queue(self, topic: Topic, name: str, consumer: str | None) -> Queue:
@@ -72,7 +86,19 @@ class RelayedWaits:
         own = (topic, name, consumer or "")
         if found := self._queues.get(own):
             return found
-        there = await self._assignment.read(topic, name)
-        in_order = there is None or there.record.mode == "ordered"
-        key = own if in_order else (topic, name, None)
+        key = own if await self._is_ordered(topic, name) else (topic, name, None)
         return self._queues.setdefault(key, Queue())
+
+    async def _is_ordered(self, topic: Topic, name: str) -> bool:
+        """Tells whether the subscription is `ordered`, as it was MODE_S ago at most; one that does not exist is."""
+        now_s = self._clock.monotonic_s()
+        known = self._modes.get((topic, name))
+        if known and now_s - known.read_s < MODE_S:
+            return known.is_ordered
+        there = await self._assignment.read(topic, name)
+        if there is None:
+            return True
+        if len(self._modes) >= KNOWN:
+            self._modes.clear()
+        self._modes[topic, name] = _Mode(there.record.mode == "ordered", now_s)
+        return there.record.mode == "ordered"
