@@ -113,8 +113,8 @@ def advance(offsets: Offsets, known: Known, most: int | None = None, target: Off
 
     `known` has the segments of the map, and of those that retention removed what `needed` names; one that is missing
     there is remembered by nobody. The batch has at most `most` rows, shared in proportion to what is to be read of each
-    segment. With a `target`, which are ends of segments, nothing beyond it is read, and no segment comes in that is not
-    in it.
+    segment. With a `target`, which are the ends that all segments of a moment had, nothing beyond it is read, and no
+    segment comes in that was made later: one with a number above all of them.
     """
     losses: list[Loss] = []
     newest = max(known, default=-1)
@@ -124,7 +124,7 @@ def advance(offsets: Offsets, known: Known, most: int | None = None, target: Off
     if forgotten:
         read = ancestors(known, {*at, *forgotten})
         rest = known.keys() - at.keys() - read - descendants(known, at)
-        at |= {number: 0 for number in _roots(known, rest) if target is None or number in target}
+        at |= {number: 0 for number in _roots(known, rest) if _is_in(target, number)}
     at = _behind(at, known, losses)
     at = _behind(_replaced(at, known, target), known, losses)
     ends = {number: _end(number, offset, known, target) for number, offset in at.items()}
@@ -189,13 +189,17 @@ def _replaced(at: Offsets, known: Known, target: Offsets | None) -> dict[int, in
         if number not in found or one is None or not one.successors or not _is_read(number, at, known):
             continue
         there = [known[each] for each in one.successors if each in known]
-        if len(there) < len(one.successors) or (target is not None and not target.keys() >= {*one.successors}):
+        if len(there) < len(one.successors) or not all(_is_in(target, each) for each in one.successors):
             continue
         group = {number}.union(*(each.predecessors for each in there))
         if all(_is_read(each, at, known) for each in group):
             found = {each: offset for each, offset in found.items() if each not in group}
             found |= dict.fromkeys(one.successors, 0)
     return found
+
+
+def _is_in(target: Offsets | None, number: int) -> bool:
+    return target is None or number <= max(target, default=-1)
 
 
 def _is_read(number: int, at: Offsets, known: Known) -> bool:
