@@ -5,13 +5,14 @@ Both are generated and never edited: what a setting is, trades and allows stands
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
 import chart_schema
 from pydantic.fields import FieldInfo
 
-from seaweedq.settings import Settings
+from seaweedq.settings import Settings, groups
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -31,6 +32,9 @@ counts seconds, one that ends in `_bytes` counts bytes; both are written as plai
 file or on the command line is refused. Nothing is read again while the broker runs.
 
 [operations.md](operations.md#settings-that-matter) says which of them to think about first.
+"""
+TABLE = """
+## {group}
 
 | setting | default | bounds | meaning |
 | --- | --- | --- | --- |
@@ -39,7 +43,12 @@ file or on the command line is refused. Nothing is read again while the broker r
 
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(row(name, field) for name, field in Settings.model_fields.items())
+    return HEAD + "".join(table(group, names) for group, names in groups().items())
+
+
+def table(group: str, names: Sequence[str]) -> str:
+    """The settings of one group."""
+    return TABLE.format(group=group) + "".join(row(name, Settings.model_fields[name]) for name in names)
 
 
 def row(name: str, field: FieldInfo) -> str:

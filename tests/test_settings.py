@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from seaweedq.cli.main import app
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.errors import InvalidRequest
-from seaweedq.settings import Settings
+from seaweedq.settings import GROUPS, Settings, groups
 
 # Numbers without a unit in their name.
 COUNTS = {
@@ -37,6 +37,12 @@ def test_every_field_has_a_description_and_a_unit(name: str) -> None:
     if field.annotation in (int, float) and name not in COUNTS:
         assert re.search(r"_(s|bytes)$", name), f"{name} has no unit in its name"
         assert field.metadata, f"{name} has no bounds"
+
+
+def test_every_field_is_in_a_group_of_its_own_kind() -> None:
+    assert list(GROUPS) == [names[0] for names in groups().values()]
+    assert [name for names in groups().values() for name in names] == list(Settings.model_fields)
+    assert max(map(len, groups().values())) <= 12
 
 
 def test_defaults_are_valid_and_frozen() -> None:

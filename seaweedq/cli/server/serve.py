@@ -22,7 +22,7 @@ from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.cli.server.members import check_members
 from seaweedq.cli.server.parent_pipe import end_with_parent
 from seaweedq.cli.server.repeated_lines import OnceInAWhile
-from seaweedq.settings import Settings
+from seaweedq.settings import Settings, groups
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MIB = 1024 * 1024
@@ -45,20 +45,21 @@ seaweedq serve --config broker.toml
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Returns a command whose options are the settings, with their names, types, help and defaults."""
-    options = [_option(name, field) for name, field in Settings.model_fields.items()]
+    options = [_option(name, Settings.model_fields[name], group) for group, names in groups().items() for name in names]
     own = [p for p in inspect.signature(command).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     command.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
     return command
 
 
-def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+def _option(name: str, field: FieldInfo, group: str) -> inspect.Parameter:
     kind = field.annotation if field.annotation in (int, float, str, bool, Path) else str
     flag = f"--{name.replace('_', '-')}"
     option = typer.Option(
         flag if kind is not bool else f"{flag}/--no-{flag[2:]}",
         help=f"{field.description} \\[default: {str(field.default) or 'none'}]",
         show_default=False,
+        rich_help_panel=group,
     )
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
