@@ -90,8 +90,8 @@ class RetainedPayloads:
         """Deletes what this look and the one before have found, in a round that began at that time of the store. Raises
         Unavailable, Fenced, ChainDamaged."""
         before = self._looks.pop(topic, None)
-        there = await self._listed(topic)
-        if not there or await self._takes_letters(topic):
+        there, is_all = await self._listed(topic)
+        if (is_all and not there) or await self._takes_letters(topic):
             await self._end(topic)
             return
         unclaimed = there - await self._claimed(topic)
@@ -100,22 +100,23 @@ class RetainedPayloads:
             due = {upload for upload in there if rules.date_of(upload) < oldest}
             doomed = due & unclaimed & before.unclaimed
             await self._delete(topic, doomed)
-            if due == doomed and len(there) < LOOKED:  # the others go with the files that name such old ones
+            if due == doomed and (is_all or due < there):  # what is not listed is not older than what is not due
                 await self._end(topic)
                 return
             unclaimed -= doomed
         self._looks[topic] = _Look(now_us, unclaimed)
 
-    async def _listed(self, topic: Topic) -> set[str]:
-        """Returns the uploads of which the topic has a payload, the oldest ones."""
+    async def _listed(self, topic: Topic) -> tuple[set[str], bool]:
+        """Returns the uploads of which the topic has a payload, the oldest ones, and whether that is all. Payloads of
+        an earlier topic of that name may take all places."""
         found: list[str] = []
-        while len(found) < LOOKED:
+        is_all = False
+        while len(found) < LOOKED and not is_all:
             page = await self._store.list(rules.folder(topic.name), found[-1] if found else "", PAGE)
             found += page
-            if len(page) < PAGE:
-                break
+            is_all = len(page) < PAGE
         uploads = {upload for name in found if (upload := rules.id_of(topic.name, name))}
-        return {upload for upload in uploads if rules.incarnation_of(upload) == topic.record.incarnation}
+        return {upload for upload in uploads if rules.incarnation_of(upload) == topic.record.incarnation}, is_all
 
     async def _delete(self, topic: Topic, uploads: set[str]) -> None:
         for upload in sorted(uploads):

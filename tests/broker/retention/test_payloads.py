@@ -7,6 +7,7 @@ import pytest
 
 from seaweedq.broker.leader.upload_sweep import UploadSweep
 from seaweedq.broker.log import entry_writer
+from seaweedq.broker.retention import payloads as retained_payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.failpoints import using
@@ -91,6 +92,22 @@ async def test_the_payloads_of_gone_rows_go_a_grace_after_their_files(tmp_path: 
         await fill(world.broker, 1)
         await rounds(world)
         assert await payloads(world) == set()
+
+
+async def test_the_looks_end_where_there_are_more_payloads_than_a_look_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They went on for ever: each grace with listings, and a flush of all owners."""
+    monkeypatch.setattr(retained_payloads, "PAGE", 1)
+    monkeypatch.setattr(retained_payloads, "LOOKED", 2)
+    async with retained(tmp_path) as world:
+        _, new = await aged(world)
+        newest = await upload(world)
+        await rounds(world)
+        assert await payloads(world) == {new, newest}
+        world.broker.environment.store.requests.clear()
+        await rounds(world, 3)
+        assert not world.broker.environment.store.requests, "nothing is left to look for"
 
 
 async def test_a_payload_that_another_row_names_stays(tmp_path: Path) -> None:
