@@ -32,6 +32,7 @@ ONCE = {
     keys.URL_SECRET,
     keys.SUSPICIONS,
     keys.REVOCATIONS,
+    keys.TOMBSTONES,
 }  # nobody writes in the place of one
 ALONE = {keys.BROKERS, keys.CLUSTER, keys.GROWTH, keys.STARTS, keys.RETENTION}  # their writers are tested alone below
 FREE = {"scaling", "schema", "attempts", "start", "fields"}  # members without a form
