@@ -86,6 +86,7 @@ def test_the_client_seeks_too(real_client: Client, topic: str) -> None:
     [
         (["--offset", "x"], "SEGMENT=OFFSET"),
         (["--offset", "a=1"], "'a=1'"),
+        (["--offset", "0=1", "--offset", "0=2"], "segment 0 is named more than once"),
         ([], "--to and --offset"),
         (["--to", "latest", "--offset", "0=1"], "--to and --offset"),
     ],

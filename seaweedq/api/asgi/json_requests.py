@@ -69,7 +69,11 @@ def _at(content: bytes, path: str) -> str:
 
 
 def _choices(kind: Any, path: str) -> list[Any]:
-    """Returns the allowed values of a struct's field, from its JSON schema."""
+    """Returns the allowed values of a struct's field, from its JSON schema; objects by the members that they may
+    have."""
     _, components = msgspec.json.schema_components((kind,))
     schema = components[kind.__name__]["properties"].get(path, {})
-    return [choice for part in (schema, *schema.get("anyOf", ())) for choice in part.get("enum", ())]
+    parts = (schema, *schema.get("anyOf", ()))
+    objects = [components[part["$ref"].rpartition("/")[2]] for part in parts if "$ref" in part]
+    forms = [f'{{"{name}": ...}}' for one in objects for name in one.get("properties", ())]
+    return [choice for part in parts for choice in part.get("enum", ())] + forms

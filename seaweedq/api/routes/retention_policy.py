@@ -41,7 +41,7 @@ class RetentionAnswer(Struct):
 
 class PreviewAnswer(Struct):
     """The amounts that a retention would take now: files, their stored bytes, their messages, and how many of these
-    some subscription has not acked."""
+    some subscription has not acked, by the last checkpoints of the cursors, which retention itself goes by."""
 
     files: int
     bytes: int

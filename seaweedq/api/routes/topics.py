@@ -256,12 +256,14 @@ async def show_topic(services: Services, topic: str) -> Response:
 )
 async def change_topic(services: Services, request: Request, topic: str) -> Response:
     """Changes flush, retention, scaling, the largest payload or the meaning of lines of NDJSON. Only named fields
-    change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take now."""
+    change; null restores a default. With `dry_run`, changes nothing, and returns what the retention would take now:
+    then `retention` alone may be named."""
     check_name(topic)
     dry_run = truth(query(request.scope).get("dry_run", "false"), "dry_run")
     wanted = await services.reader.json(request, _CHANGE)
     found = await services.catalog.known(topic)
     if dry_run:
+        _check_dry_run(wanted)
         return json_answer(await _previewed(services, found, _changed(found.record.config, wanted).retention))
     while True:
         config = _changed(found.record.config, wanted)
@@ -269,6 +271,14 @@ async def change_topic(services: Services, request: Request, topic: str) -> Resp
         if await services.admin.change(found, config):
             return json_answer(await _answer(services, found))
         found = services.catalog.topic(topic)
+
+
+def _check_dry_run(wanted: ChangeRequest) -> None:
+    """Raises InvalidRequest where a request names more than the preview counts."""
+    others = [name for name in wanted.__struct_fields__ if name != "retention" and getattr(wanted, name) is not UNSET]
+    if others:
+        named = ", ".join(others)
+        raise InvalidRequest(f"dry_run counts what retention takes, and nothing of {named}", field=others[0])
 
 
 async def _previewed(services: TopicServices, topic: Topic, policy: RetentionPolicy) -> PreviewAnswer:

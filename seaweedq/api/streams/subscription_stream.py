@@ -187,10 +187,10 @@ def _options(scope: Scope) -> tuple[int, str | None]:
     """Returns max_in_flight and consumer. Raises InvalidRequest."""
     options = query(scope)
     text = options.get("max_in_flight", str(MAX_IN_FLIGHT))
-    consumer = options.get("consumer") or None
-    if consumer and len(consumer) > CONSUMER_CHARACTERS:
+    consumer = options.get("consumer")
+    if consumer is not None and not 1 <= len(consumer) <= CONSUMER_CHARACTERS:
         raise InvalidRequest(
-            f"consumer has {len(consumer)} characters; it may have {CONSUMER_CHARACTERS}",
+            f"consumer has {len(consumer)} characters; it must have 1 to {CONSUMER_CHARACTERS}",
             field="consumer",
             value=consumer[:100],
             bound=CONSUMER_CHARACTERS,

@@ -31,7 +31,8 @@ COMPARED = 100  # subscriptions, in one transaction
 @dataclass(frozen=True, slots=True)
 class Preview:
     """The amounts that a policy would take now: files, their stored bytes, their rows, and how many of those some
-    subscription has not acked, apart from single acks beyond its first unacked message."""
+    subscription has not acked, apart from single acks beyond its first unacked message, and those that no checkpoint
+    has yet: retention takes nothing for those either."""
 
     files: int = 0
     size_bytes: int = 0

@@ -1,5 +1,6 @@
 """`seaweedq subscription`: create, list, show, seek, pause, resume, delete."""
 
+from collections import Counter
 from typing import Annotated, Any
 
 import typer
@@ -100,7 +101,7 @@ def seek(
     """Go on at other messages, before or behind: all leases end, and what was acked behind there comes again."""
     if (to is None) == (not offset):
         raise typer.BadParameter("give one of --to and --offset", param_hint="--to")
-    where = place(to) if to is not None else {"offsets": dict(_offset(text) for text in offset or ())}
+    where = place(to) if to is not None else {"offsets": _offsets(offset or [])}
     with connect(url) as client:
         done = client.seek(topic, name, where)
     if json:
@@ -149,6 +150,14 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     if not found or not name:
         raise typer.BadParameter(f"{text!r} is not of the form {form}", param_hint=option)
     return name, value
+
+
+def _offsets(texts: list[str]) -> dict[int, int]:
+    pairs = [_offset(text) for text in texts]
+    twice = [segment for segment, count in Counter(segment for segment, _ in pairs).items() if count > 1]
+    if twice:
+        raise typer.BadParameter(f"segment {twice[0]} is named more than once", param_hint="--offset")
+    return dict(pairs)
 
 
 def _offset(text: str) -> tuple[int, int]:

@@ -204,6 +204,10 @@ async def test_a_dry_run_says_what_would_go_and_changes_nothing(tmp_path: Path) 
         assert answer.json() == {"files": 1, "bytes": sizes[0], "messages": 0, "unread": 0}
         assert (await http.get(T)).json()["retention"]["max_age_s"] is None
         assert (await http.patch(f"{T}?dry_run=yes", json={})).status_code == 422
+        for other in ({"flush": {"max_age_s": 60}}, {"ndjson": "bare"}, {"max_payload_bytes": None}):
+            answer = await http.patch(f"{T}?dry_run=true", json={"retention": {"max_age_s": HOUR_S}, **other})
+            assert answer.status_code == 422, "it was left out silently"
+            assert next(iter(other)) in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("days", [3, later(-3)])

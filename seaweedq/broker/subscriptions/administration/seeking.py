@@ -5,15 +5,16 @@ of writes). A seek has a name, which the client chooses, or the broker that take
 record has the last ones, so that a repetition whose answer was lost changes nothing.
 """
 
+import hashlib
 from collections.abc import Sequence
 
 from seaweedq.broker.subscriptions.administration.starts import AtOffsets, Place, Starts
-from seaweedq.broker.subscriptions.cursors.subscription import SeekResult
-from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
+from seaweedq.broker.subscriptions.cursors.subscription import SeekResult, Subscription
+from seaweedq.broker.subscriptions.dispatch.dispatcher import SEEK_NAMES, Dispatcher
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import seek_plan
 from seaweedq.coordination.seek_plan import Sought
-from seaweedq.errors import TooManySegments
+from seaweedq.errors import InvalidRequest, TooManySegments
 
 
 class Seeking:
@@ -24,22 +25,38 @@ class Seeking:
         self._starts = starts
 
     async def seek(self, topic: Topic, name: str, place: Place, key: str) -> SeekResult:
-        """Goes on elsewhere, as the seek `key`. Raises SegmentNotFound, OffsetOutOfRange."""
-        if known := (await self._dispatcher.open(topic, name)).sought_as(key):
+        """Goes on elsewhere, as the seek `key`. Raises SegmentNotFound, OffsetOutOfRange, and InvalidRequest where the
+        seek of this name went to another place."""
+        if known := _known(await self._dispatcher.open(topic, name), key, place):
             return known
+        plan: Sequence[Sought]
+        moved: Sequence[int]
         if isinstance(place, AtOffsets):
-            return await self._begin(topic, name, key, *await self._starts.at(topic, place.offsets))
-        return await self._begin(topic, name, key, await self._starts.find(topic, place))
-
-    async def _begin(
-        self, topic: Topic, name: str, key: str, plan: Sequence[Sought], moved: Sequence[int] = ()
-    ) -> SeekResult:
+            plan, moved = await self._starts.at(topic, place.offsets)
+        else:
+            plan, moved = await self._starts.find(topic, place), ()
         packed = seek_plan.packed(plan)
         if len(packed) > seek_plan.MAX_BYTES:
             raise TooManySegments(f"topic {topic.name!r} has {len(plan)} segments, too many for one seek")
         before, after = await self._dispatcher.seek(topic, name, key, packed)
-        if known := before.sought_as(key):  # a repetition was faster
+        if known := _known(before, key, place):  # a repetition was faster
             return known
         segments = [(one.segment, before.stands_at(one.segment, one.end), one.to) for one in plan if one.to is not None]
         after.last_seek = SeekResult(key, segments, moved)
+        after.asked = dict([*before.asked.items(), (key, _digest(place))][-SEEK_NAMES:])
         return after.last_seek
+
+
+def _digest(place: Place) -> bytes:
+    at = sorted(place.offsets.items()) if isinstance(place, AtOffsets) else place
+    return hashlib.sha256(repr(at).encode()).digest()
+
+
+def _known(subscription: Subscription, key: str, place: Place) -> SeekResult | None:
+    """Returns the outcome of a seek of this name, None where there was none. Raises InvalidRequest where that one went
+    to another place, as far as this dispatcher knows."""
+    known = subscription.sought_as(key)
+    if known and subscription.asked.get(key, digest := _digest(place)) != digest:
+        detail = f"id is {key!r}, under which this subscription went elsewhere; another seek takes another id"
+        raise InvalidRequest(detail, field="id", value=key)
+    return known

@@ -147,6 +147,22 @@ async def test_a_repetition_under_its_id_changes_nothing(tmp_path: Path) -> None
         await ack(clients[1], ids[:10])
         assert await seek(clients[1], "earliest", id="again.1") == sought
         assert (await pull(clients[0]))[0]["id"] == ids[10]
+        for other in ("latest", {"offsets": {"0": 1}}, {"timestamp": "2026-01-01T00:00:00Z"}):
+            answer = await clients[0].post(f"{SUBSCRIPTION}/seek", json={"to": other, "id": "again.1"})
+            assert answer.status_code == 422, "it was told that it had gone there"
+            assert "again.1" in answer.json()["detail"]
+
+
+async def test_a_refusal_names_all_forms_of_a_place(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as together, everywhere(together) as (http,):
+        await make(together.brokers[0])
+        await create(http)
+        answer = await http.post(f"{SUBSCRIPTION}/seek", json={"to": "the end"})
+        assert answer.status_code == 422
+        for form in ("latest", "earliest", '{"timestamp": ...}', '{"offsets": ...}'):
+            assert form in answer.json()["bound"]
+        answer = await http.get(f"{SUBSCRIPTION}/stream?consumer=")
+        assert (answer.status_code, answer.json()["field"]) == (422, "consumer")
 
 
 async def test_a_paused_subscription_may_be_sought(tmp_path: Path) -> None:
@@ -262,7 +278,7 @@ async def test_two_seeks_at_once_come_one_after_the_other(tmp_path: Path) -> Non
         await make(together.brokers[0])
         ids = await publish(clients[0], 0)
         await create(clients[0])
-        seeks = [seek(clients[n % 2], {"offsets": {"0": 10 + n}}, id=f"s{n % 3}") for n in range(6)]
+        seeks = [seek(clients[n % 2], {"offsets": {"0": 10 + n % 3}}, id=f"s{n % 3}") for n in range(6)]
         done = await asyncio.gather(*seeks)
         places = {one["id"]: (one["segments"][0]["from"], one["segments"][0]["to"]) for one in done if one["segments"]}
         assert len(places) == 3
