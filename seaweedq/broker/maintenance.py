@@ -56,7 +56,8 @@ class Maintenance:
                 self._release()
                 if self._budget.over:
                     self._cache.shrink()
-                self._unused.tick()
+                if self._unused.is_due():
+                    await self._unused.give_back()
             except Exception:
                 logger.exception("a maintenance tick failed; continuing")
 
