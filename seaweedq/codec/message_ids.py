@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,9 +23,8 @@ def read_ids(ids: Sequence[str]) -> tuple[dict[int, Numbers], list[str]]:
     segments, offsets = numbers[0::2], numbers[1::2]
     order = np.lexsort((offsets, segments))
     segments, offsets = segments[order], offsets[order]
-    first = np.flatnonzero(np.diff(segments, prepend=-1))
-    parts = np.split(offsets, first[1:])
-    return dict(zip(segments[first].tolist(), parts, strict=False)), strange
+    cuts = [0, *(np.flatnonzero(segments[1:] != segments[:-1]) + 1).tolist(), len(segments)]
+    return {int(segments[low]): offsets[low:high] for low, high in pairwise(cuts) if low < high}, strange
 
 
 def _numbers(ids: Sequence[str]) -> Numbers | None:

@@ -8,6 +8,7 @@ except for `timestamp` fields, which have no zone.
 import sys
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -183,10 +184,18 @@ def _counts(column: pa.Array) -> Text:
 
 def _is_one(column: pa.Array) -> bool:
     """Tells whether all values of a column of numbers are the same; mostly the first two differ otherwise."""
-    if column.null_count or not len(column) or column[0] != column[-1]:
+    if column.null_count or not len(column):
         return False
-    values = np.asarray(column)
-    return bool((values == values[0]).all())
+    kind = column.type
+    values = np.asarray(column.view(pa.int64()) if types.is_timestamp(kind) else column)
+    return bool(values[0] == values[-1] and (values == values[0]).all())
+
+
+@lru_cache(maxsize=256)
+def _moment(time: pa.TimestampScalar) -> str:
+    """Returns a time as `_moments` does. Many pulls have rows of the same publish."""
+    text = str(time.cast(pa.timestamp("us")).cast(pa.string()))
+    return f"{text[:10]}T{text[11:]}"
 
 
 def _key(rows: pa.RecordBatch) -> list[Text]:
@@ -231,10 +240,9 @@ def _field(column: pa.Array) -> Text:
 
 def _moments(column: pa.Array) -> list[Text]:
     end = '"' if column.type.tz is None else 'Z"'
-    column = column.cast(pa.timestamp("us"))
-    if _is_one(column.view(pa.int64())):  # the rows of one publish often have one time
-        return [f'"{str(column[:1].cast(pa.string())[0]).replace(" ", "T", 1)}{end}']
-    text = column.cast(pa.string())
+    if _is_one(column):  # the rows of one publish often have one time
+        return [f'"{_moment(column[0])}{end}']
+    text = column.cast(pa.timestamp("us")).cast(pa.string())
     return _or_null(['"', pc.binary_replace_slice(text, 10, 11, "T"), end], column.null_count)
 
 

@@ -19,6 +19,7 @@ from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.errors import NotAcceptable
 from seaweedq.segments.layout import PARTITION_COLUMN, Layout
 
+SPARE_BYTES = 256  # for the mark of a stream's end
 SHOWN = 100  # characters of a value that an error shows
 SEGMENT_FIELD = pa.field(PARTITION_COLUMN, pa.int32(), nullable=False)
 ATTEMPT_FIELD = pa.field("_attempt", pa.int32(), nullable=False)
@@ -59,10 +60,15 @@ def arrow_answer(leased: Leased, layout: Layout) -> Answer:
 
 def _stream(groups: Iterable[Group], layout: Layout) -> memoryview:
     schema = pa.schema([SEGMENT_FIELD, *layout.table, ATTEMPT_FIELD])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for segment, numbers, attempts, rows in groups:
-            count, complete = rows.num_rows, layout.complete(rows, 0)
-            numbered = [pa.array(np.full(count, segment.id, np.int32)), numbers, *complete.columns[1:]]
-            writer.write_batch(pa.RecordBatch.from_arrays([*numbered, attempts.cast(pa.int32())], schema=schema))
-    return memoryview(sink.getvalue())
+    batches: list[pa.RecordBatch] = []
+    for segment, numbers, attempts, rows in groups:
+        count, complete = rows.num_rows, layout.complete(rows, 0)
+        numbered = [pa.array(np.full(count, segment.id, np.int32)), numbers, *complete.columns[1:]]
+        batches.append(pa.RecordBatch.from_arrays([*numbered, attempts.cast(pa.int32())], schema=schema))
+    size = schema.serialize().size + sum(map(pa.ipc.get_record_batch_size, batches))
+    buffer = pa.allocate_buffer(size + SPARE_BYTES)  # one that grows is copied several times
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        return memoryview(buffer)[: sink.tell()]

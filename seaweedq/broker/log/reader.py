@@ -112,13 +112,12 @@ class Reader:
                 pieces += _of_tail(segment, offset, limit, max_bytes, first=not pieces)
                 break
             group = await self._group(segment, offset)
-            rows = group.rows.slice(offset - group.first, limit)
-            rows = rows.slice(0, fitting(rows, max_bytes, at_least=0 if pieces else 1))
+            rows, size = _cut(group.rows.slice(offset - group.first, limit), max_bytes, at_least=0 if pieces else 1)
             if rows.num_rows == 0:
                 break
             pieces.append((offset, rows))
             complete = offset + rows.num_rows in (group.end, offset + limit)
-            offset, limit, max_bytes = offset + rows.num_rows, limit - rows.num_rows, max_bytes - rows.nbytes
+            offset, limit, max_bytes = offset + rows.num_rows, limit - rows.num_rows, max_bytes - size
             if not complete:
                 break
         return pieces
@@ -245,13 +244,22 @@ def _of_tail(segment: OpenSegment, offset: int, limit: int, max_bytes: int, firs
     for buffered in segment.tail.since(offset):
         rows = buffered.rows.slice(max(0, offset - buffered.first), limit)
         wanted = rows.num_rows
-        rows = rows.slice(0, fitting(rows, max_bytes, at_least=1 if first and not pieces else 0))
+        rows, size = _cut(rows, max_bytes, at_least=1 if first and not pieces else 0)
         if rows.num_rows:
             pieces.append((max(offset, buffered.first), rows))
-        limit, max_bytes = limit - rows.num_rows, max_bytes - rows.nbytes
+        limit, max_bytes = limit - rows.num_rows, max_bytes - size
         if rows.num_rows < wanted or limit <= 0:
             break
     return pieces
+
+
+def _cut(rows: pa.RecordBatch, max_bytes: int, at_least: int) -> tuple[pa.RecordBatch, int]:
+    """Returns the leading rows that take at most `max_bytes`, and their size, which takes longer than to slice."""
+    size = rows.nbytes
+    if size > max_bytes:
+        rows = rows.slice(0, fitting(rows, max_bytes, at_least))
+        size = rows.nbytes
+    return rows, size
 
 
 def unexpired(first: int, rows: pa.RecordBatch, now_us: int) -> Pieces:

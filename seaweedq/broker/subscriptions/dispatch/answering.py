@@ -203,8 +203,8 @@ class Answering:
         (broker/log/group_commit)."""
         taken = result.taken
         leases = cursor.delivery.newly_acked_leases(taken)
-        is_one = len(leases) > 0 and (leases == leases[0]).all()  # to look is faster than to sort
-        numbers, counts = (leases[:1], np.array([len(leases)])) if is_one else np.unique(leases, return_counts=True)
+        is_one = len(leases) > 0 and (leases == leases[0]).all()  # to look is faster than to count
+        counts = {int(leases[0]): len(leases)} if is_one else Counter[int](leases.tolist())
         cursor.delivery.begin_ack(taken)
 
         def end(commit: asyncio.Future[int]) -> None:
@@ -212,7 +212,7 @@ class Answering:
             cursor.delivery.end_ack(taken, is_durable)
             if is_durable:
                 cursor.pin_at(commit.result())
-                subscription.leases.count_acked(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+                subscription.leases.count_acked(counts)
             if result.late:  # what came back may have held back any stream
                 subscription.leases.streams.wake_all()
             if not is_durable or self._may_feed(subscription, segment, cursor):
