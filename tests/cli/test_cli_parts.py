@@ -24,7 +24,7 @@ COMMANDS = [
     ["pull"],
     ["bench"],
     ["demo"],
-    *(["topic", n] for n in ["create", "list", "show", "flush", "delete"]),
+    *(["topic", n] for n in ["create", "set", "list", "show", "flush", "delete"]),
 ]
 
 
@@ -61,6 +61,10 @@ def test_no_broker_is_one_line_and_exit_code_1(capsys):
         (["topic", "list", "--url", "nonsense"], "nonsense"),
         (["publish", "t", "--input-format", "xml"], "xml"),
         (["publish", "t", "--envelope", "--key-field", "k"], "--envelope"),
+        (["topic", "set", "t"], "name at least one option"),
+        (["topic", "set", "t", "--default", "segments"], "segments"),
+        (["topic", "set", "t", "--ndjson", "bare", "--default", "ndjson"], "also given"),
+        (["topic", "set", "t", "--ndjson", "bare", "--dry-run"], "--dry-run"),
         (["publish", "t", "/no/such/file"], "/no/such/file"),
         (["pull", "t"], "--subscription"),
     ],

@@ -79,6 +79,23 @@ def test_invalid_records_are_named_in_one_line_and_what_was_published_beside_the
     assert client.topic("mixed")["messages"] == 1
 
 
+def test_a_topic_is_changed_by_options(run, client):
+    client.create_topic("changed", key_field="k", flush={"max_age_s": 9})
+    run(
+        "topic", "set", "changed", "--retention-max-age-s", "60", "--keep-unread", "--max-segments", "3", "--no-scaling"
+    )
+    facts = client.topic("changed")
+    assert (facts["retention"]["max_age_s"], facts["retention"]["keep_unread"]) == (60, True)
+    assert (facts["scaling"]["max_segments"], facts["scaling"]["enabled"], facts["flush"]["max_age_s"]) == (3, False, 9)
+    run("topic", "set", "changed", "--default", "retention-max-age-s", "--default", "scaling", "--no-keep-unread")
+    facts = client.topic("changed")
+    assert (facts["retention"]["max_age_s"], facts["scaling"]["enabled"], facts["key_field"]) == (None, True, "k")
+    said = run("topic", "set", "changed", "--retention-max-bytes", "1", "--dry-run")
+    assert said.startswith("the retention would take 0 files, 0 bytes, 0 messages, of which 0 are not acked")
+    assert client.topic("changed")["retention"]["max_bytes"] is None
+    assert "retention.max_age_s" in run("topic", "set", "changed", "--retention-max-age-s", "-1", code=1)
+
+
 def test_invalid_records_are_left_out_where_that_is_asked_for(run, client, tmp_path):
     fields = [{"id": 1, "name": "n", "required": True, "type": "int"}]
     client.create_topic("whole", format="typed", schema={"type": "struct", "fields": fields})

@@ -1,79 +1,22 @@
-"""`seaweedq topic`: create, list, show, flush, delete; other modules have the commands that change and show
-segments."""
+"""`seaweedq topic`: list, show, flush, delete; other modules have the commands that create and change topics, and those
+of segments."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, first_url, say
-from seaweedq.cli.topic import history, reshape, watch
+from seaweedq.cli.topic import configure, history, reshape, watch
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, show, flush and delete topics; change their segments.")
+app = typer.Typer(
+    no_args_is_help=True, help="Create, change, list, show, flush and delete topics; change their segments."
+)
 
 _LISTED = ("name", "format", "state", "created_at")
 
 
-@app.command(epilog="Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier")
-def create(
-    topic: Topic,
-    format: Annotated[str | None, typer.Option(help="json (the default), bytes or typed.")] = None,
-    schema: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Iceberg schema as JSON, for a typed topic.")
-    ] = None,
-    key_field: Annotated[str | None, typer.Option(help="Top-level field of the value that is the key.")] = None,
-    segments: Annotated[int | None, typer.Option(help="Number of initial segments, 1 to 1,024.")] = None,
-    flush_max_bytes: Annotated[
-        int | None, typer.Option(help="A tail that reaches this size becomes a Parquet file.")
-    ] = None,
-    flush_max_age_s: Annotated[
-        float | None, typer.Option(help="A tail that reaches this age becomes a Parquet file.")
-    ] = None,
-    retention_max_age_s: Annotated[float | None, typer.Option(help="Age in seconds at which messages go.")] = None,
-    retention_max_bytes: Annotated[int | None, typer.Option(help="Stored bytes over which the oldest go.")] = None,
-    max_payload_bytes: Annotated[
-        int | None, typer.Option(help="Largest payload of an upload, if it must be less than the broker's setting.")
-    ] = None,
-    ndjson: Annotated[
-        str | None, typer.Option(help="What a line of NDJSON over HTTP is: envelope (the default), or bare: the value.")
-    ] = None,
-    target_messages_per_s: Annotated[
-        int | None, typer.Option(help="A segment with a higher rate for long is split.")
-    ] = None,
-    target_bytes_per_s: Annotated[int | None, typer.Option(help="The same target in bytes.")] = None,
-    min_segments: Annotated[int | None, typer.Option(help="Merges leave at least this number of segments.")] = None,
-    max_segments: Annotated[int | None, typer.Option(help="Splits leave at most this number of segments.")] = None,
-    cool_down_s: Annotated[
-        float | None, typer.Option(help="How long idle segments wait before they are merged.")
-    ] = None,
-    scaling: Annotated[
-        bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge automatically.")
-    ] = None,
-    url: Url = DEFAULT_URL,
-) -> None:
-    """Create a topic, or check that an existing one matches the given options."""
-    config = _present(
-        format=format,
-        schema=_schema(schema),
-        key_field=key_field,
-        initial_segments=segments,
-        flush=_present(max_bytes=flush_max_bytes, max_age_s=flush_max_age_s) or None,
-        retention=_present(max_age_s=retention_max_age_s, max_bytes=retention_max_bytes) or None,
-        max_payload_bytes=max_payload_bytes,
-        ndjson=ndjson,
-        scaling=_present(
-            target_messages_per_s=target_messages_per_s,
-            target_bytes_per_s=target_bytes_per_s,
-            min_segments=min_segments,
-            max_segments=max_segments,
-            cool_down_s=cool_down_s,
-            enabled=scaling,
-        )
-        or None,
-    )
-    with connect(url) as client:
-        client.create_topic(topic, **config)
-    say(f"topic {topic} exists")
+app.command(epilog=configure.CREATE)(configure.create)
+app.command("set", epilog=configure.SET)(configure.change)
 
 
 @app.command("list", epilog="Example: seaweedq topic list --json | jq .name")
@@ -154,21 +97,6 @@ app.command(epilog=reshape.ROLL)(reshape.roll)
 app.command(epilog=reshape.MOVE)(reshape.move)
 app.command(epilog=watch.EXAMPLES)(watch.watch)
 app.command(epilog=history.EXAMPLES)(history.history)
-
-
-def _present(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _schema(path: Path | None) -> Any:
-    import msgspec
-
-    if path is None:
-        return None
-    try:
-        return msgspec.json.decode(path.read_bytes())
-    except msgspec.DecodeError as error:
-        raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint="--schema") from error
 
 
 def _print_json(objects: list[dict[str, Any]]) -> None:

@@ -87,6 +87,13 @@ class AsyncClient(AsyncSubscriptions):
         """Changes the given fields. Raises TopicNotFound, InvalidRequest."""
         return await self._run(calls.call("PATCH", calls.topic_path(name), config))
 
+    async def preview_retention(self, name: str, **retention: Any) -> dict[str, int]:
+        """Returns the files, bytes, messages and unread messages that such a retention would take now; changes nothing.
+
+        Raises TopicNotFound, InvalidRequest.
+        """
+        return await self._run(calls.preview_retention(name, retention))
+
     async def delete_topic(self, name: str) -> None:
         """Deletes a topic with its data. Raises TopicNotFound."""
         await self._run(calls.call("DELETE", calls.topic_path(name)))

@@ -51,6 +51,13 @@ def call(
     return msgspec.json.decode(reply.body) if reply.body else None
 
 
+def preview_retention(topic: str, retention: Mapping[str, Any]) -> Steps[Any]:
+    """Asks what a retention would take, without a change."""
+    content, headers = encode({"retention": retention}), {"Content-Type": JSON}
+    reply = check((yield Request("PATCH", topic_path(topic), {"dry_run": "true"}, content, headers, repeatable=True)))
+    return msgspec.json.decode(reply.body)
+
+
 def flush(topic: str) -> Steps[Any]:
     """Flushes a topic, with a long timeout for large tails."""
     return (yield from call("POST", f"{topic_path(topic)}/flush", wait_s=_FLUSH_WAIT_S, repeatable=True))

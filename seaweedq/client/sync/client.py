@@ -87,6 +87,13 @@ class Client(Subscriptions):
         """Changes the given fields. Raises TopicNotFound, InvalidRequest."""
         return self._run(calls.call("PATCH", calls.topic_path(name), config))
 
+    def preview_retention(self, name: str, **retention: Any) -> dict[str, int]:
+        """Returns the files, bytes, messages and unread messages that such a retention would take now; changes nothing.
+
+        Raises TopicNotFound, InvalidRequest.
+        """
+        return self._run(calls.preview_retention(name, retention))
+
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with its data. Raises TopicNotFound."""
         self._run(calls.call("DELETE", calls.topic_path(name)))

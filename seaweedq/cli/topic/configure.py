@@ -1,0 +1,187 @@
+"""`seaweedq topic create` and `set`: a topic's configuration as options."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say
+
+CREATE = "Example: seaweedq topic create flights --format typed --schema flights.json --key-field carrier"
+SET = """Examples: seaweedq topic set flights --retention-max-age-s 604800 --keep-unread ·
+seaweedq topic set flights --retention-max-bytes 1000000000 --dry-run ·
+seaweedq topic set flights --default retention-max-age-s"""
+
+FlushMaxBytes = Annotated[int | None, typer.Option(help="A tail that reaches this size becomes a Parquet file.")]
+FlushMaxAge = Annotated[float | None, typer.Option(help="A tail that reaches this age becomes a Parquet file.")]
+RetentionMaxAge = Annotated[float | None, typer.Option(help="Age in seconds at which messages go.")]
+RetentionMaxBytes = Annotated[int | None, typer.Option(help="Stored bytes over which the oldest go.")]
+MaxPayloadBytes = Annotated[
+    int | None, typer.Option(help="Largest payload of an upload, if it must be less than the broker's setting.")
+]
+Ndjson = Annotated[
+    str | None, typer.Option(help="What a line of NDJSON over HTTP is: envelope (the default), or bare: the value.")
+]
+TargetMessages = Annotated[int | None, typer.Option(help="A segment with a higher rate for long is split.")]
+TargetBytes = Annotated[int | None, typer.Option(help="The same target in bytes.")]
+MinSegments = Annotated[int | None, typer.Option(help="Merges leave at least this number of segments.")]
+MaxSegments = Annotated[int | None, typer.Option(help="Splits leave at most this number of segments.")]
+CoolDown = Annotated[float | None, typer.Option(help="How long idle segments wait before they are merged.")]
+Scaling = Annotated[
+    bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge automatically.")
+]
+# What `set` takes back to its default, by the name of its option, and its place in the configuration.
+_DEFAULTS = {
+    "flush-max-bytes": ("flush", "max_bytes"),
+    "flush-max-age-s": ("flush", "max_age_s"),
+    "retention-max-age-s": ("retention", "max_age_s"),
+    "retention-max-bytes": ("retention", "max_bytes"),
+    "max-payload-bytes": ("max_payload_bytes",),
+    "ndjson": ("ndjson",),
+    "target-messages-per-s": ("scaling", "target_messages_per_s"),
+    "target-bytes-per-s": ("scaling", "target_bytes_per_s"),
+    "min-segments": ("scaling", "min_segments"),
+    "max-segments": ("scaling", "max_segments"),
+    "cool-down-s": ("scaling", "cool_down_s"),
+    "scaling": ("scaling", "enabled"),
+}
+
+
+def create(
+    topic: Topic,
+    format: Annotated[str | None, typer.Option(help="json (the default), bytes or typed.")] = None,
+    schema: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Iceberg schema as JSON, for a typed topic.")
+    ] = None,
+    key_field: Annotated[str | None, typer.Option(help="Top-level field of the value that is the key.")] = None,
+    segments: Annotated[int | None, typer.Option(help="Number of initial segments, 1 to 1,024.")] = None,
+    flush_max_bytes: FlushMaxBytes = None,
+    flush_max_age_s: FlushMaxAge = None,
+    retention_max_age_s: RetentionMaxAge = None,
+    retention_max_bytes: RetentionMaxBytes = None,
+    max_payload_bytes: MaxPayloadBytes = None,
+    ndjson: Ndjson = None,
+    target_messages_per_s: TargetMessages = None,
+    target_bytes_per_s: TargetBytes = None,
+    min_segments: MinSegments = None,
+    max_segments: MaxSegments = None,
+    cool_down_s: CoolDown = None,
+    scaling: Scaling = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Create a topic, or check that an existing one matches the given options."""
+    config = _present(
+        format=format,
+        schema=_schema(schema),
+        key_field=key_field,
+        initial_segments=segments,
+        flush=_present(max_bytes=flush_max_bytes, max_age_s=flush_max_age_s) or None,
+        retention=_present(max_age_s=retention_max_age_s, max_bytes=retention_max_bytes) or None,
+        max_payload_bytes=max_payload_bytes,
+        ndjson=ndjson,
+        scaling=_policy(target_messages_per_s, target_bytes_per_s, min_segments, max_segments, cool_down_s, scaling),
+    )
+    with connect(url) as client:
+        client.create_topic(topic, **config)
+    say(f"topic {topic} exists")
+
+
+def change(
+    topic: Topic,
+    flush_max_bytes: FlushMaxBytes = None,
+    flush_max_age_s: FlushMaxAge = None,
+    retention_max_age_s: RetentionMaxAge = None,
+    retention_max_bytes: RetentionMaxBytes = None,
+    keep_unread: Annotated[
+        bool | None, typer.Option("--keep-unread/--no-keep-unread", help="Keep what a subscription has not acked.")
+    ] = None,
+    delete_read: Annotated[
+        bool | None, typer.Option("--delete-read/--no-delete-read", help="Delete what all subscriptions have acked.")
+    ] = None,
+    max_payload_bytes: MaxPayloadBytes = None,
+    ndjson: Ndjson = None,
+    target_messages_per_s: TargetMessages = None,
+    target_bytes_per_s: TargetBytes = None,
+    min_segments: MinSegments = None,
+    max_segments: MaxSegments = None,
+    cool_down_s: CoolDown = None,
+    scaling: Scaling = None,
+    default: Annotated[
+        list[str] | None, typer.Option(help="Name of an option to take back to its default; may be repeated.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; say what the retention would take.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Change a topic's configuration; what no option names stays. It takes effect at once, at all brokers."""
+    retention = _present(
+        max_age_s=retention_max_age_s, max_bytes=retention_max_bytes, keep_unread=keep_unread, delete_read=delete_read
+    )
+    config = _present(
+        flush=_present(max_bytes=flush_max_bytes, max_age_s=flush_max_age_s) or None,
+        retention=retention or None,
+        max_payload_bytes=max_payload_bytes,
+        ndjson=ndjson,
+        scaling=_policy(target_messages_per_s, target_bytes_per_s, min_segments, max_segments, cool_down_s, scaling),
+    )
+    _restore(config, default or ())
+    if not config:
+        raise typer.BadParameter("name at least one option to change", param_hint="OPTIONS")
+    if dry_run and config.keys() != {"retention"}:
+        raise typer.BadParameter("it is for options of retention, and for those alone", param_hint="--dry-run")
+    with connect(url) as client:
+        if not dry_run:
+            client.update_topic(topic, **config)
+            say(f"topic {topic} is changed")
+            return
+        found = client.preview_retention(topic, **config["retention"])
+    said = f"{found['files']:,} files, {found['bytes']:,} bytes, {found['messages']:,} messages"
+    say(f"the retention would take {said}, of which {found['unread']:,} are not acked by some subscription")
+
+
+def _restore(config: dict[str, Any], names: Sequence[str]) -> None:
+    """Adds nulls, which restore defaults, to a change."""
+    for name in names:
+        where = _DEFAULTS.get(name.removeprefix("--"))
+        if where is None:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(_DEFAULTS)}", param_hint="--default")
+        inside = config.setdefault(where[0], {}) if len(where) > 1 else config
+        if where[-1] in inside:
+            raise typer.BadParameter(f"{name} is also given a value", param_hint="--default")
+        inside[where[-1]] = None
+
+
+def _policy(
+    target_messages: int | None,
+    target_bytes: int | None,
+    least: int | None,
+    most: int | None,
+    cool_down_s: float | None,
+    enabled: bool | None,
+) -> dict[str, Any] | None:
+    named = _present(
+        target_messages_per_s=target_messages,
+        target_bytes_per_s=target_bytes,
+        min_segments=least,
+        max_segments=most,
+        cool_down_s=cool_down_s,
+        enabled=enabled,
+    )
+    return named or None
+
+
+def _present(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _schema(path: Path | None) -> Any:
+    import msgspec
+
+    if path is None:
+        return None
+    try:
+        return msgspec.json.decode(path.read_bytes())
+    except msgspec.DecodeError as error:
+        raise typer.BadParameter(f"{path} is not JSON: {error}", param_hint="--schema") from error
