@@ -6,15 +6,17 @@ decoded while tails fill the budget.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from typing import TypeVar
 
 import pyarrow as pa
 
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.codec import bodies
+from seaweedq.concurrency.futures import mark_retrieved
 from seaweedq.segments.ipc_bounds import may_be_compressed
 
+T = TypeVar("T")
 SAME_SIZE = 5  # copies of the body that a decoder may hold
 MEMBER_BYTES = 200  # of a member of a JSON object, as Python holds it
 LINE_BYTES = 170  # of a bare value
@@ -49,18 +51,24 @@ class DecodingMemory:
         self._budget = budget
         self._changed = asyncio.Event()
 
-    @asynccontextmanager
-    async def reserved(self, size: int) -> AsyncIterator[None]:
-        """Holds `size` bytes for as long as the block runs, as soon as there is room."""
+    async def run(self, size: int, work: Callable[..., T], *arguments: object) -> T:
+        """Calls `work` in a thread as soon as there is room for `size` bytes, and returns its result.
+
+        They are held until the thread has ended, also where nobody waits any more, since a thread cannot be cancelled.
+        Clients that go while their bodies are decoded, and come again, would get memory without bound.
+        """
         while self._budget.decoding and not self._fits(size):
             self._changed.clear()
             await self._changed.wait()
+        call = asyncio.get_running_loop().run_in_executor(None, work, *arguments)
         self._budget.decoding += size
-        try:
-            yield
-        finally:
-            self._budget.decoding -= size
-            self._changed.set()
+        call.add_done_callback(lambda _: self._release(size))
+        call.add_done_callback(mark_retrieved)
+        return await asyncio.shield(call)
+
+    def _release(self, size: int) -> None:
+        self._budget.decoding -= size
+        self._changed.set()
 
     def _fits(self, size: int) -> bool:
         return self._budget.decoding + size <= self._budget.limit_bytes // 2 and self._budget.fits(size)

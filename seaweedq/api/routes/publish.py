@@ -123,8 +123,7 @@ class _Posted:
             return bodies.decode(self.media, self.content, intake, self.bare, self.key)
         bare = intake.bare if self.bare is None else self.bare
         size = needed(bodies.media_type(self.media), self.content, bare, intake.max_request_bytes)
-        async with memory.reserved(size):
-            return await asyncio.to_thread(bodies.decode, self.media, self.content, intake, self.bare, self.key)
+        return await memory.run(size, bodies.decode, self.media, self.content, intake, self.bare, self.key)
 
     def single(self, intake: Intake) -> Single | None:
         """Returns the one message of a small JSON body, None where `rows` has to decode the body."""

@@ -1,7 +1,9 @@
 """Bodies that are announced, trickle or never end cost others nothing: an application asked in the test's own loop."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -162,21 +164,51 @@ def test_what_decoders_need(media: str, content: bytes, bare: bool, at_least: in
 
 
 async def test_decoders_wait_for_one_another() -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     budget = Budget(100)
     memory, inside = DecodingMemory(budget), []
     budget.tails = 60
 
-    async def decode(name: str, size: int) -> None:
-        async with memory.reserved(size):
-            inside.append(name)
-            await asyncio.sleep(0)
-            assert budget.held <= 100 or budget.decoding == size
-            assert budget.decoding <= 50 or budget.decoding == size
-            await asyncio.sleep(0)
+    def decode(name: str, size: int) -> None:
+        inside.append(name)
+        assert budget.held <= 100 or budget.decoding == size
+        assert budget.decoding <= 50 or budget.decoding == size
 
-    await asyncio.gather(decode("large", 500), decode("small", 5), decode("another", 6))
+    sizes = {"large": 500, "small": 5, "another": 6}
+    await asyncio.gather(*(memory.run(size, decode, name, size) for name, size in sizes.items()))
     assert inside == ["large", "small", "another"]
     assert budget.decoding == 0
+
+
+async def test_a_decoder_holds_its_memory_also_when_nobody_waits_for_it() -> None:
+    budget, begun, may_end = Budget(100), threading.Event(), threading.Event()
+    memory = DecodingMemory(budget)
+
+    def decode() -> None:
+        begun.set()
+        may_end.wait()
+
+    gone = asyncio.create_task(memory.run(40, decode))
+    waits = asyncio.create_task(memory.run(20, str))
+    await asyncio.to_thread(begun.wait)
+    gone.cancel()
+    await asyncio.wait([gone])
+    assert budget.decoding == 40
+    assert not waits.done()
+    may_end.set()
+    assert await waits == ""
+    assert budget.decoding == 0
+
+
+async def test_a_decoder_that_waits_for_room_never_begins_once_nobody_waits_for_it() -> None:
+    budget, begun = Budget(100), []
+    memory = DecodingMemory(budget)
+    budget.decoding = 40
+    waits = asyncio.create_task(memory.run(20, begun.append, 1))
+    await asyncio.sleep(0)
+    waits.cancel()
+    await asyncio.wait([waits])
+    assert (budget.decoding, begun) == (40, [])
 
 
 async def test_a_fetch_without_room_for_its_answer_is_refused_once(tmp_path: Path) -> None:
