@@ -1,0 +1,134 @@
+"""`seaweedq topic tail`: prints a topic's newest messages, and those that come. No subscription, nothing is kept."""
+
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
+from seaweedq.errors import Unavailable
+
+if TYPE_CHECKING:
+    from seaweedq.client import Client, Message
+
+EXAMPLES = """Examples: seaweedq topic tail flights ·
+seaweedq topic tail flights -n 0 --follow ·
+seaweedq topic tail flights --key UA | jq .value"""
+PAGE = 1_000
+LOOKED_AT = 100_000  # of a segment, for messages of one key
+SILENT_S = 60.0  # a stream without messages has a comment each 15 s
+PAUSE_S = 1.0
+
+
+def tail(
+    topic: Topic,
+    number: Annotated[int, typer.Option("--number", "-n", min=0, max=PAGE, help="Number of messages.")] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new messages, until interrupted.")] = False,
+    key: Annotated[str | None, typer.Option(help="Print the messages of this key alone.")] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print a topic's newest messages, one JSON object per line. It needs no subscription, and acks nothing."""
+    from seaweedq.cli.data.pull import Interrupts
+
+    with connect(url) as client, Interrupts() as interrupts:
+        segments = client.segments(topic)
+        for line in _newest(client, topic, segments, number, key):
+            say(line)
+        if follow:
+            start = ",".join(f"{one['id']}-{one['end_offset']}" for one in segments if one["state"] == "open")
+            for line in interrupts.until_stopped(_coming(url, topic, start, key)):
+                say(line)
+
+
+def _newest(client: "Client", topic: str, segments: list[dict[str, Any]], number: int, key: str | None) -> list[str]:
+    """Returns the newest messages by their timestamps: those of open segments, and of older ones while some are
+    missing."""
+    found: list[Message] = []
+    newest_first = sorted(segments, key=lambda one: (one["state"] != "open", -one["id"]))
+    for segment in newest_first if number else ():
+        if segment["state"] != "open" and len(found) >= number:
+            break
+        found += _last_of(client, topic, segment, number, key)
+    found.sort(key=lambda message: (message.timestamp, message.segment, message.offset))
+    return [message.json.decode() for message in found[-number:]]
+
+
+def _last_of(client: "Client", topic: str, segment: dict[str, Any], number: int, key: str | None) -> "list[Message]":
+    """Returns the last messages of a segment, of one key if it is given: pages are read backwards."""
+    found: list[Message] = []
+    start, end = segment["start_offset"], segment["end_offset"]
+    if key is not None and end - start > LOOKED_AT:
+        complain(f"only the newest {LOOKED_AT:,} messages of segment {segment['id']} are searched for the key")
+        start = end - LOOKED_AT
+    size = number if key is None else PAGE
+    while start < end and len(found) < number:
+        low = max(start, end - size)
+        page: list[Message] = []
+        while low < end and (got := client.fetch(topic, segment["id"], low, min(PAGE, end - low))).next_offset > low:
+            page += [message for message in got.messages if key is None or message.key == key]
+            low = got.next_offset
+        found = [*page, *found]
+        end = max(start, end - size)
+    return found[-number:]
+
+
+def _coming(url: str, topic: str, start: str, key: str | None) -> Iterator[str]:
+    """Yields the messages that come, over the topic's stream, and goes on at the next broker where one leaves."""
+    import httpx
+
+    brokers = [one.strip().rstrip("/") for one in url.split(",")]
+    at: dict[str, str] = {}
+    told = False
+    with httpx.Client(timeout=httpx.Timeout(10.0, read=SILENT_S), params={"start": start}) as http:
+        for turn in count():
+            try:
+                with http.stream(
+                    "GET", f"{brokers[turn % len(brokers)]}/v1/topics/{topic}/stream", headers=at
+                ) as answer:
+                    _check(answer)
+                    told = False
+                    for position, batch in _batches(answer.iter_lines()):
+                        at = {"last-event-id": position}
+                        yield from (data for data in batch if key is None or _key_of(data) == key)
+            except (httpx.TransportError, Unavailable) as error:
+                if not told:
+                    complain(f"{one_line(error)}; trying again")
+                told = True
+            time.sleep(PAUSE_S)
+
+
+def _check(answer: Any) -> None:
+    from seaweedq.client.core.effects import Reply
+    from seaweedq.client.core.problems import error_of
+
+    if answer.status_code != 200:
+        answer.read()
+        raise error_of(Reply(answer.status_code, dict(answer.headers), answer.content))
+
+
+def _batches(lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yields the messages of a stream of events batch by batch, each with the position behind it, from which a stream
+    goes on. A batch that was cut off comes again, so it is left out here."""
+    batch: list[str] = []
+    position = event = ""
+    for line in lines:
+        name, _, data = line.partition(": ")
+        if not line:
+            if position:
+                yield position, batch
+                batch = []
+            position = event = ""
+        elif name == "event":
+            event = data
+        elif name == "id":
+            position = data
+        elif name == "data" and event != "bye":
+            batch.append(data)
+
+
+def _key_of(data: str) -> Any:
+    import msgspec
+
+    return msgspec.json.decode(data).get("key")

@@ -1,0 +1,93 @@
+"""`seaweedq topic tail`: the newest messages, of a key, over a split, and what comes, over a broker's restart."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from seaweedq import Client
+from seaweedq.cli.topic import tail
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.command import seaweedq
+
+
+def lines(broker: BrokerProcess, *arguments: str) -> list[int]:
+    done = seaweedq("topic", "tail", *arguments, "--url", broker.url)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["value"] for line in done.stdout.splitlines()]
+
+
+def publish(client: Client, topic: str, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        client.publish(topic, {"value": number, "key": f"k{number % 3}"})
+
+
+def test_the_newest_come_last_also_over_a_split(real_broker: BrokerProcess) -> None:
+    with Client(real_broker.url) as client:
+        client.create_topic("tailed")
+        publish(client, "tailed", range(12))
+        assert lines(real_broker, "tailed") == list(range(2, 12))
+        done = seaweedq("topic", "split", "tailed", "0", "--url", real_broker.url)
+        assert done.returncode == 0, done.stderr
+        publish(client, "tailed", range(12, 15))
+    assert lines(real_broker, "tailed", "-n", "5") == list(range(10, 15))
+    assert lines(real_broker, "tailed", "-n", "3", "--key", "k1") == [7, 10, 13]
+    assert lines(real_broker, "tailed", "-n", "0") == []
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "PAGE", 2)
+
+
+@pytest.mark.usefixtures("small_pages")
+def test_a_key_is_searched_backwards_up_to_the_start(real_broker: BrokerProcess) -> None:
+    with Client(real_broker.url) as client:
+        client.create_topic("searched")
+        publish(client, "searched", range(9))
+        (segment,) = client.segments("searched")
+        found = tail._last_of(client, "searched", segment, 2, "k0")
+        assert [message.value for message in found] == [3, 6]
+        assert tail._last_of(client, "searched", segment, 9, "none") == []
+
+
+def test_what_comes_is_printed_once_over_a_restart(broker_process: Callable[..., BrokerProcess]) -> None:
+    broker = broker_process()
+    with Client(broker.url) as client:
+        client.create_topic("followed")
+        publish(client, "followed", range(2))
+        command = [sys.executable, "-m", "seaweedq", "topic", "tail", "followed", "-f", "-n", "1", "--url", broker.url]
+        following = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with following:
+            assert following.stdout is not None
+            printed = [json.loads(following.stdout.readline())["value"]]
+            publish(client, "followed", range(2, 4))
+            printed += [json.loads(following.stdout.readline())["value"] for _ in range(2)]
+            broker.kill()
+            broker.start()
+            publish(client, "followed", range(4, 6))
+            printed += [json.loads(following.stdout.readline())["value"] for _ in range(2)]
+            following.terminate()
+            rest, _ = following.communicate(timeout=20)
+    assert (printed, rest, following.returncode) == ([1, 2, 3, 4, 5], "", 0)
+
+
+def test_a_batch_that_was_cut_off_is_left_out() -> None:
+    text = [
+        "retry: 1000",
+        "id: 3:0-0",
+        "",
+        "data: 1",
+        "",
+        "data: 2",
+        "id: 3:0-2",
+        "",
+        ": nothing yet",
+        "",
+        "data: 3",
+        "",
+    ]
+    assert [one for one in tail._batches(iter(text)) if one[1]] == [("3:0-2", ["1", "2"])]
+    assert list(tail._batches(iter(["event: bye", 'data: {"status": 503}', ""]))) == []
