@@ -2,8 +2,10 @@
 
 Level 1 has the acked runs and the attempts as JSON. Its runs are as long as they are: whoever writes a cursor asks
 `fits` before. Level 2 packs both: a bit for each offset from `acked_to` on, and the offsets that were not delivered
-just once with their counts. Attempts are a hint, so the lowest of them go where the record would be too large. Level 3
-gives leases names and runs; those of the most runs go where it would be too large.
+just once with their counts. Attempts are a hint, so the lowest of them go where the record would be too large; but what
+was leased and never begun (0) stays, since an offset that is not named was delivered once: with `max_attempts` 1 it
+would die unseen. Where such offsets are too many to be named they are bits, which brokers of before do not read.
+Level 3 gives leases names and runs; those of the most runs go where it would be too large.
 """
 
 import zlib
@@ -17,6 +19,7 @@ from msgspec.structs import replace
 
 from seaweedq.coordination.records import CursorRecord, HeldLease
 
+Array = np.ndarray[Any, np.dtype[Any]]
 MAX_BYTES = 64 * 1024
 _FIXED_BYTES = 1024  # for all but runs, attempts and leases
 _LEASE_BYTES, _RUN_BYTES, _ATTEMPT_BYTES = 64, 44, 30  # at most, as JSON
@@ -26,11 +29,13 @@ _PACKED_BYTES = MAX_BYTES - _FIXED_BYTES - MAX_LEASES * _LEASE_BYTES
 
 class _Packed(msgspec.Struct, array_like=True):
     """`acked` has a bit for each offset from `acked_to` on, most significant first. `offsets` (uint32, counted from
-    `acked_to`) and `counts` (uint16), both little-endian, are the attempts."""
+    `acked_to`) and `counts` (uint16), both little-endian, are the attempts. `unbegun`, as `acked`, has those of 0 where
+    they are too many for that."""
 
     acked: bytes
     offsets: bytes
     counts: bytes
+    unbegun: bytes = b""
 
 
 def fits(record: CursorRecord) -> bool:
@@ -44,9 +49,9 @@ def packed(record: CursorRecord) -> CursorRecord:
         return replace(record, attempts=_highest(record.attempts, max(0, _room(record)) // _ATTEMPT_BYTES))
     text = ""
     if record.acked or record.attempts:
-        most = len(record.attempts)
-        while len(text := _text(record, most)) > _PACKED_BYTES and most:
-            most = most * 3 // 4
+        text = _text(record, record.attempts)
+        if len(text) > _PACKED_BYTES:
+            text = _shortened(record)
         record = replace(record, acked=(), attempts={}, packed=text)
     return record if record.held is UNSET else replace(record, held=_smallest(record.held, len(text)))
 
@@ -63,16 +68,37 @@ def unpacked(record: CursorRecord) -> CursorRecord:
     edges = np.flatnonzero(np.diff(bits, prepend=0, append=0)) + record.acked_to
     offsets = np.frombuffer(found.offsets, "<u4").astype(np.int64) + record.acked_to
     attempts = dict(zip(map(str, offsets.tolist()), np.frombuffer(found.counts, "<u2").tolist(), strict=True))
+    if found.unbegun:
+        unbegun = np.flatnonzero(np.unpackbits(np.frombuffer(found.unbegun, np.uint8))) + record.acked_to
+        attempts |= dict.fromkeys(map(str, unbegun.tolist()), 0)
+        attempts = {offset: attempts[offset] for offset in sorted(attempts, key=int)}
     runs = tuple(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
     return replace(record, acked=runs, attempts=attempts, packed=UNSET)
 
 
-def _text(record: CursorRecord, most: int) -> str:
-    attempts = _highest(record.attempts, most)
+def _shortened(record: CursorRecord) -> str:
+    """Returns the packed text with bits for the attempts of 0, and the highest ones that fit."""
+    unbegun = np.array([int(offset) for offset, count in record.attempts.items() if not count], np.int64)
+    bits = _packed_bits(unbegun - record.acked_to)
+    named = {offset: count for offset, count in record.attempts.items() if count}
+    most = len(named)
+    while len(text := _text(record, _highest(named, most), bits)) > _PACKED_BYTES and most:
+        most = most * 3 // 4
+    return text
+
+
+def _text(record: CursorRecord, attempts: dict[str, int], unbegun: bytes = b"") -> str:
     offsets: np.ndarray[Any, Any] = np.fromiter(map(int, attempts), np.int64) - record.acked_to
     counts = np.fromiter(attempts.values(), np.int64).clip(max=65_535)
-    parts = _Packed(_bits(record), offsets.astype("<u4").tobytes(), counts.astype("<u2").tobytes())
+    parts = [_bits(record), offsets.astype("<u4").tobytes(), counts.astype("<u2").tobytes()]
+    parts += [unbegun] if unbegun else []
     return b64encode(zlib.compress(msgspec.msgpack.encode(parts))).decode()
+
+
+def _packed_bits(numbers: Array) -> bytes:
+    bits = np.zeros(int(numbers.max(initial=-1)) + 1, np.uint8)
+    bits[numbers] = 1
+    return np.packbits(bits).tobytes()
 
 
 def _bits(record: CursorRecord) -> bytes:

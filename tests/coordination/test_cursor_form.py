@@ -86,3 +86,27 @@ def test_packed_acks_that_cannot_be_read_need_a_newer_broker(packed: str) -> Non
     value = msgspec.json.encode({"epoch": 1, "acked_to": 0, "needs_level": 2, "packed": packed})
     with pytest.raises(NeedsNewerBroker, match="cannot be read"):
         record_of(CURSORS, value)
+
+
+def test_what_nobody_began_is_kept_before_all_other_attempts() -> None:
+    """Beyond some 21,000 offsets they were dropped first, and so read as delivered once: with `max_attempts` 1 messages
+    died that nobody had begun."""
+    unbegun = dict.fromkeys(range(20_000, 100_000), 0)
+    attempts = {**dict.fromkeys(range(0, 20_000, 3), 2), 19_999: 7, **unbegun}
+    stored = _stored(_record(0, {1, 4}, attempts, 2))
+    found = {int(offset): count for offset, count in record_of(CURSORS, stored).attempts.items()}
+    assert len(stored) <= MAX_BYTES
+    assert {offset: count for offset, count in found.items() if not count} == unbegun
+    assert found == attempts
+
+
+def test_the_lowest_attempts_go_where_all_is_too_much() -> None:
+    rng = random.Random(7)
+    attempts = {n: rng.choice((0, 2, 3, 60_000)) for n in range(100_000)}
+    acked = set(rng.sample(range(100_000), 50_000))
+    stored = _stored(_record(0, acked, attempts, 2))
+    found = {int(offset): count for offset, count in record_of(CURSORS, stored).attempts.items()}
+    assert len(stored) <= MAX_BYTES
+    assert {n for n, count in found.items() if not count} == {n for n, count in attempts.items() if not count}
+    assert set(found.values()) == {0, 60_000}
+    assert list(found) == sorted(found)
