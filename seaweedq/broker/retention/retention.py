@@ -161,3 +161,5 @@ def _one_of_many(topic: Topic) -> Iterator[None]:
         raise
     except SeaweedqError as error:
         logger.warning("retention of topic %s is tried again: %s", topic.name, error)
+    except Exception:  # a defect must not keep the files of all other topics
+        logger.exception("retention of topic %s is tried again", topic.name)
