@@ -1,6 +1,7 @@
 """Work on many things at once: a defect that one of them meets ends none of the others, and no task."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,11 +9,13 @@ import pytest
 
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.leader.periodic import DELETION_S, Deletions
+from seaweedq.broker.subscriptions.cursors.subscription import Subscription
 from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.coordination.records import BrokerRecord, TopicConfig, TopicRecord
 from seaweedq.coordination.versioned import Versioned
+from tests.support.brokers.in_process import ack, make_topic, publish, pull, running, subscribe
 
 
 def topic(name: str) -> Topic:
@@ -53,6 +56,36 @@ async def test_a_handover_of_a_subscription(caplog: pytest.LogCaptureFixture) ->
     await handoff.leave()
     assert work.ended == ["good"]
     assert "a defect" in caplog.text
+
+
+async def test_a_checkpoint_of_a_subscription(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The cursors of all behind it were written never again, and their acks held the journal."""
+    async with running(tmp_path) as broker:
+        at = await make_topic(broker)
+        await subscribe(broker, at, name="bad")
+        await subscribe(broker, at, name="good")
+        dispatcher = broker.serving.subscribing.dispatcher
+        for name in ("bad", "good"):
+            await dispatcher.open(at, name)
+        await publish(broker, at, "1")
+        for name in ("bad", "good"):
+            await pull(dispatcher, at, name, None, 1, 0)
+            await ack(dispatcher, at, name, {0: [0]}, None)
+        sweep = Subscription.sweep
+
+        def swept(subscription: Subscription, *more: Any) -> None:
+            if subscription.name == "bad":
+                raise KeyError("a defect")
+            sweep(subscription, *more)
+
+        monkeypatch.setattr(Subscription, "sweep", swept)
+        await dispatcher.checkpoint()
+        pins = {one.name: one.pin for one in dispatcher.subscriptions()}
+        assert (pins["bad"] is None, pins["good"]) == (False, None)
+        assert "cannot write the cursors of bad of t" in caplog.text
+        monkeypatch.undo()
 
 
 async def test_a_segment_of_a_broker_that_leaves(caplog: pytest.LogCaptureFixture) -> None:

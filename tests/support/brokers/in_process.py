@@ -122,11 +122,13 @@ def single(text: str, key: str | None = None) -> Single:
     return Single(key, text.encode(), None, 1, None)
 
 
-async def subscribe(broker: Broker, topic: Topic, start: str = "earliest", ack_deadline_s: float = 30) -> bool:
-    """Create the subscription `s`."""
+async def subscribe(
+    broker: Broker, topic: Topic, start: str = "earliest", ack_deadline_s: float = 30, name: str = "s"
+) -> bool:
+    """Create a subscription."""
     now_us = broker.environment.clock.now_us()
     record = SubscriptionRecord("ordered", start, ack_deadline_s, 0, None, now_us, epoch=now_us)
-    return await broker.serving.subscribing.admin.create(topic, "s", record)
+    return await broker.serving.subscribing.admin.create(topic, name, record)
 
 
 async def pull(

@@ -14,6 +14,8 @@ so those of segments that stay are kept; 4. the record says the epoch and the pl
 crash behind 4 leaves 5 to the next dispatcher, before it opens the subscription.
 """
 
+import logging
+
 from msgspec.structs import replace
 
 from seaweedq.broker.log.group_commit import GroupCommit
@@ -31,10 +33,11 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.signal import Signal
 from seaweedq.coordination.records import SeekRecord, SubscriptionRecord
-from seaweedq.errors import NeedsNewerBroker, NotOwner
+from seaweedq.errors import NeedsNewerBroker, NotOwner, Unavailable
 from seaweedq.failpoints import reach
 
 SEEK_NAMES = 16  # of the last seeks that are remembered
+logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -164,19 +167,25 @@ class Dispatcher:
         subscription.leases.streams.wake_all()
 
     async def checkpoint(self) -> None:
-        """Writes the cursors that have changed, and releases the commits that held their acks."""
+        """Writes the cursors that have changed, and releases the commits that held their acks. Raises Unavailable: then
+        those of others wait for the next one."""
         for subscription in list(self.subscriptions()):
             try:
-                await self._opened.reread(subscription)
-                await self._opened.note_if_due(subscription)
-                subscription.sweep(self._clock.monotonic_s(), self._catalog.records(subscription.topic))
-                saved = await self._cursors.save(subscription)
+                await self._checkpoint(subscription)
                 subscription.blocked = None
             except NeedsNewerBroker as error:
                 subscription.blocked = error  # what it has acked pins the journal until it can be written
-                continue
-            if not saved and self._opened.is_here(subscription):
-                self.forget(subscription.topic, subscription.name)
+            except Unavailable:
+                raise
+            except Exception:  # a defect must not keep the cursors of all others out of coordination
+                logger.exception("cannot write the cursors of %s of %s", subscription.name, subscription.topic.name)
+
+    async def _checkpoint(self, subscription: Subscription) -> None:
+        await self._opened.reread(subscription)
+        await self._opened.note_if_due(subscription)
+        subscription.sweep(self._clock.monotonic_s(), self._catalog.records(subscription.topic))
+        if not await self._cursors.save(subscription) and self._opened.is_here(subscription):
+            self.forget(subscription.topic, subscription.name)
 
 
 def _sought(record: SubscriptionRecord, key: str, plan: str) -> SubscriptionRecord:
