@@ -9,6 +9,7 @@ import pytest
 
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.leader.periodic import DELETION_S, Deletions
+from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.subscriptions.cursors.subscription import Subscription
 from seaweedq.broker.subscriptions.dispatch.handoff import Handoff
 from seaweedq.broker.topics.catalog import Topic
@@ -86,6 +87,25 @@ async def test_a_checkpoint_of_a_subscription(
         assert (pins["bad"] is None, pins["good"]) == (False, None)
         assert "cannot write the cursors of bad of t" in caplog.text
         monkeypatch.undo()
+
+
+async def test_the_retention_of_a_topic(caplog: pytest.LogCaptureFixture) -> None:
+    """It ended the round of all topics, each time: nothing was deleted any more, of any."""
+    work, topics = Work(), {name: topic(name) for name in ("bad", "good")}
+    for one in topics.values():
+        one.held = one.held.replace(state="active")
+    known = SimpleNamespace(known=lambda *place: {})
+    catalog = SimpleNamespace(names=lambda: topics, find=topics.get, starts=known)
+    looks = SimpleNamespace(forget_except=lambda topics: None, signs=work)
+    payloads = SimpleNamespace(forget_except=lambda topics: None, is_due=lambda *about: False)
+    view, rounds = SimpleNamespace(catalog=catalog, clock=SystemClock()), SimpleNamespace(begin=no_round)
+    await Retention(*cast(Any, (view, rounds, looks, None, payloads, 60.0))).round()
+    assert work.ended == ["good"]
+    assert "retention of topic bad is tried again" in caplog.text
+
+
+async def no_round() -> None:
+    """The clock is held."""
 
 
 async def test_a_segment_of_a_broker_that_leaves(caplog: pytest.LogCaptureFixture) -> None:
