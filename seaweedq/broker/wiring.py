@@ -360,7 +360,7 @@ def _suspecting(environment: Environment, core: Core, joined: Joined) -> Suspect
     marks = Marks(coordination, lambda: revoker.wake())
     revoker = Revoker(joined.view, coordination, joined.election, level, marks)
     return Suspecting(
-        greetings=Greetings(membership.broker),
+        greetings=Greetings(membership.broker, joined.view.clock),
         greeter=Greeter(coordination, membership, core.roster, level, marks, environment.peers),
         marks=marks,
         revoker=revoker,

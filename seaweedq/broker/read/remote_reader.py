@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
+from seaweedq.broker.cluster_time import ClusterTime
 from seaweedq.broker.log.reader import Pieces, Reader
 from seaweedq.broker.read.read_server import MAX_WAIT_S, SegmentRows
 from seaweedq.broker.read.segment_reader import LocalSegment, Readable
@@ -96,7 +97,7 @@ class RemoteSegment:
 
 
 class ReadableSegments:
-    """The segments of all topics that this broker can read."""
+    """The segments of all topics that this broker can read; `time` says which of their messages have expired."""
 
     def __init__(self, view: ClusterView, ownership: Ownership, reader: Reader, peers: Peers) -> None:
         self._catalog = view.catalog
@@ -107,6 +108,7 @@ class ReadableSegments:
         self._peers = peers
         self._clock = view.clock
         self._topics: dict[Topic, _RemoteTopic] = {}
+        self.time = ClusterTime(view.clock, view.roster, view.membership.broker, peers)
 
     def records(self, topic: Topic) -> Records:
         """Returns the records of a topic's segments, as they are known here."""

@@ -96,10 +96,12 @@ class GreetCall(msgspec.Struct, array_like=True):
 
 
 class Greeting(msgspec.Struct, array_like=True):
-    """The id of the broker that answers, and whether it is about to stop, so that it may refuse connections soon."""
+    """The id of the broker that answers, whether it is about to stop, so that it may refuse connections soon, and its
+    wall clock; 0 from versions that do not tell it."""
 
     broker: str
     leaving: bool = False
+    now_us: int = 0
 
 
 class BrokerStatus(msgspec.Struct, array_like=True):

@@ -8,13 +8,15 @@ import asyncio
 from contextlib import suppress
 
 from seaweedq.broker.rpc.messages import Greeting
+from seaweedq.clock import Clock
 
 
 class Greetings:
     """Answers for the broker `me`."""
 
-    def __init__(self, me: str) -> None:
+    def __init__(self, me: str, clock: Clock) -> None:
         self._me = me
+        self._clock = clock
         self._leaving = asyncio.Event()
 
     def leave(self) -> None:
@@ -22,9 +24,9 @@ class Greetings:
         self._leaving.set()
 
     async def greet(self, hold_s: float) -> Greeting:
-        """Returns who answers here, after `hold_s`, or as soon as this broker stops."""
+        """Returns who answers here, and the time, after `hold_s`, or as soon as this broker stops."""
         if hold_s > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(hold_s):
                     await self._leaving.wait()
-        return Greeting(self._me, self._leaving.is_set())
+        return Greeting(self._me, self._leaving.is_set(), self._clock.now_us())

@@ -79,4 +79,5 @@ async def test_a_request_that_a_broker_holds_is_answered_when_it_stops(tmp_path:
             serving.stop.ask()
             later = await asyncio.wait_for(holding, 10)
         await peers.close()
-        assert (now, later) == (Greeting(broker.id, False), Greeting(broker.id, True))
+        assert [(one.broker, one.leaving) for one in (now, later)] == [(broker.id, False), (broker.id, True)]
+        assert 0 < now.now_us < later.now_us

@@ -160,7 +160,7 @@ class Leasing:
         for segment in sorted(segments, key=lambda one: one.id):
             if cursor := subscription.cursors.get(segment.id):
                 parts = await _read_all(segment, subscription, cursor.delivery, lease.number)
-                found += self._without_expired(segment, cursor.delivery, parts)
+                found += await self._without_expired(segment, cursor.delivery, parts)
         held = subscription.held_by(lease)
         if unread := sorted(missing & held.keys())[:10]:
             raise Unavailable(f"segments {unread} could not be read; try again", segments=unread)
@@ -211,7 +211,7 @@ class Leasing:
                         break
                     if taken is None:
                         break
-                    self._gather(round, segment, delivery, taken)
+                    await self._gather(round, segment, delivery, taken)
             _check_connection(subscription, wanted)  # what begins now would be with nobody until its deadline
         except BaseException:
             for delivery in touched:
@@ -238,8 +238,8 @@ class Leasing:
                 return False
         return True
 
-    def _gather(self, round: _Round, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> None:
-        alive = self._without_expired(segment, delivery, taken)
+    async def _gather(self, round: _Round, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> None:
+        alive = await self._without_expired(segment, delivery, taken)
         round.found += alive
         round.lease.segments.add(segment.id)
         round.count -= sum(len(one.offsets) for one in alive)
@@ -247,11 +247,14 @@ class Leasing:
         if not round.found:
             round.kind = None
 
-    def _without_expired(self, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> list[Delivered]:
-        """Returns the rows whose time is not over; the others get to nobody, so they count as acked."""
-        found, now_us = [], self._clock.now_us()
+    async def _without_expired(self, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> list[Delivered]:
+        """Returns the rows whose time is not over; the others get to nobody, so they count as acked. This broker's
+        clock does not decide that alone."""
+        found, time = [], self._readables.time
         for offsets, rows in taken:
-            over = expired(rows, now_us)
+            over = expired(rows, time.own_us())
+            if over is not None:
+                over = expired(rows, await time.now_us())
             if over is not None:
                 delivery.settle(offsets[over])
                 offsets, rows = offsets[~over], rows.filter(pa.array(~over))
