@@ -4,6 +4,7 @@ Run from the root of the repository: python -m tests.chaos.run --seconds 300 --s
 """
 
 import argparse
+import logging
 import random
 import shutil
 import subprocess
@@ -64,6 +65,7 @@ def main() -> int:
         f"seed {seed}, {seconds:g} s of faults, {given.brokers} brokers; history and logs in {folder}",
         soft_wrap=True,
     )
+    logging.getLogger("seaweedq").setLevel(logging.CRITICAL)  # what clients log of failing handlers is expected
     with Progress(TextColumn("{task.description:40}"), BarColumn(), TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task("start", total=seconds)
 

@@ -16,8 +16,9 @@ from seaweedq.api.asgi.connection_bounds import ConnectionBounds
 from seaweedq.api.asgi.connections import Connection as ConnectionWithPlace
 from seaweedq.api.asgi.http import CONNECTION, Connection
 from seaweedq.api.asgi.incomplete_bodies import Incomplete
+from seaweedq.api.asgi.problems import problem
 from seaweedq.api.asgi.unread_answers import Unread
-from seaweedq.errors import Overloaded
+from seaweedq.errors import NotReady, Overloaded
 
 MAX_MESSAGE_BYTES = 1024 * 1024
 MAX_FRAGMENTS = 1024
@@ -109,6 +110,21 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         cast(dict[str, Any], self.scope["extensions"])[CONNECTION] = self
         await super().run_asgi()
         self._abort_later()
+
+    def shutdown(self) -> None:
+        """As uvicorn's, but a handshake under way is refused as requests are that a stopping broker does not serve:
+        uvicorn answers 500, after which no client tries again."""
+        if self.handshake_complete or self.close_sent or self.initial_response is not None:
+            super().shutdown()
+            return
+        status, headers, body = problem(NotReady("the broker is stopping; connect again"))
+        response = self.conn.reject(status, body.decode())
+        del response.headers["content-type"]
+        response.headers.update(headers)
+        self.conn.send_response(response)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.stop_keepalive()
+        self.transport.close()
 
     def start_keepalive(self) -> None:
         """Begins with pings, once the handshake is done."""

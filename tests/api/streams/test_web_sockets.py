@@ -255,3 +255,25 @@ async def test_an_answer_to_one_that_has_just_gone_is_no_error(caplog: pytest.Lo
 
     await web_socket.listen(heard, web_socket.WebSocket(gone), answer)
     assert caplog.records == []
+
+
+async def test_a_handshake_under_way_is_refused_when_the_broker_stops(
+    here: Served, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(self: web_sockets.BoundedWebSocket) -> None:
+        begun.set()
+        await go_on.wait()
+
+    monkeypatch.setattr(web_sockets.BoundedWebSocket, "run_asgi", wait)
+    connecting = asyncio.create_task(stream(here).__aenter__())
+    await begun.wait()
+    here.stop.ask()
+    with pytest.raises(InvalidStatus) as found:
+        await asyncio.wait_for(connecting, 10)
+    go_on.set()
+    answer = found.value.response
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+    assert json.loads(answer.body or b"")["type"] == "/problems/not-ready"
+    await asyncio.wait_for(here.ended, 10)

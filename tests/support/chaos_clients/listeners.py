@@ -107,15 +107,16 @@ class SseListener(Listener):
             self.fail()
 
     def _read(self, call: int, lines: Iterator[str], until_s: float) -> None:
-        event = ""
+        event, id = "", ""
         for line in lines:
             name, _, value = line.partition(": ")
             if name == "id":
-                self._note(value)
+                id = value
             elif name == "event":
                 event = value
             elif name == "data" and not event:
                 self.came(call, message := json.loads(value))
+                self._note(id)  # not before: what it has not read is not behind it
                 self._ids.append(message["id"])
                 if divmod(int(self._seen[-1].rpartition(".")[2]), DIGITS) != (message["segment"], message["offset"]):
                     self.wrong(f"the event of {message['id']} is {self._seen[-1]}")

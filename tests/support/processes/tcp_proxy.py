@@ -31,6 +31,12 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name="proxies", daemon=True)
         self._thread.start()
 
+    @property
+    def id(self) -> int:
+        """The kernel's number of the thread."""
+        assert self._thread.native_id
+        return self._thread.native_id
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it there, and wait for it here."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(CALL_S)
