@@ -1,6 +1,7 @@
 """Streams over WebSockets, with a client of another library over a real port: what they say, and what bounds them."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
