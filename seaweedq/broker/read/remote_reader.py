@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from seaweedq.broker.cluster_time import ClusterTime
 from seaweedq.broker.log.reader import Pieces, Reader
+from seaweedq.broker.read.cluster_time import ClusterTime
 from seaweedq.broker.read.read_server import MAX_WAIT_S, SegmentRows
 from seaweedq.broker.read.segment_reader import LocalSegment, Readable
 from seaweedq.broker.rpc.client import Peers

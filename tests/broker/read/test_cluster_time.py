@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from seaweedq.broker.cluster_time import ANSWER_S, FRESH_S, ClusterTime
+from seaweedq.broker.read.cluster_time import ANSWER_S, FRESH_S, ClusterTime
 from seaweedq.broker.rpc.messages import Greeting
 from seaweedq.clock import SystemClock
 from seaweedq.errors import Unavailable
