@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, say
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say
 
 SPLIT = """Examples: seaweedq topic split flights 0 · seaweedq topic split flights 0 --parts 4 ·
 seaweedq topic split flights 0 --at 500000000 --at 1000000000"""
@@ -34,6 +34,10 @@ def split(
     if parts and at:
         raise typer.BadParameter("--at excludes --parts", param_hint="--at")
     _replace(url, topic, segment, "split", {"at": at} if at else {"parts": parts or 2})
+    with connect(url) as client:
+        facts = client.topic(topic)
+    if kept := until_merged(topic, facts["scaling"], facts["segments"]):
+        say(kept)
 
 
 def merge(
@@ -65,6 +69,17 @@ def move(
         say(f"segment {segment} is still moving from {answer['owner']} to {answer['to']}")
     else:
         say(f"segment {segment} is owned by {answer['owner']}")
+
+
+def until_merged(topic: str, policy: Mapping[str, Any], segments: int) -> str | None:
+    """Returns how to keep a topic's segments, where the balancer merges them once they are idle; None where it does
+    not."""
+    if not policy["enabled"] or policy["min_segments"] >= segments:
+        return None
+    return (
+        f"the balancer merges segments with little load after {policy['cool_down_s']:g} s; to keep {segments}: "
+        f"seaweedq topic set {topic} --min-segments {segments}"
+    )
 
 
 def _replace(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> None:
