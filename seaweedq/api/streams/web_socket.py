@@ -6,6 +6,7 @@ headers of a page's own: it is taken, and means nothing while there is no authen
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -24,15 +25,23 @@ Hear = Callable[[str | None], Awaitable[bytes]]  # returns the answer to a text;
 async def refuse(answer: Answer, out: Send) -> None:
     """Answers a request for a WebSocket with an HTTP answer, before it has become one."""
     headers = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in answer.headers.items()]
-    await out({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
-    await out({"type": "websocket.http.response.body", "body": bytes(answer.body)})
+    with suppress(OSError):  # the client has gone
+        await out({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
+        await out({"type": "websocket.http.response.body", "body": bytes(answer.body)})
 
 
 async def accept(scope: Scope, receive: Receive, out: Send) -> None:
-    """Completes the handshake."""
+    """Completes the handshake. Raises ClientGone."""
     await receive()
     chosen = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
-    await out({"type": "websocket.accept", "subprotocol": chosen})
+    await _said(out, {"type": "websocket.accept", "subprotocol": chosen})
+
+
+async def _said(out: Send, message: dict[str, Any]) -> None:
+    try:
+        await out(message)
+    except OSError:
+        raise ClientGone from None
 
 
 class WebSocket:
@@ -75,10 +84,7 @@ class WebSocket:
         await self._send(b'{"error":%b}' % problem(error)[2])
 
     async def _send(self, content: bytes) -> None:
-        try:
-            await self._out({"type": "websocket.send", "text": content.decode()})
-        except OSError:
-            raise ClientGone from None
+        await _said(self._out, {"type": "websocket.send", "text": content.decode()})
 
 
 async def listen(receive: Receive, socket: WebSocket, hear: Hear) -> None:

@@ -14,7 +14,7 @@ from websockets.typing import Subprotocol
 
 from seaweedq.api.asgi import web_sockets
 from seaweedq.api.asgi.connections import Connections
-from seaweedq.api.asgi.http import Receive, Scope, Send, connection_of
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, connection_of
 from seaweedq.api.streams import web_socket
 from seaweedq.broker.topics.catalog import Topic
 from tests.support.brokers.in_process import make_topic, publish, running
@@ -255,6 +255,9 @@ async def test_an_answer_to_one_that_has_just_gone_is_no_error(caplog: pytest.Lo
         return b"{}"
 
     await web_socket.listen(heard, web_socket.WebSocket(gone), answer)
+    await web_socket.refuse(Answer(404, b"{}", {}), gone)
+    with pytest.raises(ClientGone):  # which no log shows
+        await web_socket.accept({"subprotocols": []}, heard, gone)
     assert caplog.records == []
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import httpx
 
-from tests.support.chaos.cluster import Cluster, Member, waited
+from tests.support.chaos.cluster import READY_S, Cluster, Member, waited
 from tests.support.chaos.fault import Begun
 from tests.support.chaos.process_faults import any_one
 from tests.support.history.load import TOPIC
@@ -108,7 +108,10 @@ def few_descriptors(cluster: Cluster, rng: Random) -> Begun | None:
     member.process.files = FILES
     member.revive()
     member.process.files = None
-    waited(member.process.ready, 30)
+    if not waited(member.process.ready, READY_S):  # a slow store: it serves nothing yet, probes neither
+        member.kill()
+        member.revive()
+        return None
     crowd = _begun(member, Stranger(OVER, b"", b""))
     answered = waited(lambda: _is_healthy(member) or not member.working, 2 * CONNECT_S)
     assert answered, f"{member.name} answers no probe"
