@@ -13,8 +13,8 @@ from benchmarks import turns
 from benchmarks.result import Result, table
 
 NAMES = (
-    "arrow", "ndjson", "singles", "latency", "streams", "pull", "leases", "waiting", "memory", "restart", "topics",
-    "bodies", "journal", "spark_read", "object_journal", "placement", "scaling_decisions", "cluster_batches",
+    "arrow", "ndjson", "singles", "latency", "streams", "redelivery", "pull", "leases", "waiting", "memory", "restart",
+    "topics", "bodies", "journal", "spark_read", "object_journal", "placement", "scaling_decisions", "cluster_batches",
     "failover", "failover_minio", "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart",
     "forwarding", "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
     "by_reference", "stages", "arrow_small",

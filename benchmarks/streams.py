@@ -1,10 +1,10 @@
-"""From publish to the streams of 1, 10 and 100 subscriptions, at 1,000 deliveries/s together, beside empty round
-trips."""
+"""From publish to the streams, and to the waiting pulls, of 1, 10 and 100 subscriptions, at 1,000 deliveries/s
+together, beside empty round trips; and the broker's CPU for each publish, deliveries and acks included."""
 
 import asyncio
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from benchmarks.schedule import on_schedule, percentile, round_trips
 
 DELIVERIES, SECONDS, WARM_S, SENDERS, ACKERS = 1_000, 8.0, 1.0, 16, 4
 COUNTS = (1, 10, 100)
-_EVENT = re.compile(rb'data: \{"id":"([0-9-]+)","key":null,"value":([0-9.]+)')
+PULL = b'{"max_messages":1000,"wait_s":5}'
+_MESSAGE = re.compile(rb'\{"id":"([0-9-]+)","key":null,"value":([0-9.]+)')
 
 
 def measure(folder: Path) -> Iterator[Result]:
@@ -25,19 +26,26 @@ def measure(folder: Path) -> Iterator[Result]:
     for count in COUNTS:
         with server.empty_app() as empty:
             limits: list[float] = run(empty.port, SENDERS, _asker(count))
-        with server.broker(folder / str(count)) as broker:
-            times: list[float] = run(broker.port, 1, _streams(broker.port, count))
-        for name, share, target in (("p50", 0.5, 3.0), ("p99", 0.99, 15.0)):
-            yield Result(
-                name=f"streams of {count} {name}",
-                figure=percentile(times, share),
-                unit="ms",
-                limit=percentile(limits, share),
-                limit_is="round trips to an empty uvicorn app at the same rate of publishes",
-                target=target,
-                better="lower",
-                note=f"{DELIVERIES // count} messages/s on a schedule for {SECONDS:g} s, to {count} streams that ack",
-            )
+        for what, listener in (("streams", _Stream), ("pulls", _Puller)):
+            with server.broker(folder / f"{what}{count}") as broker:
+                times, cpu_s = run(broker.port, 1, _deliveries(broker, count, listener))
+            yield from _results(f"{what} of {count}", count, (times, limits), cpu_s)
+
+
+def _results(name: str, count: int, times: tuple[list[float], list[float]], cpu_s: float) -> Iterator[Result]:
+    note = f"{DELIVERIES // count} messages/s on a schedule for {SECONDS:g} s, to {count} consumers that ack"
+    for share_name, share, target in (("p50", 0.5, 3.0), ("p99", 0.99, 15.0)):
+        yield Result(
+            name=f"{name} {share_name}",
+            figure=percentile(times[0], share),
+            unit="ms",
+            limit=percentile(times[1], share),
+            limit_is="round trips to an empty uvicorn app at the same rate of publishes",
+            target=target,
+            better="lower",
+            note=note,
+        )
+    yield Result(name=f"{name}, CPU", figure=1000 * cpu_s, unit="ms a publish", better="lower", note=note)
 
 
 def _asker(count: int) -> Any:
@@ -48,14 +56,15 @@ def _asker(count: int) -> Any:
     return ask
 
 
-def _streams(port: int, count: int) -> Any:
-    async def stream(opened: Connections) -> list[float]:
+def _deliveries(broker: server.Server, count: int, kind: "type[_Stream | _Puller]") -> Any:
+    async def deliver(opened: Connections) -> tuple[list[float], float]:
+        port = broker.port
         (maker,) = opened
         await maker.ask_json("PUT", "/v1/topics/streams", {})
-        listeners = []
+        listeners: list[Any] = []
         for number in range(count):
             await maker.ask_json("PUT", f"/v1/topics/streams/subscriptions/s{number}", {})
-            listeners.append(await _Listener.to(port, number))
+            listeners.append(await kind.to(port, number))
         senders = [await Connection.to(port) for _ in range(SENDERS)]  # now: the broker closes idle ones
         ackers = [await Connection.to(port) for _ in range(ACKERS)]
         begun = time.perf_counter()
@@ -65,52 +74,79 @@ def _streams(port: int, count: int) -> Any:
         async def send(connection: Connection, due: float) -> None:
             await connection.ask(request("/v1/topics/streams/messages", b'{"value":%.9f}' % due, "application/json"))
 
+        cpu_s = broker.cpu_s()
         published = await on_schedule(senders, DELIVERIES // count, WARM_S + SECONDS, send)
         await asyncio.sleep(1)
+        cpu_s = (broker.cpu_s() - cpu_s) / published
         for task in tasks:
             task.cancel()
         for connection in (*senders, *ackers):
             connection.close()
         assert sum(len(one.times) for one in listeners) == published * count, "not all was delivered"
-        return [took for one in listeners for due, took in one.times if due > begun + WARM_S]
+        return [took for one in listeners for due, took in one.times if due > begun + WARM_S], cpu_s
 
-    return stream
+    return deliver
 
 
 class _Listener:
-    """One stream: what came when, and what is not acked yet."""
+    """One consumer: what came when, and what is not acked yet."""
 
-    def __init__(self, number: int, reader: asyncio.StreamReader) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
         self.times: list[tuple[float, float]] = []
         self.ids: list[str] = []
-        self._reader = reader
+
+    def take(self, content: bytes) -> None:
+        now = time.perf_counter()
+        for found in _MESSAGE.finditer(content):
+            due = float(found[2])
+            self.times.append((due, now - due))
+            self.ids.append(found[1].decode())
+
+
+class _Stream(_Listener):
+    """One stream."""
+
+    def __init__(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(number)
+        self._reader, self._writer = reader, writer
 
     @staticmethod
-    async def to(port: int, number: int) -> "_Listener":
+    async def to(port: int, number: int) -> "_Stream":
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(
             f"GET /v1/topics/streams/subscriptions/s{number}/stream HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
         )
         await reader.readuntil(b"retry:")
-        found = _Listener(number, reader)
-        found.writer = writer  # type: ignore[attr-defined]
-        return found
+        return _Stream(number, reader, writer)
 
     async def listen(self) -> None:
         rest = b""
         while content := await self._reader.read(1 << 16):
-            now = time.perf_counter()
             rest += content
-            end = rest.rfind(b"\n\n")
-            for found in _EVENT.finditer(rest[: max(0, end)]):
-                due = float(found[2])
-                self.times.append((due, now - due))
-                self.ids.append(found[1].decode())
-            rest = rest[max(0, end) :]
+            end = max(0, rest.rfind(b"\n\n"))
+            self.take(rest[:end])
+            rest = rest[end:]
 
 
-async def _ack(acker: Connection, listeners: list[_Listener]) -> None:
+class _Puller(_Listener):
+    """One consumer that pulls, and waits."""
+
+    def __init__(self, number: int, connection: Connection) -> None:
+        super().__init__(number)
+        self._connection = connection
+
+    @staticmethod
+    async def to(port: int, number: int) -> "_Puller":
+        return _Puller(number, await Connection.to(port))
+
+    async def listen(self) -> None:
+        prepared = request(f"/v1/topics/streams/subscriptions/s{self.number}/pull", PULL, "application/json")
+        while True:
+            self.take(await self._connection.ask(prepared))
+
+
+async def _ack(acker: Connection, listeners: Sequence[_Listener]) -> None:
     """Acks what came, of one subscription after another."""
     while True:
         for one in listeners:

@@ -41,10 +41,20 @@ class Brokers:
         stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.pids]
         return sum(int(fields[11]) + int(fields[12]) for fields in stats) / _TICKS
 
+    def pid_of(self, port: int) -> int:
+        """The process that listens on a port."""
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+        inodes = {f"socket:[{one[9]}]" for one in map(str.split, lines) if one[1].endswith(f":{port:04X}")}
+        return next(pid for pid in self.pids if any(os.readlink(fd) in inodes for fd in _open_files(pid)))
+
     def memory_bytes(self) -> int:
         """Resident memory of the larger one."""
         pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in self.pids]
         return max(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _open_files(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/fd").iterdir())
 
 
 def measure(folder: Path) -> Iterator[Result]:
@@ -52,12 +62,12 @@ def measure(folder: Path) -> Iterator[Result]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     for where in ("here", "another broker"):
-        with _together(folder / where) as brokers:
+        with together(folder / where) as brokers:
             yield from _measured(brokers, where)
 
 
 def _measured(brokers: Brokers, where: str) -> Iterator[Result]:
-    dispatching: int = run(brokers.ports[0], 1, lambda opened: _dispatcher(opened[0], brokers))
+    dispatching: int = run(brokers.ports[0], 1, lambda opened: dispatcher(opened[0], brokers))
     other = next(port for port in brokers.ports if port != dispatching)
     alone_s: float = run(dispatching, 1, lambda opened: _alone(opened[0], brokers))
     port = dispatching if where == "here" else other
@@ -78,8 +88,8 @@ def _measured(brokers: Brokers, where: str) -> Iterator[Result]:
     )
 
 
-async def _dispatcher(connection: Connection, brokers: Brokers) -> int:
-    """Make the topic and the subscription, and find the port of its dispatcher."""
+async def dispatcher(connection: Connection, brokers: Brokers) -> int:
+    """Makes the topic and the subscription, and finds the port of its dispatcher."""
     await connection.ask_json("PUT", TOPIC, {})
     await connection.ask_json("PUT", SUBSCRIPTION, {"start": "latest", "mode": "shared"})
     await connection.ask_json("POST", f"{SUBSCRIPTION}/pull", {})
@@ -136,7 +146,8 @@ async def _settle(brokers: Brokers) -> None:
 
 
 @contextmanager
-def _together(folder: Path) -> Iterator[Brokers]:
+def together(folder: Path) -> Iterator[Brokers]:
+    """Two brokers of one parent."""
     options = ["--data-dir", str(folder), "--port", "0", "--brokers", "2", "--log-level", "error"]
     options += ["--max-connections", str(WAITING + 100)]
     process = subprocess.Popen([sys.executable, "-m", "seaweedq", "serve", *options], stdout=subprocess.PIPE, text=True)
