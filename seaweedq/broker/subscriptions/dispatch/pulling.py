@@ -44,6 +44,7 @@ class Pulling:
         self._closing = True
         for subscription in self._opened.all():
             subscription.room.wake_all()
+            subscription.leases.streams.wake_all()
 
     async def look(self, topic: Topic, name: str, wanted: Pull) -> Leased:
         """Leases up to `max_messages` of those that are known to exist. Raises LeaseEnded."""

@@ -429,3 +429,22 @@ async def test_a_stream_that_leaves_wakes_its_own_pull_alone(tmp_path: Path, mon
         for one in others:
             one.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+async def test_a_stream_that_is_held_back_waits_no_more_once_the_broker_leaves(tmp_path: Path) -> None:
+    """It waited until its next deadline, or the end of its poll, while the broker wanted to leave."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        await publish(broker, topic, "1", "2")
+        await subscribe(broker, topic)
+        dispatcher, position = broker.serving.subscribing.dispatcher, Position("stream", "connection", "mine", 1)
+        first = await dispatcher.pull(topic, "s", Pull(1, 0, "mine", position=position))
+        assert offsets(first.messages) == [0]
+        subscription = await dispatcher.open(topic, "s")
+        freed = subscription.leases.streams.of("stream").freed
+        full = asyncio.create_task(dispatcher.pull(topic, "s", Pull(1, 25, "mine", position=position.at(1, 0, 0))))
+        await until(lambda: len(freed._waiters) == 1)
+        dispatcher.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(NotReady):
+                await full
