@@ -96,6 +96,19 @@ def test_a_topic_is_changed_by_options(run, client):
     assert "retention.max_age_s" in run("topic", "set", "changed", "--retention-max-age-s", "-1", code=1)
 
 
+def test_files_are_listed_with_their_rows(run, client):
+    client.create_topic("filed")
+    client.publish("filed", [{"value": n} for n in range(5)])
+    assert "0 files, 0 rows, 0 bytes in file://" in run("topic", "files", "filed")
+    client.flush("filed")
+    (found,) = client.files("filed", segment=0)
+    assert (found.first_offset, found.next_offset, found.path) == (0, 5, f"segment=0/{found.name}")
+    (line,) = run("topic", "files", "filed", "--json").splitlines()
+    assert json.loads(line)["bytes"] == found.bytes
+    assert f"1 files, 5 rows, {found.bytes:,} bytes in file://" in run("topic", "files", "filed", "--segment", "0")
+    assert "'nope'" in run("topic", "files", "nope", code=1)
+
+
 def test_invalid_records_are_left_out_where_that_is_asked_for(run, client, tmp_path):
     fields = [{"id": 1, "name": "n", "required": True, "type": "int"}]
     client.create_topic("whole", format="typed", schema={"type": "struct", "fields": fields})

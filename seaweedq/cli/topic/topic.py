@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, first_url, say
-from seaweedq.cli.topic import configure, history, reshape, tail, watch
+from seaweedq.cli.topic import configure, files, history, reshape, tail, watch
 
 app = typer.Typer(
     no_args_is_help=True, help="Create, change, list, show, flush and delete topics; change their segments."
@@ -97,6 +97,7 @@ app.command(epilog=reshape.ROLL)(reshape.roll)
 app.command(epilog=reshape.MOVE)(reshape.move)
 app.command(epilog=watch.EXAMPLES)(watch.watch)
 app.command(epilog=tail.EXAMPLES)(tail.tail)
+app.command(epilog=files.EXAMPLES)(files.files)
 app.command(epilog=history.EXAMPLES)(history.history)
 
 

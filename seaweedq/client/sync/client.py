@@ -20,6 +20,7 @@ from seaweedq.client.core.message import Make, Message, Page
 from seaweedq.client.core.offload import Offload, type_of
 from seaweedq.client.core.payload_reading import payload
 from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.topic_files import TopicFile, topic_files
 from seaweedq.client.core.uploading import ANY_BYTES, Uploading
 from seaweedq.client.core.wire import Published, WireMessage
 from seaweedq.client.files.upload_source import Progress, Source
@@ -101,6 +102,13 @@ class Client(Subscriptions):
     def flush(self, name: str) -> Any:
         """Returns once all messages acknowledged before are in Parquet files."""
         return self._run(calls.flush(name))
+
+    def files(self, name: str, segment: int | None = None) -> list[TopicFile]:
+        """Returns the files with rows of a topic, or of one of its segments, in the order of their offsets in each.
+
+        They are listed, not opened. Raises TopicNotFound.
+        """
+        return self._run(topic_files(name, segment))
 
     def segments(self, name: str) -> list[dict[str, Any]]:
         """Returns a topic's segments: id, low, high, state, successors, start and end offset, ..."""

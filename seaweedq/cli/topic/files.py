@@ -1,0 +1,47 @@
+"""`seaweedq topic files`: lists the Parquet files of a topic."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.topic_files import TopicFile
+
+EXAMPLES = "Examples: seaweedq topic files flights · seaweedq topic files flights --segment 3 --json | jq .bytes"
+_HEAD = ("segment", "name", "offsets", "rows", "bytes")
+
+
+def files(
+    topic: Topic,
+    segment: Annotated[int | None, typer.Option(min=0, help="List the files of this segment alone.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """List the files of a topic: the rows that they have, and their sizes. Messages in no file yet are not in it."""
+    with connect(url) as client:
+        found, facts = client.files(topic, segment), client.topic(topic)
+    if json:
+        import msgspec
+
+        for one in found:
+            say(msgspec.json.encode(one).decode())
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in _HEAD:
+        table.add_column(name, justify="left" if name == "name" else "right", no_wrap=True)
+    for one in found:
+        table.add_row(*_row(one))
+    Console().print(table)
+    rows, size = sum(one.next_offset - one.first_offset for one in found), sum(one.bytes for one in found)
+    say(f"{len(found):,} files, {rows:,} rows, {size:,} bytes in {facts['path']}")
+
+
+def _row(file: "TopicFile") -> tuple[str, ...]:
+    rows = file.next_offset - file.first_offset
+    offsets = f"{file.first_offset:,} - {file.next_offset - 1:,}"
+    return str(file.segment), file.name, offsets, f"{rows:,}", f"{file.bytes:,}"
