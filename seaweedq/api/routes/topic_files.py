@@ -1,4 +1,4 @@
-"""What a reader needs to plan a read of a topic: its files, and the offsets of a time."""
+"""The routes by which a reader plans a read of a topic: its files, and the offsets of a time."""
 
 import re
 from dataclasses import dataclass
