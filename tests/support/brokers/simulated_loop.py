@@ -1,7 +1,11 @@
-"""An event loop on simulated time: it never waits, but moves its clock on to the next thing that is due."""
+"""An event loop on simulated time: it never waits, but moves its clock on to the next thing that is due.
+
+So nothing may come from another thread: how far the clock has moved by then is up to the machine, and not to the seed.
+"""
 
 import asyncio
 import selectors
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -23,9 +27,11 @@ class _Selector(selectors.DefaultSelector):
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """Also a `Clock`."""
+    """Also a `Clock`. `strangers` are the threads that something came from."""
 
     def __init__(self) -> None:
+        self.strangers: set[str] = set()
+        self._thread = threading.current_thread()
         self._hands = _Selector()
         super().__init__(self._hands)
 
@@ -47,6 +53,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             self.call_soon(_settle, done, None, error)
         return done
 
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        if (thread := threading.current_thread()) is not self._thread:
+            self.strangers.add(thread.name)
+        return super().call_soon_threadsafe(callback, *args, context=context)
+
 
 def _settle(done: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
     if error:
@@ -64,4 +75,8 @@ def clock() -> SimulatedLoop:
 
 def simulate(work: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
-        return runner.run(work)
+        result = runner.run(work)
+        loop = runner.get_loop()
+        assert isinstance(loop, SimulatedLoop)
+        assert not loop.strangers, f"threads took part: {loop.strangers}"
+        return result

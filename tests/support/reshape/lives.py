@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import Context, ContextVar, copy_context
 from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import httpx
 
@@ -34,7 +34,7 @@ class Life:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self.tasks: WeakKeyDictionary[asyncio.Task[Any], None] = WeakKeyDictionary()  # in order: a set has addresses'
         self.over = self.orphaned = False
         self.locks: list[FolderLock] = []  # on the folders of others
         self.context: Context = copy_context()
@@ -43,7 +43,7 @@ class Life:
     def end(self) -> None:
         """At once: none of its tasks takes another step but to clean up."""
         self.over = True
-        for task in list(self.tasks):
+        for task in list(self.tasks.keys()):
             task.cancel()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -130,7 +130,7 @@ class Lives(InLoop):
         self._planted = {
             (url, place): act for (url, place), act in self._planted.items() if url != broker.environment.url
         }
-        tasks = [task for task in life.tasks if task is not asyncio.current_task()]
+        tasks = [task for task in list(life.tasks.keys()) if task is not asyncio.current_task()]
         await asyncio.gather(*tasks, return_exceptions=True)
         for lock in life.locks:
             lock.release()
@@ -224,7 +224,7 @@ def _task(loop: asyncio.AbstractEventLoop, coro: Any, context: Context | None = 
     task = asyncio.Task(coro, loop=loop, context=context)
     life = context.get(_life) if context else _life.get()
     if life:
-        life.tasks.add(task)
+        life.tasks[task] = None
         if life.over:
             task.cancel()
     return task
