@@ -111,7 +111,7 @@ class Pulls:
             pass  # the body's memory is not needed during the wait
         if as_arrow:
             calls.level.require(SUBSCRIPTION_LEVEL, "a pull of Arrow")
-        search = self._pull
+        search = self._pull if wanted.lease is not None else self._pull_anew
         if wanted.lease is not None:
             calls.level.require(SUBSCRIPTION_LEVEL, "a pull with a lease of its own")
         elif calls.level.written >= SUBSCRIPTION_LEVEL:
@@ -129,28 +129,36 @@ class Pulls:
         """Pulls under the name that this broker chose. Where its lease has ended, since an answer was lost and the
         request repeated late, it chooses another: the client knows of none."""
         with suppress(LeaseEnded):
-            answer = await self._pull(scope, topic, name, wanted)
+            answer = await self._pull_anew(scope, topic, name, wanted)
             if answer.status != HTTPStatus.GONE or LEASE_ENDED not in answer.body:
                 return answer
         return await self._pull(scope, topic, name, replace(wanted, lease=self.ids.nonce(), wait_s=0))
 
-    async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
+    async def _pull_anew(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:
+        """As `_pull`, for what cannot hold any messages yet."""
+        return await self._pull(scope, topic, name, wanted, is_new=True)
+
+    async def _pull(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, is_new: bool = False) -> Answer:
         calls = self.calls
         search = calls.finder.search(topic, name, calls.proxy.asked(scope, wanted.wait_s))
         while True:
             async with search as target:
                 if not target.here:
-                    return await self._relayed(scope, topic, name, wanted, target)
+                    may_hold, is_new = not is_new, False  # once it was handed on, since its answer may be lost
+                    return await self._relayed(scope, topic, name, wanted, target, may_hold)
                 found = await calls.dispatcher.pull(topic, name, _pull(wanted, target.wait_s))
                 return await self._delivered(scope, topic, found)
 
-    async def _relayed(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, target: Target) -> Answer:
+    async def _relayed(
+        self, scope: Scope, topic: Topic, name: str, wanted: PullRequest, target: Target, may_hold: bool
+    ) -> Answer:
         """Hands a pull on. One that waits does so at the dispatcher if it is the first one; else it asks what there is
-        now, and queues here (broker/subscriptions/dispatch/relayed_waits)."""
-        until, queue = Deadline(self.calls.reader.clock, target.wait_s), None
+        now, unless that is known to be nothing, and queues here (broker/subscriptions/dispatch/relayed_waits)."""
+        clock = self.calls.reader.clock
+        until, queue = Deadline(clock, target.wait_s), None
         if target.wait_s > 0:
             queue = await self.waits.queue(topic, name, wanted.consumer)
-        if queue is None or queue.is_taken:
+        if queue is None or (queue.is_taken and (may_hold or not queue.is_dry(clock.monotonic_s()))):
             answer = await self._hand_on(scope, target, wanted, 0)
             if queue is None or not _is_empty(answer):
                 return answer

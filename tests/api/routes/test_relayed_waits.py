@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.subscriptions.dispatch.relayed_waits import Queue
+from seaweedq.broker.subscriptions.dispatch.relayed_waits import DRY_S, Queue
 from seaweedq.clock import SystemClock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable
@@ -25,12 +25,13 @@ class Under:
     """The pulls that are at the dispatcher now, for another broker."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 0
+        self.now = self.all = 0
         relay = DirectPeers.relay
 
         async def counted(peers: DirectPeers, method: str, url: str, *arguments: Any) -> Any:
             is_pull = url.endswith("/pull")
             self.now += is_pull
+            self.all += is_pull
             try:
                 return await relay(peers, method, url, *arguments)
             finally:
@@ -126,6 +127,36 @@ async def test_one_waits_there_for_all_and_the_longest_waiting_come_first(
         first.cancel()
         await publish(http, WAITING - 4)
         await until(lambda: len(answered(pulls)) == WAITING)
+
+
+async def test_who_comes_while_another_has_waited_for_long_asks_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each asked first: 5,000 that came at once took both brokers so long that one of them lost its lease. A lease that
+    holds messages gets them again at once all the same."""
+    under = Under(monkeypatch)
+    async with in_loop(tmp_path) as together, waiting(together, under, "shared", [None]) as (there, pulls):
+        here = next(broker for broker in together.brokers if not has_s(broker))
+        async with at(together, here) as http:
+            await publish(there, 1)
+            assert (await pulls[0]).json()["messages"]
+            await publish(there, 1)
+            held = (await http.post(f"{S}/pull", json={"lease": "mine"})).json()["messages"]
+            one = {"wait_s": 30, "max_messages": 1}
+            first = asyncio.create_task(http.post(f"{S}/pull", json=one))
+            await until(lambda: under.now == 1)
+            await asyncio.sleep(DRY_S + 0.05)
+            before = under.all
+            more = [
+                asyncio.create_task(http.post(f"{S}/pull", json={"wait_s": 30, "max_messages": 1})) for _ in range(9)
+            ]
+            pulls += [first, *more]
+            again = await http.post(f"{S}/pull", json={"lease": "mine", "wait_s": 30})
+            assert again.json()["messages"] == held
+            assert under.all == before + 1
+            await publish(there, 10)
+            found = [(await one).json()["messages"] for one in [first, *more]]
+            assert sorted(message["offset"] for messages in found for message in messages) == list(range(2, 12))
 
 
 async def test_each_consumer_of_an_ordered_subscription_waits_for_itself(

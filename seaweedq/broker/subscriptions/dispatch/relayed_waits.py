@@ -5,6 +5,10 @@ connection, and are asked nothing. When the one at the dispatcher has its answer
 on, the longest waiting first: there may be more. One that is cancelled gives its turn on; one whose wait is over is
 handed on without a wait, since an empty answer is the dispatcher's alone.
 
+A pull that finds somebody at the dispatcher asks first what there is now, unless that one has waited for DRY_S: then
+there is nothing. Thousands that come at once would cost both brokers a request each, and a slow machine its leases. One
+that may hold messages already, whose lease's name was used before, always asks.
+
 In `ordered` each consumer has a queue of its own: what one consumer does not get says nothing of another.
 
 Where the dispatcher does not answer, or is another one by now, all who queued for it meanwhile are told at once, and
@@ -14,6 +18,7 @@ look for it anew. Nothing is kept here: a broker that dies takes its queues with
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from math import inf
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -23,6 +28,7 @@ from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.errors import NotOwner, Unavailable
 
+DRY_S = 0.2  # who waits for so long at a dispatcher that is not slow was told that there is nothing
 KNOWN = 10_000  # modes that are remembered
 MODE_S = 5.0  # for so long: the next subscription of the same name may have another mode
 
@@ -40,11 +46,16 @@ class Queue:
     def __init__(self) -> None:
         self._turn = asyncio.Lock()  # the first that waits gets it
         self._moved = 0  # how often the dispatcher did not answer, or was another one
+        self._since_s = inf  # monotonic: since when one waits there
 
     @property
     def is_taken(self) -> bool:
         """Whether a pull waits at the dispatcher."""
         return self._turn.locked()
+
+    def is_dry(self, now_s: float) -> bool:
+        """Tells whether the pull at the dispatcher has waited so long that there is nothing."""
+        return now_s - self._since_s >= DRY_S
 
     @asynccontextmanager
     async def turn(self, until: Deadline, check: Callable[[], None]) -> AsyncIterator[float]:
@@ -62,11 +73,14 @@ class Queue:
                 raise NotOwner("the broker that dispatched the subscription did not answer another pull")
             try:
                 check()
-                yield until.left_s
+                left_s = until.left_s
+                self._since_s = until.end_s - left_s
+                yield left_s
             except Unavailable:
                 self._moved += 1
                 raise
         finally:
+            self._since_s = inf
             self._turn.release()
 
 
