@@ -238,3 +238,10 @@ def test_each_damage_is_found(damage):
 
 def test_every_rule_has_a_damage_that_it_finds():
     assert {rule.__name__ for rule in RULES} == set(DAMAGES.values())
+
+
+def test_time_without_a_processor_does_not_count_for_the_lag():
+    run = sound()
+    lag_for_long(run)
+    run.events = [replace(e, wait_s=6.0) if (e.op, e.type) == ("heal", "ok") else e for e in run.events]
+    assert check(run) == []
