@@ -217,7 +217,10 @@ class DeadLetters:
         try:
             pieces = await readable.read(low, high - low, BATCH_BYTES)
         except BelowRetention as error:
-            subscription.retire(segment, int(error.fields["start_offset"]))
+            start = int(error.fields["start_offset"])
+            subscription.retire(segment, start)
+            if segment in subscription.cursors and subscription.acked_to(segment) < start:
+                raise  # the cursor cannot be read, and stays: later
             return None
         cursor = subscription.cursors.get(segment)
         if cursor is None:

@@ -18,7 +18,7 @@ from seaweedq.broker.subscriptions.cursors.segment_cursor import SegmentCursor
 from seaweedq.coordination.records import CursorRecord, HeldLease
 from seaweedq.coordination.seek_plan import Sought, cursor_after
 from seaweedq.coordination.versioned import Versioned
-from seaweedq.errors import Unavailable
+from seaweedq.errors import BelowRetention, CoordinationUnavailable, Unavailable
 from tests.support.brokers.in_process import Gate
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1
 from tests.support.brokers.reshaped import at
@@ -408,6 +408,52 @@ async def test_nothing_dies_while_its_topic_is_taken_away(tmp_path: Path) -> Non
             assert (await changing).status_code == 200
         problem_of(refused, 409, "no-dead-letter-topic", "dead_letter_topic")
         assert (await lag(http))["dying"] == 0
+
+
+async def test_a_topic_is_taken_away_once_though_the_answer_was_lost(tmp_path: Path) -> None:
+    """What was rejected meanwhile died without a topic, and the repetition was refused since it was dying."""
+    async with one(tmp_path) as (together, http):
+        await made(http, {"value": 1})
+        (message,) = await pulled(http)
+        commit = together.coordination.commit
+
+        async def lost(*arguments: Any) -> Any:
+            await commit(*arguments)
+            raise CoordinationUnavailable("the answer was lost")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(together.coordination, "commit", lost)
+            assert (await http.patch(SUB, json={"dead_letter_topic": None})).status_code == 503
+        refused = await http.post(f"{SUB}/nack", json={"ids": [message["id"]], "reject": True})
+        problem_of(refused, 409, "no-dead-letter-topic", "dead_letter_topic")
+        again = await http.patch(SUB, json={"dead_letter_topic": None})
+        assert (again.status_code, again.json()["dead_letter_topic"]) == (200, None)
+        assert (await lag(http))["dying"] == 0
+        assert (await http.patch(SUB, json={"dead_letter_topic": "dead"})).status_code == 200
+        await nacked(http, message["id"], reject=True)
+        await buried(http)
+
+
+async def test_letters_of_a_cursor_that_cannot_be_moved_up_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were read each 20 ms."""
+    async with one(tmp_path) as (together, http):
+        await made(http, {"value": 1})
+        (message,) = await pulled(http)
+        broker, reads = together.brokers[0], 0
+        subscription = await broker.serving.subscribing.dispatcher.open(broker.core.catalog.topic("t"), "s")
+
+        async def below(*arguments: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            subscription.unreadable.add(0)
+            raise BelowRetention("gone", offset=0, start_offset=1)
+
+        monkeypatch.setattr(broker.core.reader, "read", below)
+        await nacked(http, message["id"], reject=True)
+        await asyncio.sleep(0.4)
+        assert 1 <= reads <= 4, "the pauses grow from half a second on"
 
 
 async def test_two_changes_at_once_leave_no_attempts_without_a_topic(tmp_path: Path) -> None:

@@ -101,8 +101,11 @@ class SubscriptionAdmin:
         subscription = await self._dispatcher.open(topic, name)
         async with self._dispatcher.changing(topic, name), subscription.saving:
             subscription.check()
-            _check_dying(subscription, changes)
+            if subscription.in_doubt:
+                await self._dispatcher.confirm(subscription)
             there = subscription.held
+            if there.record.dead_letter_topic is not None:  # else it is a repetition
+                _check_dying(subscription, changes)
             wanted = there.with_record(self._dispatcher.used(replace(there.record, **changes)).in_its_form())
             if _lacks_letters(wanted.record, changes):  # another change came since the caller looked
                 raise changed_meanwhile(topic, name)

@@ -3,15 +3,22 @@
 A segment is with one consumer at a time. One that has leased or delayed messages stays with its consumer; the free ones
 are shared out evenly among the consumers who pull, and move as little as that allows. A consumer counts as long as it
 waits, and for ACTIVE_S after its last pull.
+
+Names that come once, thousands a second, must neither take the segments of those that stay nor make each pull slow. So
+in a crowd a consumer counts while it waits, or if it pulled again within ACTIVE_S, beside the one that pulls now; and
+of those that count only so many are looked at as may get something: the owners, and those that came first.
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from heapq import nsmallest
 
 from seaweedq.broker.subscriptions.delivery.window import NOBODY
 
 ACTIVE_S = 1.0
+CROWD = 64  # consumers, or twice as many as there are segments
+REPEAT_S = 0.1  # between two pulls; two looks that lie closer together may be those of one request
 
 
 def share(
@@ -71,7 +78,9 @@ class Turns:
     def __init__(self) -> None:
         self.changes = 0  # of the shares
         self._owners: dict[int, int] = {}
-        self._seen_s: dict[int, float] = {}
+        self._seen_s: OrderedDict[int, float] = OrderedDict()  # the last one that pulled last
+        self._first_s: dict[int, float] = {}
+        self._again: set[int] = set()  # those of them that pulled more than once
         self._waiting: Counter[int] = Counter()
         self._asked: tuple[tuple[int, ...], dict[int, int], set[int]] | None = None  # of the last shares
 
@@ -88,16 +97,38 @@ class Turns:
 
     def pulls(self, consumer: int, now_s: float) -> None:
         """Notes a pull."""
+        self._pass(now_s)
+        if now_s - self._first_s.setdefault(consumer, now_s) >= REPEAT_S:
+            self._again.add(consumer)
         self._seen_s[consumer] = now_s
+        self._seen_s.move_to_end(consumer)
 
     def leave(self, consumer: int) -> None:
         """Lets a consumer not count any more, unless it waits or pulls again."""
         self._seen_s.pop(consumer, None)
+        self._first_s.pop(consumer, None)
+        self._again.discard(consumer)
 
     def active(self, now_s: float) -> set[int]:
         """Returns the consumers who wait, or pulled lately."""
-        self._seen_s = {one: seen_s for one, seen_s in self._seen_s.items() if now_s - seen_s < ACTIVE_S}
+        self._pass(now_s)
         return {*self._seen_s, *self._waiting}
+
+    def _pass(self, now_s: float) -> None:
+        """Forgets those who pulled too long ago."""
+        while self._seen_s and now_s - self._seen_s[first := next(iter(self._seen_s))] >= ACTIVE_S:
+            self.leave(first)
+
+    def _sharers(self, segments: Collection[int], asker: int, now_s: float) -> set[int]:
+        """Returns the consumers among whom the segments are shared out."""
+        self._pass(now_s)
+        most = max(CROWD, 2 * len(segments))
+        if len(self._seen_s) + len(self._waiting) <= most:
+            return {*self._seen_s, *self._waiting}
+        living = {*self._waiting, *self._again, *([] if asker == NOBODY else [asker])}
+        if len(living) <= most:
+            return living
+        return {*nsmallest(most, living), *living.intersection(self._owners.values())}
 
     def next_change_s(self) -> float | None:
         """Returns the time at which the first consumer does not count any more, unless it waits or pulls."""
@@ -107,11 +138,14 @@ class Turns:
     def share_of(self, consumer: int, segments: Collection[int], held: Mapping[int, int], now_s: float) -> set[int]:
         """Returns the segments that a consumer gets messages of, now that it pulls."""
         self.pulls(consumer, now_s)
-        return {segment for segment, owner in self.shares(segments, held, now_s).items() if owner == consumer}
+        shares = self.shares(segments, held, now_s, consumer)
+        return {segment for segment, owner in shares.items() if owner == consumer}
 
-    def shares(self, segments: Collection[int], held: Mapping[int, int], now_s: float) -> dict[int, int]:
-        """Returns the consumer of each segment; none of a free one where nobody pulls."""
-        asked = tuple(segments), dict(held), self.active(now_s)
+    def shares(
+        self, segments: Collection[int], held: Mapping[int, int], now_s: float, asker: int = NOBODY
+    ) -> dict[int, int]:
+        """Returns the consumer of each segment, now that `asker` pulls; none of a free one where nobody does."""
+        asked = tuple(segments), dict(held), self._sharers(segments, asker, now_s)
         if asked != self._asked:
             self._asked = asked
             before, self._owners = self._owners, share(segments, held, self._owners, asked[2])

@@ -122,6 +122,8 @@ class CursorStore:
         async with subscription.saving:
             if subscription.closed and not is_last:
                 return True  # who has closed it writes the last checkpoint
+            if subscription.in_doubt and not await self.is_held(subscription):
+                return False
             while True:
                 changed = [
                     _Change(segment, cursor, record, cursor.newest)
@@ -136,7 +138,7 @@ class CursorStore:
                 if not [page for page in pages if not await self._write(subscription, page)]:
                     subscription.forget_done(self._level())
                     return True
-                if not await self._is_held(subscription):
+                if not await self.is_held(subscription):
                     return False
                 await self._look(subscription)
 
@@ -201,18 +203,18 @@ class CursorStore:
                 revision = await self._coordination.commit([Compare(put.key, subscription.held.revision)], [put])
                 if revision is not None:
                     subscription.held, subscription.noted_s = wanted.stored(revision), now_s
-                elif not await self._is_held(subscription):
+                elif not await self.is_held(subscription):
                     return False
         return True
 
-    async def _is_held(self, subscription: Subscription) -> bool:
+    async def is_held(self, subscription: Subscription) -> bool:
         """Reads the subscription's record again. Tells whether it is still this broker's, in the same epoch: its
         settings may have been changed by a write whose answer was lost. Raises NeedsNewerBroker."""
         there = await self._coordination.get(key_of(subscription.topic, subscription.name))
         found = keys.SUBSCRIPTIONS.require(there) if there else None
         if found is None or _tenure(found.record) != _tenure(subscription.record):
             return False
-        subscription.held = found
+        subscription.held, subscription.in_doubt = found, False
         subscription.set_rules()
         return True
 

@@ -93,6 +93,7 @@ class Subscription:
         self.saving = asyncio.Lock()
         self.burying = asyncio.Lock()
         self.closed: NotOwner | None = None
+        self.in_doubt = False  # the outcome of a change of its record is unknown, until that is read again
         self.blocked: NeedsNewerBroker | None = None  # its record cannot be read any more
         self.reread_s = 0.0  # monotonic: when cursors that cannot be read are due to be read again
         self.any_until_s = 0.0  # monotonic: acks by ids of what the dispatcher before delivered are taken
@@ -317,14 +318,22 @@ class Subscription:
 
     @contextmanager
     def changing_to(self, record: SubscriptionRecord) -> Iterator[None]:
-        """Lets nothing die while a change is written that takes away the topic for dead letters."""
+        """Lets nothing die while a change is written that takes away the topic for dead letters; where its outcome is
+        unknown, until the record is read again: what died meanwhile would have no topic."""
         self.buries = record.dead_letter_topic is not None
         if not self.buries:
             self._follow(rules_of(record))
         try:
             yield
-        finally:
+        except NotOwner:
             self.set_rules()
+            raise
+        except BaseException:
+            self.in_doubt = True
+            if self.buries:
+                self.set_rules()
+            raise
+        self.set_rules()
 
     def set_rules(self) -> None:
         """Has all segments follow the settings that the record has by now. What was delivered too often by now dies."""

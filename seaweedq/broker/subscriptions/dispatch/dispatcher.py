@@ -166,6 +166,13 @@ class Dispatcher:
         subscription.room.look_again(position.connection)  # a pull of it may wait
         subscription.leases.streams.wake_all()
 
+    async def confirm(self, subscription: Subscription) -> None:
+        """Reads the record of a subscription again, after a change of unknown outcome. The caller holds `saving`.
+        Raises NotOwner where another broker dispatches now."""
+        if not await self._cursors.is_held(subscription):
+            self.forget(subscription.topic, subscription.name)
+            subscription.check()
+
     async def checkpoint(self) -> None:
         """Writes the cursors that have changed, and releases the commits that held their acks. Raises Unavailable: then
         those of others wait for the next one."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -94,3 +95,41 @@ async def test_consumers_who_get_nothing_are_counted_and_warned_of(
         assert [one.getMessage()[:56] for one in caplog.records] == [
             "subscription s of t has 2 consumers more than segments, "
         ]
+
+
+def test_names_that_come_once_take_nothing_from_those_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each counted for a second: two that waited had 2 of 16 segments, and each pull looked at all names (6 ms)."""
+    turns, segments, now_s, sizes = Turns(), range(16), 0.0, list[int]()
+    shared = sharing.share
+
+    def noted(*asked: Any) -> dict[int, int]:
+        sizes.append(len(asked[3]))
+        return shared(*asked)
+
+    monkeypatch.setattr(sharing, "share", noted)
+    with turns.waiting(1), turns.waiting(2):
+        for name in range(10, 5_010):
+            now_s += 0.0005
+            turns.share_of(name, segments, {}, now_s)
+            turns.share_of(3, segments, {}, now_s)
+        owners = Counter(turns.shares(segments, {}, now_s).values())
+        assert set(owners) == {1, 2, 3}
+        assert min(owners.values()) >= 5
+        assert max(sizes) <= sharing.CROWD
+        assert len(turns._first_s) == len(turns._seen_s) <= ACTIVE_S / 0.0005 + 1
+    assert turns.active(now_s + ACTIVE_S) == set()
+    assert (turns._first_s, turns._again) == ({}, set())
+
+
+def test_of_thousands_that_stay_as_many_share_as_may_get_something() -> None:
+    turns, segments = Turns(), range(4)
+    for round in range(3):
+        for name in range(1, 2_001):
+            turns.share_of(name, segments, {}, round / 4)
+    shares = turns.shares(segments, {}, 0.6)
+    assert sorted(set(shares.values())) == [1, 2, 3, 4]
+    assert len(turns.active(0.6)) == 2_000, "all are counted, and told that they get nothing"
+    assert turns.share_of(2_000, segments, {}, 0.6) == set()
+    for name in shares.values():
+        turns.leave(name)
+    assert len(set(turns.shares(segments, {}, 0.7).values())) == 4
