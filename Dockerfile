@@ -17,7 +17,7 @@ RUN python -m venv /opt/build \
     && rm -r /wheels
 
 FROM dependencies AS source
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE pyspark_seaweedq.py ./
 COPY seaweedq seaweedq
 RUN /opt/build/bin/pip wheel --no-index --no-deps --no-build-isolation -w /wheels . \
     && /opt/build/bin/pip --python /opt/seaweedq/bin/python install --no-index --no-deps --prefix /opt/source /wheels/*.whl

@@ -7,17 +7,16 @@ way to the brokers; files are read by Spark alone.
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import pyarrow as pa
 
-from seaweedq.client.core.segment_rows import SEGMENT
+from seaweedq.client.core.table import table_schema
 from seaweedq.client.core.table_plan import Rows, plan
 from seaweedq.client.sync.client import Client
-from seaweedq.errors import ClientError
-from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.schema import parse_schema
+from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.pins import condition
+from seaweedq.spark.versions import check_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 MIB = 1024 * 1024
 DRIVER_BYTES = 32 * MIB  # of rows that are in no file, through the driver; the others come by executors
 TASK_ROWS = 200_000  # of those that one task fetches
-OLDEST_SPARK = (4, 0)
 Tail = Literal["read", "flush", "skip"]
 
 
@@ -53,7 +51,7 @@ def read_topic(
     """
     if tail not in get_args(Tail):
         raise ValueError(f"tail is {tail!r}; it must be one of {', '.join(map(repr, get_args(Tail)))}")
-    _check_version(spark.version)
+    check_version(spark.version)
     where = url or os.environ.get("SEAWEEDQ_URL")
     if not where:
         raise ValueError("no url of a broker is given, and SEAWEEDQ_URL is not set")
@@ -62,7 +60,7 @@ def read_topic(
         if tail == "flush":
             client.flush(topic)
         chosen = plan(client.segments(topic), starting, ending, segments, tail=tail == "read")
-        schema = spark_schema(facts)
+        schema = spark_schema_of(table_schema(facts))
         frame = spark.read.schema(schema).parquet(s3a(facts["path"])).where(condition(chosen.files))
         fetch = Fetch(where, topic, dict(headers or {}))
         held, rest = _held(client, topic, chosen.tail)
@@ -86,16 +84,6 @@ class Fetch:
                 for each in batch.to_pylist():
                     for rows in client.read_segment(self._topic, each["segment"], each["start"], each["end"]):
                         yield _conformed(rows)
-
-
-def spark_schema(facts: Mapping[str, Any]) -> "StructType":
-    """Returns the columns of a topic's files as Spark reads them: all nullable, and `segment` at the end."""
-    from pyspark.sql.pandas.types import from_arrow_type
-    from pyspark.sql.types import StructField, StructType
-
-    fields = parse_schema(facts["schema"]) if facts["schema"] else None
-    columns = [*Layout.of(Format(facts["format"]), fields).table, SEGMENT]
-    return StructType([StructField(each.name, from_arrow_type(each.type), True) for each in columns])
 
 
 def s3a(path: str) -> str:
@@ -137,9 +125,3 @@ def _by_executors(spark: "SparkSession", fetch: Fetch, rest: Iterable[Rows], sch
     frame = spark.createDataFrame(ranges, "segment int, start bigint, end bigint")
     work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = fetch.__call__
     return frame.repartition(len(ranges)).mapInArrow(work, schema)
-
-
-def _check_version(version: str) -> None:
-    if tuple(map(int, version.split(".")[:2])) < OLDEST_SPARK:
-        oldest = ".".join(map(str, OLDEST_SPARK))
-        raise ClientError(f"this is Spark {version}; seaweedq reads topics with Spark {oldest} or newer")

@@ -10,6 +10,7 @@ import pytest
 from seaweedq import Client
 from seaweedq.errors import ClientError, TopicNotFound
 from seaweedq.spark import read_topic, topic_table
+from seaweedq.spark.versions import check_version
 from tests.support.codec.body_samples import TYPES, iceberg
 from tests.support.processes.broker_process import BrokerProcess
 
@@ -144,4 +145,4 @@ def test_wrong_input(spark: Any, broker: BrokerProcess, numbers: str, monkeypatc
     with pytest.raises(ValueError, match="SEAWEEDQ_URL is not set"):
         read_topic(spark, numbers)
     with pytest.raises(ClientError, match=r"this is Spark 3\.5\.1; .* with Spark 4\.0 or newer"):
-        topic_table._check_version("3.5.1")
+        check_version("3.5.1")

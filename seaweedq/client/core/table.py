@@ -6,8 +6,9 @@ and a file is never rewritten. No file is opened before its rows are read.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import fsspec
@@ -50,13 +51,14 @@ class TableRead:
     folder: str
     files: Sequence[FilePart]
     tail: Sequence[Rows]
+    storage: Mapping[str, Any] = field(default_factory=dict)
 
     def of_files(self) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of files; on S3 with the credentials and the endpoint of boto's variables and files. Blocks.
-        Raises ClientError if a file is not there."""
+        """Yields the rows of files; on S3 with the credentials and the endpoint of boto's variables and files, unless
+        `storage` has others. Blocks. Raises ClientError if a file is not there."""
         if not self.files:
             return
-        store, root = opened(self.folder)
+        store, root = opened(self.folder, self.storage)
         fragments = [(part, _fragment(part, store, root)) for part in self.files]
         whole = [fragment for part, fragment in fragments if part.is_whole]
         scans = [ds.FileSystemDataset(whole, self.schema, _FORMAT, store).scanner(columns=self.columns.names)]
@@ -86,10 +88,10 @@ class TableRead:
         return pa.Table.from_batches(batches, self.columns)
 
 
-def opened(folder: str) -> tuple[FileSystem, str]:
+def opened(folder: str, storage: Mapping[str, Any] = MappingProxyType({})) -> tuple[FileSystem, str]:
     """Returns the file system of a folder's URL, and its path there. Raises ClientError where a package is missing."""
     try:
-        store, root = fsspec.core.url_to_fs(folder, use_listings_cache=False)
+        store, root = fsspec.core.url_to_fs(folder, **{"use_listings_cache": False, **storage})
     except ImportError:
         raise ClientError(f"reading {folder} needs s3fs: pip install 'seaweedq[s3]'", url=folder) from None
     local = "file" in store.protocol if isinstance(store.protocol, tuple) else store.protocol == "file"

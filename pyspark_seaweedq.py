@@ -1,0 +1,45 @@
+"""The data source `seaweedq`, where Spark finds it by itself.
+
+Spark imports every top-level module whose name begins with `pyspark_`, and an import that fails switches off all Python
+sources of the session. So this one imports nothing but Spark's own; what else is missing is said once a source is made.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """A topic as a source of batches and streams; docs/spark.md has the options."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        try:
+            make: Callable[[Any], Any] = import_module("seaweedq.spark.source").Source
+        except ImportError as error:
+            raise ImportError(f"the source seaweedq needs {error.name}: pip install 'seaweedq[spark]'") from error
+        self._source = make(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Returns the name of the format."""
+        return "seaweedq"
+
+    def schema(self) -> "StructType":
+        """Returns the columns that are read."""
+        found: StructType = self._source.schema()
+        return found
+
+    def reader(self, schema: "StructType") -> "DataSourceReader":
+        """Returns the reader of a batch."""
+        return self._source.reader(schema)
+
+    def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
+        """Returns the reader of a stream."""
+        return self._source.stream_reader(schema)

@@ -1,0 +1,189 @@
+"""The options of the data source. Pure; every error names the option, its value and what is allowed."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import Any
+
+MIB = 1024 * 1024
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NAMES = (
+    "url",
+    "topic",
+    "columns",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "minPartitions",
+    "maxBytesPerPartition",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "includeTail",
+    "storageOptions",
+)
+STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+_UNITS_B = {"": 1, "k": 1024, "m": MIB, "g": 1024 * MIB}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options as they were given; `starting` and `ending` are a word, offsets by segment, or a time."""
+
+    url: str
+    topic: str
+    columns: tuple[str, ...] | None = None
+    starting: str | Mapping[int, int] | datetime | None = None
+    ending: str | Mapping[int, int] | datetime | None = None
+    fail_on_data_loss: bool = True
+    min_partitions: int | None = None
+    max_bytes_per_partition: int = 128 * MIB
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_trigger_delay_s: float = 900
+    include_tail: bool = True
+    storage: Mapping[str, Any] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> "Options":
+        """Parses options by their names, in any case. Raises ValueError."""
+        names = {name.lower(): name for name in NAMES}
+        given = {_known(name, names): value for name, value in options.items()}
+        url = given.get("url") or os.environ.get("SEAWEEDQ_URL")
+        if not url:
+            raise ValueError("the option url is not given, and SEAWEEDQ_URL is not set")
+        if not given.get("topic"):
+            raise ValueError("the option topic is not given; it must be the name of a topic")
+        made = Options(
+            url,
+            given["topic"],
+            _columns(given.get("columns")),
+            _bound(given, "starting", ("earliest", "latest")),
+            _bound(given, "ending", ("latest",)),
+            _truth(given, "failOnDataLoss", True),
+            _count(given, "minPartitions"),
+            _bytes(given, "maxBytesPerPartition", 128 * MIB),
+            _count(given, "maxOffsetsPerTrigger"),
+            _count(given, "minOffsetsPerTrigger"),
+            _seconds(given, "maxTriggerDelay", 900),
+            _truth(given, "includeTail", True),
+            _object(given, "storageOptions"),
+            frozenset(given),
+        )
+        if made.max_offsets is not None and (made.min_offsets or 0) > made.max_offsets:
+            raise ValueError(
+                f"minOffsetsPerTrigger is {made.min_offsets}; it must be at most maxOffsetsPerTrigger, which is "
+                f"{made.max_offsets}"
+            )
+        return made
+
+    def check(self, *refused: str, of: str) -> None:
+        """Raises ValueError where an option was given that makes no sense for this kind of query."""
+        for name in refused:
+            if name in self.given:
+                raise ValueError(f"the option {name} is not for {of}")
+
+
+def _known(name: str, names: Mapping[str, str]) -> str:
+    if name.lower() in names:
+        return names[name.lower()]
+    nearest = get_close_matches(name.lower(), names, 1, 0) or ["topic"]
+    raise ValueError(
+        f"there is no option {name!r}; the nearest is {names[nearest[0]]!r}. These are: {', '.join(NAMES)}"
+    )
+
+
+def _columns(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = json.loads(text) if text.lstrip().startswith("[") else [each.strip() for each in text.split(",")]
+    if not names or not all(isinstance(each, str) and each for each in names):
+        raise ValueError(f"columns is {text!r}; it must be names of columns, separated by commas, or a JSON list")
+    return tuple(names)
+
+
+def _bound(given: Mapping[str, str], which: str, words: tuple[str, ...]) -> Any:
+    offsets, time = given.get(f"{which}Offsets"), given.get(f"{which}Timestamp")
+    if offsets is not None and time is not None:
+        raise ValueError(f"{which}Offsets and {which}Timestamp cannot be combined")
+    if time is not None:
+        return _time(f"{which}Timestamp", time)
+    if offsets is None or offsets in words:
+        return offsets
+    return _offsets(f"{which}Offsets", offsets, words)
+
+
+def _offsets(name: str, text: str, words: tuple[str, ...]) -> dict[int, int]:
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict) or not all(type(offset) is int and offset >= 0 for offset in found.values()):
+            raise ValueError
+        return {int(segment): offset for segment, offset in found.items()}
+    except ValueError:
+        allowed = ", ".join(map(repr, words))
+        detail = f'{name} is {text!r}; it must be {allowed}, or JSON of segments and offsets such as {{"3": 100}}'
+        raise ValueError(detail) from None
+
+
+def _time(name: str, text: str) -> datetime:
+    try:
+        if re.fullmatch(r"[0-9]{1,15}", text):
+            return EPOCH + timedelta(milliseconds=int(text))
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return moment
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"{name} is {text!r}; it must be milliseconds since 1970, or such as '2026-01-31T12:00:00Z'")
+
+
+def _truth(given: Mapping[str, str], name: str, default: bool) -> bool:
+    text = given.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"{name} is {text!r}; it must be true or false")
+    return text == "true"
+
+
+def _count(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < 1:
+        raise ValueError(f"{name} is {text!r}; it must be a whole number from 1")
+    return int(text)
+
+
+def _bytes(given: Mapping[str, str], name: str, default: int) -> int:
+    match = re.fullmatch(r"([0-9]{1,18})([kmg]?)b?", given.get(name, str(default)).lower())
+    if not match or not int(match[1]):
+        raise ValueError(f"{name} is {given[name]!r}; it must be a number of bytes, such as 134217728 or 128m")
+    return int(match[1]) * _UNITS_B[match[2]]
+
+
+def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
+    if name not in given:
+        return default
+    match = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", given[name])
+    if not match:
+        raise ValueError(f"{name} is {given[name]!r}; it must be a duration such as 500ms, 30s, 15m or 1h")
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+def _object(given: Mapping[str, str], name: str) -> dict[str, Any]:
+    text = given.get(name, "{}")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} is not a JSON object")  # never its text, which may be a secret
+    return found

@@ -1,0 +1,214 @@
+"""The reader of a stream: asks brokers where a topic is, and has `offsets` decide what a batch has.
+
+All state that matters is in Spark's checkpoint: the offsets before and after a batch. The reader remembers files that
+it has listed, so that a trigger costs the map, and a request for each segment with new files; a restart lists anew.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from seaweedq.client.core.calls import call, topic_path
+from seaweedq.client.core.table_plan import Rows, parts
+from seaweedq.client.core.topic_files import TopicFile, offsets_of
+from seaweedq.client.sync.client import Client
+from seaweedq.clock import SystemClock
+from seaweedq.errors import SegmentNotFound
+from seaweedq.spark.offsets import Known, Loss, Segment, advance, backlog, from_time, initial, latest, needed, ranges
+from seaweedq.spark.options import Options
+from seaweedq.spark.partitions import Work, divided
+from seaweedq.spark.source import PartitionReader, TopicPartition, list_files, segments_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+ALL_AT_ONCE = 8  # segments with new files, above which one list of all is cheaper than one of each
+
+
+class ListedFiles:
+    """The files of the segments that are read, as far as they were listed."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, list[TopicFile]] = {}
+
+    def of(self, client: Client, topic: str, wanted: Mapping[int, tuple[int, int]]) -> list[TopicFile]:
+        """Returns the files with these ranges of rows, which the brokers have said to be in files."""
+        missing = [number for number, (_, end) in wanted.items() if self._end(number) < end]
+        if len(missing) > ALL_AT_ONCE:
+            listed: dict[int, list[TopicFile]] = {}
+            for file in list_files(client, topic):
+                listed.setdefault(file.segment, []).append(file)
+            self._files = listed
+        else:
+            for number in missing:
+                held = self._files.setdefault(number, [])
+                held += list_files(client, topic, number, held[-1].place if held else None)
+        return [file for number in wanted for file in self._files.get(number, ())]
+
+    def trim(self, offsets: Mapping[int, int]) -> None:
+        """Forgets files that are read, but the last one of each segment, behind which the list goes on."""
+        self._files = {
+            number: [file for file in held[:-1] if file.next_offset > offsets[number]] + held[-1:]
+            for number, held in self._files.items()
+            if number in offsets
+        }
+
+    def _end(self, number: int) -> int:
+        held = self._files.get(number)
+        return held[-1].next_offset if held else 0
+
+
+class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a topic as it grows."""
+
+    def __init__(self, options: Options, schema: "StructType") -> None:
+        super().__init__(options, schema)
+        self._client: Client | None = None
+        self._listed = ListedFiles()
+        self._target: dict[int, int] | None = None
+        self._clock = SystemClock()
+        self._last_s = self._clock.monotonic_s()
+        self._newest: dict[str, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "schema": self.schema, "facts": self.facts}
+
+    def initialOffset(self) -> dict[str, int]:
+        """Returns where a query without a checkpoint begins."""
+        bound, known = self.options.starting, self._map()
+        if isinstance(bound, datetime):
+            return _text(from_time(known, self._at()._run(offsets_of(self.options.topic, bound))))
+        if isinstance(bound, Mapping):
+            for number, offset in bound.items():
+                if number not in known or offset > known[number].end:
+                    raise ValueError(
+                        f"startingOffsets has offset {offset} of segment {number}; "
+                        + (f"its end is {known[number].end}" if number in known else f"there are {sorted(known)[:10]}")
+                    )
+            return _text(initial(known, bound))
+        return _text(initial(known, {}) if bound == "earliest" else latest(known))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Returns the limit of the options."""
+        if self.options.max_offsets:
+            return ReadMaxRows(self.options.max_offsets)
+        return ReadMinRows(self.options.min_offsets) if self.options.min_offsets else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes the ends of now as those of the query."""
+        self._target = {number: one.end for number, one in self._map().items()}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """Returns the end of the batch that begins at `start`: `start` itself where there is none."""
+        at = _numbers(start)
+        known = self._known(at)
+        ahead = backlog(at, known, self._target)
+        self._newest = _text({n: one.end for n, one in sorted(known.items()) if not one.ended}) | {"backlog": ahead}
+        if not isinstance(limit, ReadAllAvailable) and self._target is None and self._waits(ahead):
+            return start
+        step = advance(at, known, limit.max_rows if isinstance(limit, ReadMaxRows) else None, self._target)
+        self.lose(step.losses)
+        self._last_s = self._clock.monotonic_s()
+        self._newest["backlog"] = backlog(step.offsets, known, self._target)
+        return _text(step.offsets)
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """Returns the ends of the open segments as of the last trigger, and the rows that its batch has left."""
+        return self._newest
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Plans a batch. The rows are told by the two offsets alone, so that a repeated batch has the same."""
+        wanted = ranges(_numbers(start), _numbers(end))
+        client = self._at()
+        facts = self.describe(client)
+        work = self._work(client, wanted) if wanted else []
+        return [TopicPartition(each, facts) for each in work or [Work()]]
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Forgets what is read."""
+        self._listed.trim(_numbers(end))
+
+    def stop(self) -> None:
+        """Closes the connections."""
+        if self._client:
+            self._client.close()
+            self._client = None
+
+    def _work(self, client: Client, wanted: Mapping[int, tuple[int, int]]) -> list[Work]:
+        there = {each["id"]: each for each in client.segments(self.options.topic)}
+        losses: list[Loss] = []
+        files: dict[int, tuple[int, int]] = {}
+        tail: list[Rows] = []
+        for number, (first, last) in wanted.items():
+            start, flushed = self._bounds(number, there)
+            if first < start:
+                losses.append(Loss(number, first, min(start, last)))
+                first = min(start, last)
+            cut = min(max(flushed, first), last)
+            files |= {number: (first, cut)} if first < cut else {}
+            tail += [Rows(number, cut, last)] if cut < last else []
+        self.lose(losses)
+        listed = self._listed.of(client, self.options.topic, files)
+        found = parts(listed, [Rows(number, *bounds) for number, bounds in files.items()])
+        return divided(found, tail, self.options.max_bytes_per_partition, self.options.min_partitions)
+
+    def _bounds(self, number: int, there: Mapping[int, Mapping[str, Any]]) -> tuple[int, int]:
+        """Returns the start of a segment, and where its files end; a segment that the map does not have yet has none,
+        and of one that nobody remembers all rows are gone."""
+        if number in there:
+            return there[number]["start_offset"], there[number]["flushed_offset"]
+        one = self._one(number)
+        return (one.start, 0) if one else (2**63 - 1, 0)
+
+    def _waits(self, ahead: int) -> bool:
+        """Tells whether there is too little for a batch yet."""
+        if ahead >= (self.options.min_offsets or 0):
+            return False
+        return self._clock.monotonic_s() - self._last_s < self.options.max_trigger_delay_s
+
+    def _known(self, at: Mapping[int, int]) -> Known:
+        """Returns the map, and what brokers remember of further segments that the next batch needs."""
+        known, asked = dict(self._map()), set[int]()
+        while missing := needed(at, known) - asked:
+            for number in missing:
+                asked.add(number)
+                if one := self._one(number):
+                    known[number] = one
+        return known
+
+    def _one(self, number: int) -> Segment | None:
+        path = f"{topic_path(self.options.topic)}/segments/{number}"
+        try:
+            found = self._at()._run(call("GET", path))
+        except SegmentNotFound:
+            return None
+        end = found["end_offset"] if found["ended"] or self.options.include_tail else found["start_offset"]
+        lineage = tuple(found["predecessors"]), tuple(found["successors"])
+        return Segment(number, found["start_offset"], end, found["ended"], *lineage)
+
+    def _map(self) -> Known:
+        return segments_of(self._at().segments(self.options.topic), self.options.include_tail)
+
+    def _at(self) -> Client:
+        if self._client is None:
+            self._client = Client(self.options.url)
+        return self._client
+
+
+def _text(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): offset for number, offset in offsets.items()}
+
+
+def _numbers(offsets: Mapping[str, int]) -> dict[int, int]:
+    return {int(number): offset for number, offset in offsets.items()}

@@ -1,0 +1,25 @@
+"""The versions of Spark with which topics are read."""
+
+from seaweedq.errors import ClientError
+
+OLDEST = (4, 0)
+OLDEST_STREAMS = (4, 2)  # which tells a source where a batch begins; before, the order over splits cannot be kept
+
+
+def check_version(version: str | None = None) -> None:
+    """Raises ClientError for a Spark that is too old; by default the one that is installed."""
+    _check(version, OLDEST, "topics")
+
+
+def check_stream_version(version: str | None = None) -> None:
+    """As `check_version`, for streams."""
+    _check(version, OLDEST_STREAMS, "topics as streams")
+
+
+def _check(version: str | None, oldest: tuple[int, int], what: str) -> None:
+    if version is None:
+        import pyspark
+
+        version = str(pyspark.__version__)
+    if tuple(map(int, version.split(".")[:2])) < oldest:
+        raise ClientError(f"this is Spark {version}; seaweedq reads {what} with Spark {oldest[0]}.{oldest[1]} or newer")

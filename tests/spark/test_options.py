@@ -1,0 +1,122 @@
+"""The options of the data source, and the division of its work."""
+
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seaweedq.client.core.table_plan import FilePart, Rows
+from seaweedq.client.core.topic_files import TopicFile
+from seaweedq.errors import ClientError
+from seaweedq.segments.entry import ROW_GROUP_ROWS
+from seaweedq.spark.columns import check_columns
+from seaweedq.spark.options import MIB, Options
+from seaweedq.spark.partitions import divided
+from seaweedq.spark.source import Source
+from seaweedq.spark.versions import check_stream_version
+
+GIVEN = {"url": "http://nowhere", "topic": "t"}
+
+
+def test_defaults_and_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEAWEEDQ_URL", "http://there")
+    assert Options.parse({"topic": "t"}) == Options("http://there", "t", given=frozenset({"topic"}))
+    options = {
+        "columns": '["a,b", "c"]',
+        "startingoffsets": '{"3": 100}',
+        "endingtimestamp": "2026-01-31T12:00:00Z",
+        "failondataloss": "False",
+        "minpartitions": "7",
+        "maxbytesperpartition": "1m",
+        "maxoffsetspertrigger": "9",
+        "minoffsetspertrigger": "8",
+        "maxtriggerdelay": "500ms",
+        "includetail": "false",
+        "storageoptions": '{"key": "k"}',
+    }
+    made = Options.parse(GIVEN | options)
+    assert (made.columns, made.starting, made.ending) == (("a,b", "c"), {3: 100}, datetime(2026, 1, 31, 12, tzinfo=UTC))
+    assert (made.fail_on_data_loss, made.min_partitions, made.max_bytes_per_partition) == (False, 7, MIB)
+    assert (made.max_offsets, made.min_offsets, made.max_trigger_delay_s) == (9, 8, 0.5)
+    assert (made.include_tail, made.storage) == (False, {"key": "k"})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"topik": "x"}, "there is no option 'topik'; the nearest is 'topic'"),
+        ({"startingoffset": "earliest"}, "the nearest is 'startingOffsets'"),
+        ({"topic": ""}, "the option topic is not given"),
+        ({"startingOffsets": "newest"}, "startingOffsets is 'newest'; it must be 'earliest', 'latest', or JSON"),
+        ({"startingOffsets": '{"1": -1}'}, 'or JSON of segments and offsets such as {"3": 100}'),
+        ({"startingOffsets": "earliest", "startingTimestamp": "0"}, "cannot be combined"),
+        ({"includeTail": "yes"}, "includeTail is 'yes'; it must be true or false"),
+        ({"startingTimestamp": "now"}, "startingTimestamp is 'now'; it must be milliseconds since 1970"),
+        ({"startingTimestamp": "2026-01-01"}, "startingTimestamp is '2026-01-01'; it must be"),
+        ({"storageOptions": "secret"}, "storageOptions is not a JSON object"),
+        ({"maxBytesPerPartition": "0"}, "maxBytesPerPartition is '0'; it must be a number of bytes"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'; it must be a duration"),
+        ({"minPartitions": "0"}, "minPartitions is '0'; it must be a whole number from 1"),
+        ({"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger is 2; it must be at most"),
+        ({"columns": "a,,b"}, "columns is 'a,,b'; it must be names of columns"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_wrong_options(options: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        Options.parse(GIVEN | options)
+    assert says in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+def test_options_of_the_other_kind() -> None:
+    with pytest.raises(ValueError, match="the option maxOffsetsPerTrigger is not for batches"):
+        Source(GIVEN | {"maxOffsetsPerTrigger": "5"}).reader(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="startingOffsets is 'latest'; a batch has none of it"):
+        Source(GIVEN | {"startingOffsets": "latest"}).reader(None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the option endingOffsets is not for streams, which have no end"):
+        Source(GIVEN | {"endingOffsets": "latest"}).stream_reader(None)  # type: ignore[arg-type]
+    with pytest.raises(ClientError, match=r"this is Spark 4\.1\.0; seaweedq reads topics as streams with Spark 4\.2"):
+        check_stream_version("4.1.0")
+
+
+def test_columns_may_be_wider_and_not_others() -> None:
+    topic = pa.schema([("n", pa.int32()), ("x", pa.float32()), ("d", pa.decimal128(5, 2)), ("s", pa.string())])
+    wide = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(7, 3))])
+    check_columns(topic, wide)
+    for name, kind in (("n", pa.int16()), ("d", pa.decimal128(5, 3)), ("s", pa.int32())):
+        with pytest.raises(ValueError, match=f"column '{name}' is .*; it can be read as that or a wider type"):
+            check_columns(topic, pa.schema([(name, kind)]))
+    with pytest.raises(ValueError, match=r"the topic has no columns \['y'\]; it has \['n', "):
+        check_columns(topic, pa.schema([("y", pa.int32())]))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300_000), st.integers(1, 10**9)), max_size=8),
+    st.integers(1, 10**9),
+    st.none() | st.integers(1, 50),
+    st.data(),
+)
+def test_each_row_is_the_work_of_one_task(files: Any, most: int, least: int | None, data: st.DataObject) -> None:
+    """Files are cut at row groups, and small parts share a task."""
+    parts, at = [], 0
+    for rows, size in files:
+        file = TopicFile(0, "name", at, at + rows, size, None, None)
+        first = data.draw(st.integers(at, at + rows - 1))
+        parts.append(FilePart(file, first, data.draw(st.integers(first + 1, at + rows))))
+        at += rows
+    tail = [Rows(0, at, at + 450_000)]
+    works = divided(parts, tail, most, least)
+    pieces = [piece for work in works for piece in work.files]
+    for part in parts:
+        of_it = [piece for piece in pieces if piece.file is part.file]
+        assert (of_it[0].start, of_it[-1].end) == (part.start, part.end)
+        for before, after in pairwise(of_it):
+            assert before.end == after.start
+            assert (after.start - part.file.first_offset) % ROW_GROUP_ROWS == 0
+    assert sum(len(rows) for work in works for rows in work.tail) == 450_000
+    assert all(bool(work.files) != bool(work.tail) for work in works)
