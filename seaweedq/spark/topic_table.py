@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import pyarrow as pa
 
-from seaweedq.client.core.table import table_schema
+from seaweedq.client.core.table import Bounds, by_segment, table_schema
 from seaweedq.client.core.table_plan import Rows, plan
 from seaweedq.client.sync.client import Client
 from seaweedq.spark.columns import spark_schema_of
@@ -33,8 +33,8 @@ def read_topic(
     topic: str,
     url: str | Sequence[str] | None = None,
     tail: Tail = "read",
-    starting: Mapping[int, int] | None = None,
-    ending: Mapping[int, int] | None = None,
+    starting: Bounds = None,
+    ending: Bounds = None,
     segments: Collection[int] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> "DataFrame":
@@ -43,7 +43,8 @@ def read_topic(
     `url` is that of one broker or of several, by default SEAWEEDQ_URL. `tail` is about rows that are in no file yet:
     "read" fetches them from brokers, "flush" has brokers write them to files first, "skip" leaves them out. `starting`
     and `ending` are half-open offsets by segment; segments that they do not name are read from their start, to their
-    end. `segments` leaves out all others. `headers` are sent with every request. The columns are those of the files,
+    end, or datetimes, which stand for the first row of each segment whose `_timestamp` reaches them. `segments` leaves
+    out all others. `headers` are sent with every request. The columns are those of the files,
     with `segment` at the end, as spark.read.parquet has them. Works in classic sessions and in those of Spark Connect.
 
     Raises ValueError for an unknown `tail`, segment or offset, TopicNotFound, and ConnectionFailed if no broker
@@ -59,7 +60,9 @@ def read_topic(
         facts = client.topic(topic)
         if tail == "flush":
             client.flush(topic)
-        chosen = plan(client.segments(topic), starting, ending, segments, tail=tail == "read")
+        known = client.segments(topic)
+        begin, end = (client._run(by_segment(topic, known, bound)) for bound in (starting, ending))
+        chosen = plan(known, begin, end, segments, tail=tail == "read")
         schema = spark_schema_of(table_schema(facts))
         frame = spark.read.schema(schema).parquet(s3a(facts["path"])).where(condition(chosen.files))
         fetch = Fetch(where, topic, dict(headers or {}))

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -86,6 +87,14 @@ def test_ranges_and_segments(spark: Any, broker: BrokerProcess, client: Client, 
     frame = read_topic(spark, numbers, broker.url, starting={0: 5}, ending={0: end[0] - 2, 1: 3}, segments=[0, 1])
     found = sorted((row.segment, row._offset) for row in frame.collect())
     assert found == [(0, offset) for offset in range(5, end[0] - 2)] + [(1, offset) for offset in range(3)]
+
+
+def test_times(spark: Any, broker: BrokerProcess, client: Client, long_run: None) -> None:
+    for day in (1, 2, 3):
+        client.publish("days", [{"value": day, "timestamp": f"2026-01-0{day}T00:00:00Z"}])
+    second = datetime(2026, 1, 2, tzinfo=UTC)
+    assert values(read_topic(spark, "days", broker.url, starting=second)) == [2, 3]
+    assert values(read_topic(spark, "days", broker.url, ending=second)) == [1]
 
 
 def test_a_pinned_table_stays_as_it_was(spark: Any, broker: BrokerProcess, client: Client, numbers: str) -> None:
