@@ -3,32 +3,37 @@
 import pytest
 from botocore.exceptions import ReadTimeoutError
 
-from tests.support.chaos_clients.fleet import OTHERS, TERMS, Fleet, Lister, subscribe_all
+from tests.support.chaos_clients.fleet import OTHERS, Fleet, Lister, subscribe_all, subscriptions_of
 from tests.support.history.checker import Run, check
 from tests.support.history.final_read import dead_letters, flush, in_files, over_http, segments
 from tests.support.history.load import create, until
+from tests.support.tiers import later
 
-EVERY = {"publish", "deliver", "ack", "nack", "reject", "seek", "cursor", "read"}
+TEAMS = ("ordered", "keyed", "shared", "crowd", "seek", "streams", "work")
+REST = tuple(name for name in OTHERS if name not in TEAMS)
+USUAL = {"publish", "deliver", "ack", "cursor", "read"}
 
 
-@pytest.fixture
-def ran(broker_process, history):
-    broker = broker_process()
+@pytest.fixture(params=[REST, later(TEAMS)], ids=["rest", "teams"])
+def ran(broker_process, history, request):
+    broker, clients = broker_process(), request.param
+    terms = subscriptions_of(clients)
     create(broker.url)
-    subscribe_all(broker.url, [*OTHERS])
-    with Fleet([broker.url], history, seed=1, others=[*OTHERS]) as fleet:
-        until(lambda: answered(history) >= EVERY, what="each kind of answer")
+    subscribe_all(broker.url, clients)
+    with Fleet([broker.url], history, seed=1, others=clients) as fleet:
+        wanted = USUAL if clients is REST else USUAL | {"nack", "reject", "seek"}
+        until(lambda: answered(history) >= wanted, what="each kind of answer")
         until(lambda: sum(e.type == "ok" and e.op == "read" for e in history.events) > 100, what="reads")
         fleet.settle_down()
         fleet.settle()
         until(lambda: fleet.lag() == 0, what="no lag of any subscription")
-        assert {e.subscription for e in history.events if (e.op, e.type) == ("deliver", "ok")} == {"s", *TERMS}
+        assert {e.subscription for e in history.events if (e.op, e.type) == ("deliver", "ok")} == {"s", *terms}
     fleet.look_at_last()
     flush(broker.url)
-    topics = [terms.dead_letter_topic for terms in TERMS.values() if terms.dead_letter_topic]
+    topics = [each.dead_letter_topic for each in terms.values() if each.dead_letter_topic]
     letters = [letter for topic in topics for letter in dead_letters(broker.url, topic)]
     http, files = over_http(broker.url), in_files(broker.store)
-    return Run(history.events, http, files, segments=segments(broker.url), terms=TERMS, letters=letters), fleet
+    return Run(history.events, http, files, segments=segments(broker.url), terms=terms, letters=letters), fleet
 
 
 def answered(history):
@@ -39,7 +44,9 @@ def test_a_fleet_writes_a_sound_history_and_damage_to_it_is_found(ran):
     run, fleet = ran
     assert check(run) == []
     assert fleet.strange == []
-    assert {letter.subscription for letter in run.letters} == {"o", "k", "m", "c", "w"}
+    assert {letter.subscription for letter in run.letters} == {
+        name for name, terms in run.terms.items() if terms.dead_letter_topic
+    }
     run.http = run.http[:-1]
     assert {"loss", "tables"} <= {violation.rule for violation in check(Run(run.events, run.http[1:], run.files))}
 
