@@ -108,6 +108,13 @@ def test_more_than_a_million_messages_are_refused() -> None:
         decode_ndjson(b'{"value":1}\n' * 1_000_001, intake())
 
 
+def test_more_than_a_million_messages_are_counted_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("seaweedq.codec.messages.decode_lines")
+    monkeypatch.delattr("seaweedq.codec.envelopes.row_by_row")
+    with pytest.raises(InvalidRequest, match="1000002 messages, more than 1000000"):
+        decode_ndjson(b'{"value":1}\n' * 1_000_001 + b'{"v":1}\n', intake())
+
+
 def test_more_than_that_are_refused_one_by_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (intakes, envelopes):
         monkeypatch.setattr(module, "MAX_ROWS", 10)
