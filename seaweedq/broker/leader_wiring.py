@@ -16,13 +16,14 @@ from seaweedq.broker.load.meters import Loads
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.recovery.requested import RequestedRecoveries
 from seaweedq.broker.reshape.planner import Planner
+from seaweedq.broker.retention.burial import Burial
 from seaweedq.broker.retention.expiry import Expiry
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.looks import Looks
 from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.retention.payloads import RetainedPayloads
 from seaweedq.broker.retention.restored import Restored
-from seaweedq.broker.retention.retention import Retention
+from seaweedq.broker.retention.retention import Retention, Taken
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.services import Core, Environment, Joined, Leading
 from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
@@ -64,6 +65,7 @@ def build_leading(
     tasks = (
         *_periodic_tasks(environment, joined, deletion, balance),
         PeriodicTask("retention", retention.round, RETENTION_S, view.clock),
+        PeriodicTask("sweep of tombstones", retention.burial.sweep, SWEEP_S, view.clock),
         PeriodicTask("expiry of subscriptions", expiry.look, EXPIRY_S, view.clock),
         PeriodicTask("telling of retention", retention.tell, DAY_S, view.clock),
     )
@@ -92,7 +94,8 @@ def _retention(
     looks = Looks(view.catalog, files, positions)
     grace_s = environment.settings.upload_grace_s
     payloads = RetainedPayloads(view.catalog, coordination, store.payloads, rounds, positions, grace_s)
-    return Retention(view, rounds, looks, files, payloads, environment.settings.retention_grace_s), files
+    taken = Taken(files, payloads, Burial(view.catalog, coordination, rounds, files, view.clock))
+    return Retention(view, rounds, looks, taken, environment.settings.retention_grace_s), files
 
 
 def _periodic_tasks(

@@ -65,6 +65,7 @@ class Chain:
         self.last: EntryMetadata | None = None
         self.start = BEGINNING
         self.failing: StoreUnavailable | None = None
+        self._is_emptied = False
         self._store = store
         self._sleep = sleep
         self.facts: dict[EntryName, EntryFacts] = {}
@@ -76,13 +77,18 @@ class Chain:
     def next(self) -> EntryName:
         """Returns the only name that the next entry can have."""
         if self.last is None:
-            return EntryName(0, 0)
+            return self.start if self._is_emptied else EntryName(0, 0)
         return EntryName(self.last.sequence + 1, self.last.next_offset)
 
     @property
     def end(self) -> int:
         """Returns the offset after the last one in the chain."""
         return self.next.first_offset
+
+    @property
+    def sealed(self) -> bool:
+        """Whether it has ended: its last entry has a seal, which retention may have taken since."""
+        return self._is_emptied or (self.last is not None and self.last.seal is not None)
 
     def raise_start(self, start: EntryName) -> None:
         """Leaves out the entries before `start`, unless it knows a later start."""
@@ -111,6 +117,11 @@ class Chain:
                 self._check_dense(names)
                 self._names = names
 
+    def empty(self, end: EntryName) -> None:
+        """Marks the chain as sealed and empty instead of `open`: retention has taken all entries, which `end` is
+        behind."""
+        self.start, self._names, self._is_emptied = end, [], True
+
     def begin(self) -> None:
         """Marks the chain as empty instead of `open`, for a segment that no broker can have written to yet."""
         self._names = []
@@ -122,7 +133,7 @@ class Chain:
         """
         name = EntryName(metadata.sequence, metadata.first_offset)
         require(name == self.next, "%s is appended to %s, which goes on with %s", name, self.folder, self.next)
-        if self.last and self.last.seal:
+        if self.sealed:
             raise ChainDamaged(
                 f"{self.folder} is sealed at offset {self.end}: entry {self.next} cannot be appended", name=self.folder
             )
@@ -264,7 +275,8 @@ class Chain:
                 raise ChainDamaged(
                     f"{self.folder} has a gap or an overlap: {after} follows {before}", name=self.folder + str(after)
                 )
-        if self.last and (not names or names[-1].sequence != self.last.sequence):
+        last_counts = self.last is not None and self.last.sequence >= self.start.sequence
+        if self.last and last_counts and (not names or names[-1].sequence != self.last.sequence):
             raise _missing(f"{self.folder}{EntryName(self.last.sequence, self.last.first_offset)}")
 
 

@@ -282,8 +282,8 @@ def _check_dry_run(wanted: ChangeRequest) -> None:
 
 
 async def _previewed(services: TopicServices, topic: Topic, policy: RetentionPolicy) -> PreviewAnswer:
-    await services.catalog.whole(topic)
-    return preview_answer(await services.files.preview(topic, policy, services.reader.clock.now_us()))
+    flushed = {number: one.flushed for number, one in (await services.positions.positions(topic)).items()}
+    return preview_answer(await services.files.preview(topic, policy, flushed, services.reader.clock.now_us()))
 
 
 @router.delete("/v1/topics/{topic}", status_code=204, **described(None, {204: None}, (404, 409)))

@@ -78,7 +78,7 @@ class OpenSegment:
     @property
     def sealed(self) -> bool:
         """Whether its chain has ended."""
-        return self.chain.last is not None and self.chain.last.seal is not None
+        return self.chain.sealed
 
     @property
     def takes_elsewhere(self) -> bool:

@@ -59,7 +59,7 @@ class TopicPositions:
         deadline = Deadline(self._clock, self._timeout_s)
         found: dict[int, Position] = {}
         failure: Unavailable | None = None
-        await self._know_predecessors(topic)
+        await self._catalog.know_predecessors(topic)
         async for attempt in deadline.attempts(topic.moved, PAUSE_S):
             try:
                 await self._catalog.whole(topic)
@@ -133,13 +133,6 @@ class TopicPositions:
                     for number in set(missing[owner]) - found.keys():
                         await self._catalog.look(topic.name, number)
         return trouble
-
-    async def _know_predecessors(self, topic: Topic) -> None:
-        """Reads the topic's records again where a known segment has an unknown predecessor: the watch may be behind
-        what was looked up of single segments."""
-        records = self._catalog.records(topic)
-        if any(before not in records for known in records.values() for before in known.record.predecessors):
-            await self._catalog.reread(topic)
 
     async def _with_sizes(self, topic: Topic, standing: dict[int, Position]) -> dict[int, Position]:
         """Returns the positions with the sizes of sealed segments."""

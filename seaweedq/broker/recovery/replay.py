@@ -151,7 +151,7 @@ class Replay:
         await chain.open()
         appended = 0
         while frames := [frame for frame in frames if frame.first_offset + frame.count > chain.end]:
-            if chain.last and chain.last.seal:  # put when all was settled: these failed, and nobody was told otherwise
+            if chain.sealed:  # put when all was settled: these failed, and nobody was told otherwise
                 logger.warning("%s is sealed at %d, what its journal has beyond was not taken", chain.folder, chain.end)
                 break
             try:
@@ -179,7 +179,7 @@ class Replay:
         chain = Chain(self._store, topic.name, segment)
         chain.raise_start(self._catalog.start(topic, segment))
         await chain.open()
-        while chain.next.sequence <= sequence and not (chain.last and chain.last.seal):
+        while chain.next.sequence <= sequence and not chain.sealed:
             producers = await known_producers(self._store, source, chain)
             reach("recover.mark")
             try:

@@ -1,13 +1,15 @@
 """Which files are due: a pure function of the policy, the files of a topic, and what its subscriptions have acked.
 
-Whole files, the oldest ones of each segment first, and never a segment's newest one: a chain goes on from its last
-entry. An idle segment, whose newest file is due too, is marked first: it gets an entry without rows. An age counts from
+Whole files, the oldest ones of each segment first, and never an open segment's newest one: a chain goes on from its
+last entry. An idle segment, whose newest file is due too, is marked first: it gets an entry without rows. A sealed one
+keeps its last entry, with the table of its producers, until each successor has an entry of its own; a successor without
+any is marked, too. An age counts from
 the store's own time of a file, and SLACK_US later: an owner states an append time that may be ahead of it by so much,
 and what it states beyond that does not count. So an owner's clock has no part in it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 
 from seaweedq.coordination.records import RetentionPolicy
@@ -30,15 +32,17 @@ class File:
 @dataclass(frozen=True, slots=True)
 class SegmentFiles:
     """The files of a segment from its start on. Each subscription has acked all below `acked_to`; None: there is no
-    subscription."""
+    subscription. A `sealed` one `awaits` the first entry of these successors."""
 
     files: Sequence[File]
     acked_to: int | None = None
+    sealed: bool = False
+    awaits: tuple[int, ...] = ()
 
     @property
     def removable(self) -> Sequence[File]:
         """Returns the files that may go at all."""
-        return self.files[:-1]
+        return self.files if self.sealed and not self.awaits else self.files[:-1]
 
     def acked(self) -> int:
         """Counts the removable files of which all subscriptions have acked all rows."""
@@ -56,21 +60,31 @@ def due(policy: RetentionPolicy, segments: Mapping[int, SegmentFiles], now_us: i
     return {number: count for number, count in counts.items() if count}
 
 
-def marked(
-    policy: RetentionPolicy, segments: Mapping[int, SegmentFiles], ends: Mapping[int, int], now_us: int
-) -> list[int]:
-    """Returns the segments whose newest file has rows, is old, and would be due if it were not the newest: an entry
-    without rows lets it go. `ends` has the offset behind the last file of each open segment."""
-    idle: dict[int, SegmentFiles] = {}
+def as_if_marked(segments: Mapping[int, SegmentFiles], ends: Mapping[int, int], now_us: int) -> dict[int, SegmentFiles]:
+    """Returns the segments as they would be if each idle one, and each successor without an entry, had one more entry
+    without rows. `ends` has the offset behind the last file of each open segment."""
+    found = {number: replace(one, awaits=()) for number, one in segments.items()}
     for number, end in ends.items():
         one = segments.get(number)
         newest = one.files[-1] if one and one.files else None
         if one and newest and newest.name.first_offset < end and newest.modified_us <= now_us - IDLE_US:
             last = File(newest.name, end, newest.size, newest.modified_us)
             empty = File(EntryName(newest.name.sequence + 1, end), end, 0, now_us)
-            idle[number] = SegmentFiles([*one.files[:-1], last, empty], one.acked_to)
-    counts = due(policy, {**segments, **idle}, now_us)
-    return [number for number, one in idle.items() if counts.get(number) == len(one.removable)]
+            found[number] = replace(one, files=[*one.files[:-1], last, empty])
+    return found
+
+
+def marked(
+    policy: RetentionPolicy, segments: Mapping[int, SegmentFiles], ends: Mapping[int, int], now_us: int
+) -> list[int]:
+    """Returns the open segments that want an entry without rows: those whose newest file has rows, is old, and would be
+    due if it were not the newest, and those without any whose predecessor's last file would be due if they had one.
+    `ends` has the offset behind the last file of each open segment."""
+    after = as_if_marked(segments, ends, now_us)
+    counts = due(policy, after, now_us)
+    idle = {n for n in ends if n in after and len(after[n].files) > len(segments[n].files) == counts.get(n)}
+    taken = [number for number, one in segments.items() if one.awaits and counts.get(number) == len(one.files)]
+    return sorted(idle.union(*(segments[number].awaits for number in taken)) & ends.keys())
 
 
 def _bound(policy: RetentionPolicy, segment: SegmentFiles) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from seaweedq.broker.retention.due import File, SegmentFiles, due, marked
+from seaweedq.broker.retention.due import File, SegmentFiles, as_if_marked, due, marked
 from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
@@ -53,25 +53,35 @@ class TopicFiles:
         """Returns the files of all segments. Raises ChainDamaged, NeedsNewerBroker where a segment or a start cannot be
         read, StoreUnavailable."""
         self._catalog.check_whole(topic)
-        numbers = sorted(self._catalog.records(topic))
+        records = {number: known.record for number, known in sorted(self._catalog.records(topic).items())}
         acked = await self.acked(topic)
-        listed = await gather_bounded(LISTED, lambda number: self._files(topic, number), numbers)
+        listed = await gather_bounded(LISTED, lambda number: self._files(topic, number), records)
+        found = dict(zip(records, listed, strict=True))
+        begun = {number for number, files in found.items() if files or self._catalog.start(topic, number).sequence}
         return {
-            number: SegmentFiles(files, None if acked is None else acked.get(number, 0))
-            for number, files in zip(numbers, listed, strict=True)
+            number: SegmentFiles(
+                files,
+                None if acked is None else acked.get(number, 0),
+                records[number].state == "sealed",
+                tuple(after for after in records[number].successors if after not in begun),
+            )
+            for number, files in found.items()
         }
 
     async def read_marked(
         self, topic: Topic, policy: RetentionPolicy, ends: Mapping[int, int], now_us: int
-    ) -> dict[int, SegmentFiles]:
-        """Returns the files as `read`, after idle segments whose newest file a policy would take have got an entry
-        without rows. `ends` has the offset behind each segment's last file. Raises as `read`, and Unavailable."""
-        segments, records = await self.read(topic), self._catalog.records(topic)
-        opened = {n: end for n, end in ends.items() if n in records and records[n].record.state == "open"}
-        if idle := marked(policy, segments, opened, now_us):
-            await self._marks.mark(topic, idle)
-            segments = await self.read(topic)
-        return segments
+    ) -> tuple[dict[int, SegmentFiles], bool]:
+        """Returns the files as `read`, after segments that want an entry without rows have got it; and whether all of
+        them have: an owner may be dead. `ends` has the offset behind each segment's last file. Raises as `read`."""
+        segments = await self.read(topic)
+        wanting = marked(policy, segments, self._of_open(topic, ends), now_us)
+        if not wanting:
+            return segments, True
+        is_done = await self._marks.mark(topic, wanting)
+        return await self.read(topic), is_done
+
+    def _of_open(self, topic: Topic, ends: Mapping[int, int]) -> dict[int, int]:
+        return {number: end for number, end in ends.items() if self._catalog.is_open(topic, number)}
 
     async def acked(self, topic: Topic) -> dict[int, int] | None:
         """Returns the offset of each segment below which every subscription has acked all; 0 where one is absent. None:
@@ -104,9 +114,10 @@ class TopicFiles:
         entries, _ = await read_all(self._coordination, prefix)
         return [Compare(entry.key, entry.revision) for entry in entries[:COMPARED]]
 
-    async def preview(self, topic: Topic, policy: RetentionPolicy, now_us: int) -> Preview:
-        """Returns what a policy would take at a time. Raises as `read`."""
-        segments = await self.read(topic)
+    async def preview(self, topic: Topic, policy: RetentionPolicy, ends: Mapping[int, int], now_us: int) -> Preview:
+        """Returns what a policy would take at a time, the newest files of idle segments too. `ends` has the offset
+        behind each segment's last file. Raises as `read`."""
+        segments = as_if_marked(await self.read(topic), self._of_open(topic, ends), now_us)
         files = size_bytes = rows = unread = 0
         for number, count in due(policy, segments, now_us).items():
             one = segments[number]
@@ -136,8 +147,9 @@ class TopicFiles:
         chain = Chain(self._store, topic.name, number)
         listed = await chain.listed(EntryName(start.sequence, start.offset))
         _check(chain.folder, start.sequence, listed)
-        ends = {at: after.name.first_offset for at, after in enumerate(listed[1:])}  # not asked of the newest: it stays
-        return [File(one.name, ends.get(at, 0), one.size, one.modified_us) for at, one in enumerate(listed)]
+        ends = [after.name.first_offset for after in listed[1:]]
+        ends.append(self._catalog.segment(topic, number).record.end_offset or 0)  # not asked of an open one: it stays
+        return [File(one.name, end, one.size, one.modified_us) for one, end in zip(listed, ends, strict=False)]
 
 
 def _check(folder: str, start: int, listed: Sequence[ListedEntry]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from seaweedq.broker.read.topic_positions import TopicPositions
-from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File
+from seaweedq.broker.retention.due import IDLE_US, SLACK_US, File, SegmentFiles
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.rounds import MAX_SKEW_US
 from seaweedq.broker.topics.catalog import Catalog, Topic
@@ -70,11 +70,11 @@ class Looks:
         signs = Signs(policy, aged, over, {number: one.flushed for number, one in positions.items()}, acked)
         return None if seen and seen.signs == signs and not has_come else signs
 
-    def looked(self, topic: Topic, signs: Signs, left: Mapping[int, Sequence[File]], now_us: int) -> None:
+    def looked(self, topic: Topic, signs: Signs, left: Mapping[int, SegmentFiles], now_us: int) -> None:
         """Notes a look at a time of the store, and the files that it has `left`."""
         max_age_s = signs.policy.max_age_s
         age_us = inf if max_age_s is None else max_age_s * 1e6 + SLACK_US
-        dated = [_with_rows(files, signs.flushed.get(number, 0)) for number, files in left.items()]
+        dated = [_that_go(one, signs.flushed.get(number, 0)) for number, one in left.items()]
         due_us = [file.modified_us + age_us for files in dated for file in files]
         by_idleness = age_us < IDLE_US or signs.is_over or signs.policy.delete_read  # else age comes later, or never
         idle_us = [files[-1].modified_us + IDLE_US for files in dated if files] if by_idleness else []
@@ -98,6 +98,8 @@ class Looks:
         return created_us + policy.max_age_s * 1e6 + SLACK_US + MAX_SKEW_US
 
 
-def _with_rows(files: Sequence[File], end: int) -> Sequence[File]:
-    """Leaves out a newest file without rows, which stays."""
-    return files[:-1] if files and files[-1].name.first_offset >= end else files
+def _that_go(segment: SegmentFiles, end: int) -> Sequence[File]:
+    """Leaves out an open segment's newest file without rows, which stays."""
+    files = segment.files
+    stays = not segment.sealed and files and files[-1].name.first_offset >= end
+    return files[:-1] if stays else files

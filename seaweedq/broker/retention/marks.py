@@ -1,6 +1,7 @@
-"""Entries without rows for idle segments, so that retention can take the ones before: asked for by the leader, put by
-the segments' owners (broker/log/marker)."""
+"""Entries without rows for idle segments, so that retention can take the ones before, and for segments without any, so
+that it can take their predecessors' last ones: asked for by the leader, put by the owners (broker/log/marker)."""
 
+import logging
 from collections.abc import Sequence
 
 from seaweedq.broker.log.marker import Marker
@@ -10,9 +11,10 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
 from seaweedq.concurrency.gather import gather_bounded
-from seaweedq.errors import NotOwner
+from seaweedq.errors import NotOwner, Unavailable
 
 MARKED = 16  # segments at a time
+logger = logging.getLogger(__name__)
 
 
 class SegmentMarks:
@@ -27,18 +29,28 @@ class SegmentMarks:
         self._peers = peers
         self._timeout_s = timeout_s
 
-    async def mark(self, topic: Topic, segments: Sequence[int]) -> None:
-        """Gives each of these segments one more entry. Raises Unavailable."""
+    async def mark(self, topic: Topic, segments: Sequence[int]) -> bool:
+        """Gives each of these segments one more entry. Returns False where some owner did not: those of the others have
+        theirs all the same."""
         owners: dict[str | None, list[int]] = {}
         for number in segments:
             owners.setdefault(self._catalog.segment(topic, number).record.owner, []).append(number)
-        await gather_bounded(MARKED, lambda owner: self._ask(topic, owner, owners[owner]), owners)
+        return all(await gather_bounded(MARKED, lambda owner: self._try(topic, owner, owners[owner]), owners))
 
     async def here(self, topic: Topic, segments: Sequence[int]) -> bool:
         """Gives each of these segments, of this broker, one more entry, unless it has a tail: that becomes one by
         itself. Raises Unavailable."""
         await gather_bounded(MARKED, lambda number: self._mark(topic, number), segments)
         return True
+
+    async def _try(self, topic: Topic, owner: str | None, segments: Sequence[int]) -> bool:
+        try:
+            return await self._ask(topic, owner, segments)
+        except Unavailable as error:
+            logger.warning(
+                "%d idle segments of %s keep their newest files for now: %s", len(segments), topic.name, error
+            )
+            return False
 
     async def _ask(self, topic: Topic, owner: str | None, segments: Sequence[int]) -> bool:
         if owner == self._broker:

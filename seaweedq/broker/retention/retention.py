@@ -7,16 +7,19 @@ passes, in which brokers hear of it, and readers of files end; 4. in a later rou
 deleted, the oldest first; 5. the start's record forgets that raise. A crash behind 2 or in 4 leaves files below a
 start, which the next round deletes. A file that is put late under such a name is deleted with the next ones of its
 segment. A start never falls, so a leader that has lost the lead, and goes on with 4, deletes what every leader would.
-Payloads that only deleted rows have named go later (broker/retention/payloads).
+Payloads that only deleted rows have named go later (broker/retention/payloads), and what is left of a sealed segment
+behind that (broker/retention/burial).
 """
 
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from seaweedq.broker.retention.due import due
+from seaweedq.broker.retention.burial import Burial
+from seaweedq.broker.retention.due import File, due
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.looks import Looks, Signs
 from seaweedq.broker.retention.payloads import RetainedPayloads
@@ -35,25 +38,27 @@ NAMED = 20  # topics in a log line
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The things that retention takes: files, payloads, and segments of which nothing is left."""
+
+    files: TopicFiles
+    payloads: RetainedPayloads
+    burial: Burial
+
+
 class Retention:
     """The retention of all topics. `files` were deleted by this broker."""
 
-    def __init__(
-        self,
-        view: ClusterView,
-        rounds: Rounds,
-        looks: Looks,
-        files: TopicFiles,
-        payloads: RetainedPayloads,
-        grace_s: float,
-    ) -> None:
+    def __init__(self, view: ClusterView, rounds: Rounds, looks: Looks, taken: Taken, grace_s: float) -> None:
         self.files = 0
         self.rounds = rounds
-        self.payloads = payloads
+        self.payloads = taken.payloads
+        self.burial = taken.burial
         self._catalog = view.catalog
         self._clock = view.clock
         self._looks = looks
-        self._files = files
+        self._files = taken.files
         self._grace_s = grace_s
 
     async def round(self) -> None:
@@ -65,7 +70,8 @@ class Retention:
         doomed = [(topic, n) for topic in topics for n in self._deletable(topic, now_us - MAX_SKEW_US)]
         signs = [(topic, found) for topic in topics if (found := await self._signs(topic, now_us))]
         unnamed = [topic for topic in topics if self.payloads.is_due(topic, now_us - MAX_SKEW_US)]
-        if not (doomed or signs or unnamed):
+        emptied = [topic for topic in topics if self.burial.due(topic)]
+        if not (doomed or signs or unnamed or emptied):
             return
         began_us = await self.rounds.begin()
         if began_us is None:
@@ -79,6 +85,9 @@ class Retention:
         for topic in unnamed:
             with _one_of_many(topic):
                 await self.payloads.look(topic, began_us)
+        for topic in emptied:
+            with _one_of_many(topic):
+                await self.burial.bury(topic, began_us)
 
     async def tell(self) -> None:
         """Logs which policies are not enforced, since they were stored before retention was there."""
@@ -113,22 +122,29 @@ class Retention:
         """Raises the starts over what is due."""
         revision, policy = topic.revision, topic.record.config.retention
         unchanged = [Compare(keys.TOPICS.key(topic.name), revision), *await self._files.unchanged(topic, policy)]
-        segments = await self._files.read_marked(topic, policy, signs.flushed, now_us)
+        segments, is_marked = await self._files.read_marked(topic, policy, signs.flushed, now_us)
         counts = due(policy, segments, now_us)
         for number, count in counts.items():
-            await self._raise_start(topic, unchanged, number, segments[number].files[count].name, now_us)
-        left = {number: one.files[counts.get(number, 0) :] for number, one in segments.items()}
-        self._looks.looked(topic, signs, left, now_us)
+            await self._raise_start(topic, unchanged, number, segments[number].files, count, now_us)
+        left = {n: replace(one, files=one.files[counts.get(n, 0) :]) for n, one in segments.items()}
+        if is_marked:
+            self._looks.looked(topic, signs, left, now_us)
 
     async def _raise_start(
-        self, topic: Topic, unchanged: Sequence[Compare], number: int, first: EntryName, now_us: int
+        self, topic: Topic, unchanged: Sequence[Compare], number: int, files: Sequence[File], count: int, now_us: int
     ) -> None:
+        """Raises a start over the first `count` files of a segment; over all of them, of a sealed one."""
+        emptied = count == len(files)
+        last = files[count - 1]
+        first = EntryName(last.name.sequence + 1, last.end)
         place = (topic.name, topic.record.incarnation, number)
         held = self._catalog.starts.held(*place)
         raised = (*held.record.raised, (first.sequence, now_us))
         if len(raised) > RAISES:
             raised = (*raised[: RAISES - 1], raised[-1])
-        record = msgspec.structs.replace(held.record, sequence=first.sequence, offset=first.first_offset, raised=raised)
+        record = msgspec.structs.replace(
+            held.record, sequence=first.sequence, offset=first.first_offset, raised=raised, emptied=emptied
+        )
         key = keys.STARTS.key(*place)
         compares = [self.rounds.leader_compare(), *unchanged, Compare(key, held.revision)]
         reach("retention.raise")

@@ -52,6 +52,9 @@ class Topic:
     deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
     routing: Routing | None = None
     moved: Signal = field(default_factory=Signal)  # a segment's record has changed
+    removed: set[int] = field(
+        default_factory=set
+    )  # segments that retention has removed, as far as this broker met them
 
     @property
     def record(self) -> TopicRecord:
@@ -74,6 +77,12 @@ class Topic:
             opened.close(NotOwner(f"segment {segment} of {self.name!r} {fate}", owner=now.record.owner))
         self.moved.wake()
         self.signal.wake()
+
+    def remove(self, segment: int) -> None:
+        """Notes that retention has removed a sealed segment."""
+        self.removed.add(segment)
+        if opened := self.opened.pop(segment, None):
+            opened.close(NotOwner(f"segment {segment} of {self.name!r} was removed by retention"))
 
     @staticmethod
     def of(name: str, held: Versioned[TopicRecord]) -> "Topic":
@@ -202,6 +211,19 @@ class Catalog:
             return tiles_key_space(ranges)
         return sum(map(len, [*ranges, *missing_ranges(ranges)])) == KEY_SPACE  # gaps, and no overlaps
 
+    async def know_predecessors(self, topic: Topic) -> None:
+        """Reads the topic's records again where a known segment has an unknown predecessor: the watch may be behind
+        what was looked up of single segments. Retention has removed one that is unknown even then, since its record is
+        older than that of the known one."""
+        if unknown := self._unknown_predecessors(topic):
+            await self.reread(topic)
+            topic.removed |= unknown & self._unknown_predecessors(topic)
+
+    def _unknown_predecessors(self, topic: Topic) -> set[int]:
+        records, unreadable = self.records(topic), self.unreadable_of(topic)
+        named = {before for known in records.values() for before in known.record.predecessors if before not in records}
+        return named - topic.removed - unreadable.keys()
+
     def segment(self, topic: Topic, segment: int) -> Versioned[SegmentRecord]:
         """Returns a segment's record and its revision. Raises SegmentNotFound, NeedsNewerBroker."""
         known = self.records(topic)
@@ -215,6 +237,10 @@ class Catalog:
         """Returns the first entry of a segment that counts: retention has removed those before it. Raises
         NeedsNewerBroker."""
         return self.starts.start(topic.name, topic.record.incarnation, segment)
+
+    def is_emptied(self, topic: Topic, segment: int) -> bool:
+        """Tells whether retention has taken all entries of a sealed segment, as far as is known here."""
+        return self.starts.is_emptied(topic.name, topic.record.incarnation, segment)
 
     def start_offsets(self, topic: Topic) -> dict[int, int]:
         """Returns the start offsets of the segments that do not begin at 0."""
@@ -317,9 +343,12 @@ class Catalog:
             self._closed(before)
 
     def _apply_segment(self, change: Change) -> None:
-        self._segments.apply(change)
         name, incarnation, segment = keys.SEGMENTS.parse(change.key)
+        before = self._segments.records(name, incarnation).get(segment)
+        self._segments.apply(change)
         if (topic := self._topics.get(name)) and topic.record.incarnation == incarnation:
+            if change.value is None and before and before.record.state == "sealed":
+                topic.remove(segment)
             topic.regroup(segment, self._segments.records(name, incarnation).get(segment))
 
     def _raise_start(self, name: str, incarnation: int, segment: int, start: EntryName) -> None:

@@ -17,7 +17,7 @@ from seaweedq.broker.topics.segment_locks import SegmentLocks
 from seaweedq.coordination.interface import Compare
 from seaweedq.coordination.membership import Membership
 from seaweedq.coordination.records import SegmentRecord
-from seaweedq.errors import NotOwner
+from seaweedq.errors import ChainDamaged, NotOwner
 from seaweedq.segments.chain import Chain
 from seaweedq.segments.producers import ProducerTables
 from seaweedq.storage.interface import ObjectStore
@@ -117,7 +117,7 @@ class Ownership:
         """Reads again whether the segment's chain has a seal."""
         chain = Chain(self._store, segment.topic, segment.id)
         await chain.open()
-        return chain.last is not None and chain.last.seal is not None
+        return chain.sealed
 
     async def _open_once(self, topic: Topic, segment: int) -> OpenSegment | None:
         async with self._places:
@@ -139,17 +139,31 @@ class Ownership:
     async def _open(self, topic: Topic, number: int) -> OpenSegment:
         record = self._catalog.segment(topic, number).record
         chain = Chain(self._store, topic.name, number)
-        chain.raise_start(self._catalog.start(topic, number))
-        try:
-            await chain.open()
-        finally:
-            self._catalog.check(topic)  # one that has been deleted meanwhile is not opened, nor damaged
+        if self._catalog.is_emptied(topic, number):
+            chain.empty(self._catalog.start(topic, number))
+        else:
+            chain.raise_start(self._catalog.start(topic, number))
+            try:
+                await chain.open()
+            finally:
+                self._catalog.check(topic)  # one that has been deleted meanwhile is not opened, nor damaged
+        if record.state == "sealed" and not chain.sealed:
+            await self._check_there(topic, number, chain)
         source = Source.of(topic.name, number, record, topic.layout)
         if record.state == "sealed":
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
         else:
             producers = await known_producers(self._store, source, chain)
         return self._opened(topic, source, chain, producers, record)
+
+    async def _check_there(self, topic: Topic, number: int, chain: Chain) -> None:
+        """Tells a sealed segment without its seal that retention has just removed from one that is damaged. Raises
+        SegmentNotFound, NotOwner, ChainDamaged."""
+        await self._catalog.look(topic.name, number)
+        self._catalog.segment(topic, number)
+        if self._catalog.is_emptied(topic, number):
+            raise NotOwner(f"retention has just taken all of segment {number} of {topic.name!r}; try again")
+        raise ChainDamaged(f"{chain.folder} has no seal, though its segment is sealed", name=chain.folder)
 
     def _opened(
         self, topic: Topic, source: Source, chain: Chain, producers: ProducerTables, record: SegmentRecord

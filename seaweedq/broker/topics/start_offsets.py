@@ -38,6 +38,11 @@ class StartOffsets:
         known = self.known(topic, incarnation).get(segment)
         return start_name((known or self.held(topic, incarnation, segment)).record)
 
+    def is_emptied(self, topic: str, incarnation: int, segment: int) -> bool:
+        """Tells whether retention has taken all entries of a sealed segment, as far as is known here."""
+        known = self.known(topic, incarnation).get(segment)
+        return known is not None and known.record.emptied
+
     def known(self, topic: str, incarnation: int) -> Mapping[int, Versioned[StartRecord]]:
         """Returns the records of a topic's starts by segment, as they were known last."""
         return self._starts.get(f"{topic}/{incarnation}", {})

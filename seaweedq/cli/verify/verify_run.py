@@ -232,7 +232,7 @@ async def _is_sealed(store: OpenStore, topic: str, segment: int) -> bool:
     chain = Chain(store, topic, segment)
     try:
         await chain.open()
-        return chain.last is not None and chain.last.seal is not None
+        return chain.sealed
     finally:
         await store.close()
 

@@ -199,7 +199,11 @@ async def test_a_dry_run_says_what_would_go_and_changes_nothing(tmp_path: Path) 
         world.pass_time(DAY_S)
         sizes = [each.size for each in await world.store.listed(segment_folder("t", 0))]
         answer = await http.patch(f"{T}?dry_run=true", json={"retention": {"max_age_s": HOUR_S}})
-        assert answer.json() == {"files": 3, "bytes": sum(sizes[:3]), "messages": 4, "unread": 3}
+        all_of_it = {"files": 4, "bytes": sum(sizes), "messages": 6, "unread": 5}
+        assert answer.json() == all_of_it, "an idle segment's newest file, too"
+        await fill(world.broker, 1)
+        answer = await http.patch(f"{T}?dry_run=true", json={"retention": {"max_bytes": 1}})
+        assert answer.json() == all_of_it, "a newest file that is young stays"
         answer = await http.patch(f"{T}?dry_run=true", json={"retention": {"max_age_s": HOUR_S, "keep_unread": True}})
         assert answer.json() == {"files": 1, "bytes": sizes[0], "messages": 0, "unread": 0}
         assert (await http.get(T)).json()["retention"]["max_age_s"] is None
