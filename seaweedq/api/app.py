@@ -278,7 +278,14 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield (answers := Answers(subscription_calls))
     yield UploadContent(catalog, uploads_, environment.store, reader)
     yield FetchServices(
-        catalog, serving.reading.finder, proxy, serving.reading.fetcher, payloads_, clock, reader.unread
+        catalog,
+        serving.reading.finder,
+        proxy,
+        serving.reading.fetcher,
+        payloads_,
+        core.tombstones,
+        clock,
+        reader.unread,
     )
     room = Room(reader.unread, clock)
     yield TopicStreamRoute(catalog, serving.streams, Chunks(payloads_, clock), room, clock)

@@ -213,7 +213,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         reading=reading,
         subscribing=subscribing,
         letters=_letters(environment, joined, reading, subscribing.dispatcher, publishing.publisher, payloads),
-        streams=_streams(core.catalog, reading),
+        streams=_streams(core, reading),
         subscription_streams=SubscriptionStreams(
             subscribing.admin, subscribing.dispatcher, subscribing.finder, payloads, environment.peers
         ),
@@ -286,7 +286,7 @@ def _subscribing(
     assignment = Assignment(coordination, view.roster, view.membership)
     cursors = CursorStore(coordination, lambda: level.written, view.catalog.end_of)
     dispatcher = Dispatcher(view, assignment, cursors, readables, log.commit, timeout_s)
-    starts = Starts(readables, positions)
+    starts = Starts(readables, positions, Tombstones(coordination))
     return Subscribing(
         assignment=assignment,
         dispatcher=dispatcher,
@@ -311,8 +311,9 @@ def _letters(
     return DeadLetters(joined.view, dispatcher, reading.readables, topics, publisher, copies)
 
 
-def _streams(catalog: Catalog, reading: Reading) -> TopicStreams:
-    return TopicStreams(catalog, reading.readables, reading.positions, Feeds(catalog, reading.readables))
+def _streams(core: Core, reading: Reading) -> TopicStreams:
+    feeds = Feeds(core.catalog, reading.readables)
+    return TopicStreams(core.catalog, reading.readables, reading.positions, core.tombstones, feeds)
 
 
 def _payloads(environment: Environment, joined: Joined, reading: Reading) -> Payloads:

@@ -67,6 +67,7 @@ class Bounds:
     state: str = "open"
     predecessors: tuple[int, ...] = ()
     successors: tuple[int, ...] = ()
+    emptied: bool = False  # retention has taken all entries of a sealed one
 
 
 @dataclass
@@ -115,8 +116,9 @@ class SegmentAudit:
         """Compares the audited entries with the bounds that a broker states; call it after the last entry."""
         if bounds is None:
             return
-        if self.entries == 0 and bounds.flushed_offset:
-            self.finding(f"has no files, but the broker states that {bounds.flushed_offset} rows are in files")
+        if self.entries == 0 and bounds.flushed_offset > bounds.start_offset:
+            rows = bounds.flushed_offset - bounds.start_offset
+            self.finding(f"has no files, but the broker states that {rows} rows are in files")
         if self.start is not None and self.start > bounds.start_offset:
             self.finding(
                 f"begins at offset {self.start} in the files, but at {bounds.start_offset} according to the broker"
@@ -131,6 +133,8 @@ class SegmentAudit:
 
     def _check_seal(self, bounds: Bounds) -> None:
         seal = self.last.seal if self.last else None
+        if bounds.emptied and self.entries == 0:
+            return
         if bounds.state == "sealed" and (self.last or not self.entries) and not seal:
             self.finding("has no seal in the files, but is sealed according to the broker")
         if seal and bounds.successors and sorted(seal.successors) != sorted(bounds.successors):

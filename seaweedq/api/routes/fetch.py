@@ -22,11 +22,13 @@ from seaweedq.broker.log.reader import Pieces, fitting, unexpired
 from seaweedq.broker.read.fetcher import MAX_BYTES, Fetcher
 from seaweedq.broker.read.owner_search import OwnerFinder
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.tombstones import Tombstones, check_at_end
 from seaweedq.broker.uploads.message_payloads import Payloads
 from seaweedq.clock import Clock
 from seaweedq.codec.bodies import ARROW, JSON
 from seaweedq.codec.message_json import encode_messages
 from seaweedq.coordination.records import SegmentRecord
+from seaweedq.errors import SegmentNotFound
 
 router = APIRouter(tags=["read"])
 _FRAME_BYTES = 1024  # of a JSON answer, around its messages: at most 32 successors
@@ -93,6 +95,7 @@ class FetchServices:
     proxy: Proxy
     fetcher: Fetcher
     payloads: Payloads
+    tombstones: Tombstones
     clock: Clock
     unread: UnreadAnswers
 
@@ -127,10 +130,15 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     limit = whole_number(options.get("limit", "1000"), "limit", 1, MAX_LIMIT)
     wait_s = seconds(options.get("wait_s", "0"), "wait_s", MAX_WAIT_S)
     found = await services.catalog.known(topic)
-    await services.catalog.known_segment(found, number)
     asked = _Asked(found, number, offset, limit, wait_s)
-    with staying(request.scope) if wait_s else nullcontext():
-        return await _fetched(services, request.scope, asked)
+    try:
+        await services.catalog.known_segment(found, number)
+        with staying(request.scope) if wait_s else nullcontext():
+            return await _fetched(services, request.scope, asked)
+    except SegmentNotFound:
+        grave = await services.tombstones.require(found, number)
+        check_at_end(number, grave.end_offset, offset)
+        return _removed(request.scope, asked, grave.successors)
 
 
 @dataclass(frozen=True)
@@ -167,21 +175,43 @@ async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Resp
 
 def _arrow_answer(segment: OpenSegment, record: SegmentRecord, next_offset: int, alive: Pieces) -> Response:
     content, left_out = arrow_stream(segment, alive, MAX_BYTES)
-    headers = {"Next-Offset": str(next_offset if left_out is None else left_out)}
-    if record.state == "sealed":
-        headers |= {"Sealed": "true", "Successors": ",".join(map(str, record.successors))}
-    return Response(content, media_type=ARROW, headers=headers)
+    return _arrow(content, next_offset if left_out is None else left_out, _successors(record))
 
 
 def _answer(
     segment: OpenSegment, record: SegmentRecord, next_offset: int, alive: Pieces, links: Mapping[str, str]
 ) -> Response:
     messages, left_out = encode_messages(alive, segment.id, segment.layout, links, MAX_BYTES - _FRAME_BYTES)
+    return _json(messages, next_offset if left_out is None else left_out, _successors(record))
+
+
+def _removed(scope: Scope, asked: _Asked, successors: tuple[int, ...]) -> Response:
+    """Returns the answer at the end of a segment that retention has removed: that of a sealed one."""
+    if not names(scope, ARROW):
+        return _json(b"[]", asked.offset, successors)
+    sink, schema = pa.BufferOutputStream(), asked.topic.layout.table
+    with pa.ipc.new_stream(sink, schema):
+        pass
+    return _arrow(memoryview(sink.getvalue()), asked.offset, successors)
+
+
+def _successors(record: SegmentRecord) -> tuple[int, ...] | None:
+    return record.successors if record.state == "sealed" else None
+
+
+def _arrow(content: memoryview, next_offset: int, successors: tuple[int, ...] | None) -> Response:
+    headers = {"Next-Offset": str(next_offset)}
+    if successors is not None:
+        headers |= {"Sealed": "true", "Successors": ",".join(map(str, successors))}
+    return Response(content, media_type=ARROW, headers=headers)
+
+
+def _json(messages: bytes, next_offset: int, successors: tuple[int, ...] | None) -> Response:
     content = b'{"messages":%b,"next_offset":%d,"sealed":%b,"successors":%b}' % (
         messages,
-        next_offset if left_out is None else left_out,
-        b"true" if record.state == "sealed" else b"false",
-        msgspec.json.encode(record.successors if record.state == "sealed" else ()),
+        next_offset,
+        b"false" if successors is None else b"true",
+        msgspec.json.encode(successors or ()),
     )
     return Response(content, media_type="application/json")
 

@@ -45,7 +45,8 @@ class HotKey(Struct):
 class SegmentAnswer(Struct):
     """A segment: the half-open range of key hashes, lineage, owner, offsets, rates while it is open.
 
-    Retention has removed the messages below `start_offset`; those below `flushed_offset` are in Parquet files.
+    Retention has removed the messages below `start_offset`, and all files of a sealed segment that is `emptied`; those
+    below `flushed_offset` are in Parquet files, or were.
     `hot_key` is the key because of which a segment with too much load is not split.
     """
 
@@ -60,6 +61,7 @@ class SegmentAnswer(Struct):
     start_offset: int
     flushed_offset: int
     end_offset: int
+    emptied: bool
     rates: Rates | None
     hot_key: HotKey | None
     created_at: datetime
@@ -108,6 +110,7 @@ _SEGMENT = {
     "start_offset": 0,
     "flushed_offset": 0,
     "end_offset": 18,
+    "emptied": False,
     "rates": {"messages_per_s": [1.5, 0.9, 0.9, 0.9], "bytes_per_s": [78.0, 46.8, 46.8, 46.8]},
     "hot_key": None,
     "created_at": "2026-01-31T12:00:00Z",
@@ -155,7 +158,13 @@ async def segment_map(services: Services, topic: str) -> Response:
     there = [(record, positions[number]) for number, record in records.items() if number in positions]
     starts = services.catalog.start_offsets(found)
     answers = [
-        _answer(record, position, starts.get(position.segment, 0), services.roster.url(record.owner))
+        _answer(
+            record,
+            position,
+            starts.get(position.segment, 0),
+            services.catalog.is_emptied(found, position.segment),
+            services.roster.url(record.owner),
+        )
         for record, position in there
     ]
     unreadable = sorted(services.catalog.unreadable_of(found))
@@ -220,7 +229,9 @@ def _removed(number: int, grave: TombstoneRecord) -> OneSegment:
     )
 
 
-def _answer(record: SegmentRecord, position: Position, start: int, owner_url: str | None) -> SegmentAnswer:
+def _answer(
+    record: SegmentRecord, position: Position, start: int, emptied: bool, owner_url: str | None
+) -> SegmentAnswer:
     observed = position.observed
     return SegmentAnswer(
         id=position.segment,
@@ -234,6 +245,7 @@ def _answer(record: SegmentRecord, position: Position, start: int, owner_url: st
         start_offset=start,
         flushed_offset=position.flushed,
         end_offset=position.end,
+        emptied=emptied,
         rates=_rates(observed) if observed else None,
         hot_key=_hot_key(observed) if observed else None,
         created_at=moment(record.created_us),

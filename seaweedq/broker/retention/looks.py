@@ -50,6 +50,7 @@ class Looks:
         self._files = files
         self._positions = positions
         self._seen: dict[Topic, _Seen] = {}
+        self._unfinished: set[Topic] = set()
 
     async def signs(self, topic: Topic, now_us: int) -> Signs | None:
         """Returns the signs that something of a topic may be due, None where nothing can be. Raises Unavailable."""
@@ -59,6 +60,7 @@ class Looks:
             return None
         seen = self._seen.get(topic)
         has_come = now_us >= self._aged_at_us(topic, policy, seen)  # the time of a file that no look has seen due
+        has_come = has_come or topic in self._unfinished
         aged = has_come or self._heeds_changes(policy, seen)
         if not aged and policy.max_bytes is None and not policy.delete_read:
             return None
@@ -81,10 +83,16 @@ class Looks:
         next_us = min((each for each in [*due_us, *idle_us] if each > now_us), default=inf) + MAX_SKEW_US
         heeds_changes = max_age_s is not None and (not due_us or min(due_us) <= now_us)
         self._seen[topic] = _Seen(signs, next_us, heeds_changes)
+        self._unfinished.discard(topic)
+
+    def look_again(self, topic: Topic) -> None:
+        """Has the next round look at a topic, whatever has changed: some owners did not do what was asked of them."""
+        self._unfinished.add(topic)
 
     def forget_except(self, topics: set[Topic]) -> None:
         """Forgets topics that are gone."""
         self._seen = {topic: seen for topic, seen in self._seen.items() if topic in topics}
+        self._unfinished &= topics
 
     def _heeds_changes(self, policy: RetentionPolicy, seen: _Seen | None) -> bool:
         return seen is not None and seen.heeds_changes and seen.signs.policy == policy

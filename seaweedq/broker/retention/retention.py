@@ -127,8 +127,9 @@ class Retention:
         for number, count in counts.items():
             await self._raise_start(topic, unchanged, number, segments[number].files, count, now_us)
         left = {n: replace(one, files=one.files[counts.get(n, 0) :]) for n, one in segments.items()}
-        if is_marked:
-            self._looks.looked(topic, signs, left, now_us)
+        self._looks.looked(topic, signs, left, now_us)
+        if not is_marked:
+            self._looks.look_again(topic)
 
     async def _raise_start(
         self, topic: Topic, unchanged: Sequence[Compare], number: int, files: Sequence[File], count: int, now_us: int

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from seaweedq.broker.topics.segment_records import Records
+from seaweedq.broker.topics.tombstones import check_at_end
+from seaweedq.coordination.records import TombstoneRecord
 from seaweedq.errors import InvalidPositions
 from seaweedq.segments.keyrange import KeyRange, missing_ranges
 
@@ -58,6 +60,25 @@ class Positions:
                 f"{str(self)[:SHOWN]!r} leaves out some segments: each needs a position, or those that replaced it",
                 value=str(self)[:SHOWN],
             )
+
+
+def resumed(at: Mapping[int, int], records: Records, graves: Mapping[int, TombstoneRecord]) -> dict[int, int]:
+    """Returns positions without the segments that retention has removed: their successors take their places, each from
+    0, unless the positions are behind those already. Raises BelowRetention where a removed one was not read to its end,
+    OffsetOutOfRange beyond it."""
+    left = dict(at)
+    while gone := sorted(left.keys() & graves.keys() - records.keys()):
+        number = gone[0]
+        check_at_end(number, graves[number].end_offset, left.pop(number))
+        passed = left.keys() | _reached(left, lambda n: _predecessors(records, graves, n))
+        left |= dict.fromkeys(set(graves[number].successors) - passed, 0)
+    return left
+
+
+def _predecessors(records: Records, graves: Mapping[int, TombstoneRecord], number: int) -> tuple[int, ...]:
+    if number in records:
+        return records[number].record.predecessors
+    return graves[number].predecessors if number in graves else ()
 
 
 def ancestors(records: Records, numbers: Iterable[int]) -> set[int]:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.streams.positions import MAX_CHARACTERS, Positions, ancestors, descendants
+from seaweedq.broker.streams.positions import MAX_CHARACTERS, Positions, ancestors, descendants, resumed
 from seaweedq.broker.subscriptions.cursors.frontier import Frontier
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.errors import InvalidRequest, OffsetOutOfRange
 
 
@@ -19,12 +20,20 @@ class TopicReader:
     """One reader. `at` has the next offset of each segment that its positions name; `missing` says that some segment
     could not be read at the last look."""
 
-    def __init__(self, catalog: Catalog, readables: ReadableSegments, topic: Topic, at: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        readables: ReadableSegments,
+        tombstones: Tombstones,
+        topic: Topic,
+        at: Mapping[int, int],
+    ) -> None:
         self.topic = topic
         self.at = dict(at)
         self.missing = False
         self._catalog = catalog
         self._readables = readables
+        self._tombstones = tombstones
         self._turn = 0
         self._build()
 
@@ -43,7 +52,8 @@ class TopicReader:
 
     async def due(self) -> list[Readable]:
         """Returns the segments that have messages to be read, as far as is known here, another one first each time.
-        Raises OffsetOutOfRange, TopicBeingDeleted, NeedsNewerBroker."""
+        Raises OffsetOutOfRange, TopicBeingDeleted, NeedsNewerBroker, BelowRetention where retention has removed a
+        segment that was not read to its end."""
         self._catalog.check(self.topic)
         await self._advance()
         found, missing = await self._readables.of(self.topic, tuple(self._frontier.open))
@@ -96,7 +106,14 @@ class TopicReader:
             self._name()
         else:
             await self._catalog.reread(self.topic)
+            await self._leave_removed()
             self._build()
+
+    async def _leave_removed(self) -> None:
+        """Goes on behind segments that retention has removed meanwhile."""
+        records = self._catalog.records(self.topic)
+        if self.at.keys() - records.keys() - self._catalog.unreadable_of(self.topic).keys():
+            self.at = resumed(self.at, records, await self._tombstones.all(self.topic))
 
     def _name(self) -> None:
         """Names those segments of which the positions consist, and forgets all others."""

@@ -1,14 +1,16 @@
 """Opens readers of whole topics where a client says: at the first message, at the end, at a time, at positions."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.streams.feeds import Feeds
-from seaweedq.broker.streams.positions import Positions
+from seaweedq.broker.streams.positions import Positions, resumed
 from seaweedq.broker.streams.topic_reader import TopicReader, check_end
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.errors import BelowRetention
 
 
@@ -29,6 +31,7 @@ class TopicStreams:
     catalog: Catalog
     readables: ReadableSegments
     positions: TopicPositions
+    tombstones: Tombstones
     feeds: Feeds
 
     async def open(self, topic: Topic, start: Start) -> TopicReader:
@@ -36,21 +39,27 @@ class TopicStreams:
         must be known and its owner does not answer."""
         if isinstance(start, Positions):
             return await self._resume(topic, start)
-        return TopicReader(self.catalog, self.readables, topic, await self._starts(topic, start))
+        return self._reader(topic, await self._starts(topic, start))
 
     async def _resume(self, topic: Topic, start: Positions) -> TopicReader:
         """Asks nobody who must answer: a client that comes back after the death of an owner must not be sent away."""
         if start.offsets.keys() - self.catalog.records(topic).keys():
             await self.catalog.reread(topic)
+        if start.offsets.keys() - self.catalog.records(topic).keys():
+            graves = await self.tombstones.all(topic)
+            start = replace(start, offsets=resumed(start.offsets, self.catalog.records(topic), graves))
         self.catalog.check(topic)
         records, begin = self.catalog.records(topic), self.catalog.start_offsets(topic)
         start.check(topic.record.incarnation, records)
         for segment, offset in start.offsets.items():
             check_end(segment, offset, records[segment].record.end_offset)
             _check_start(segment, offset, begin.get(segment, 0))
-        reader = TopicReader(self.catalog, self.readables, topic, start.offsets)
+        reader = self._reader(topic, start.offsets)
         await reader.check_ends()
         return reader
+
+    def _reader(self, topic: Topic, at: Mapping[int, int]) -> TopicReader:
+        return TopicReader(self.catalog, self.readables, self.tombstones, topic, at)
 
     async def _starts(self, topic: Topic, start: Literal["earliest", "latest"] | StartTime) -> dict[int, int]:
         """Returns the first offset of each segment of now; of later ones it is 0."""

@@ -52,6 +52,7 @@ class Topic:
     deleting: asyncio.Lock = field(default_factory=asyncio.Lock)
     routing: Routing | None = None
     moved: Signal = field(default_factory=Signal)  # a segment's record has changed
+    risen: int = 0  # how often a start offset has risen
     removed: set[int] = field(
         default_factory=set
     )  # segments that retention has removed, as far as this broker met them
@@ -353,7 +354,10 @@ class Catalog:
 
     def _raise_start(self, name: str, incarnation: int, segment: int, start: EntryName) -> None:
         topic = self._topics.get(name)
-        if topic and topic.record.incarnation == incarnation and (opened := topic.opened.get(segment)):
+        if topic is None or topic.record.incarnation != incarnation:
+            return
+        topic.risen += 1
+        if opened := topic.opened.get(segment):
             opened.chain.raise_start(start)
 
     def _hide(self, name: str, found: Unreadable) -> None:

@@ -28,6 +28,7 @@ from seaweedq.errors import (
     ClientError,
     Damaged,
     OffsetOutOfRange,
+    SegmentNotFound,
     StoreUnavailable,
     UploadConflict,
     UploadExpired,
@@ -73,6 +74,14 @@ class Broker:
     def bounds(self) -> dict[int, Bounds]:
         """Returns each segment's current bounds."""
         return {each["id"]: msgspec.convert(each, Bounds) for each in self._transport.run(segments(self._topic))}
+
+    def has_removed(self, segment: int) -> bool:
+        """Tells whether retention has removed a segment: what lies in its folder was put late, and will be swept."""
+        try:
+            facts = self._transport.run(call("GET", f"{topic_path(self._topic)}/segments/{segment}"))
+        except SegmentNotFound:
+            return False
+        return bool(facts["state"] == "removed")
 
     def pages(self, segment: int, start: int, end: int) -> Iterator[tuple[int, int, pa.Table]]:
         """Yields its answers for the offsets [start, end): the first offset, the next one, and the rows."""
@@ -138,7 +147,8 @@ class Audit:
                 raise ClientError(f"the store {self._root} has no folder topics/{self._topic}")
             self._strays += listing.findings
             done, total = 0, sum(map(len, listing.chains.values()))
-            for number in sorted(listing.chains.keys() | after.keys()):
+            removed = {n for n in listing.chains.keys() - after.keys() if broker and broker.has_removed(n)}
+            for number in sorted((listing.chains.keys() | after.keys()) - removed):
                 verdict = Verdict(SegmentAudit(self._topic, number, cluster))
                 self.verdicts.append(verdict)
                 start = after[number].start_offset if number in after else 0  # retention took the files before it

@@ -8,8 +8,9 @@ from typing import TypeAlias
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.coordination.seek_plan import Sought
-from seaweedq.errors import OffsetOutOfRange, SegmentNotFound
+from seaweedq.errors import OffsetOutOfRange
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -28,9 +29,10 @@ class Starts:
     """Finds where to begin, in all segments of now. Segments that are created later begin at 0, so no message is missed
     or delivered twice where a segment is replaced meanwhile."""
 
-    def __init__(self, readables: ReadableSegments, positions: TopicPositions) -> None:
+    def __init__(self, readables: ReadableSegments, positions: TopicPositions, tombstones: Tombstones) -> None:
         self._readables = readables
         self._positions = positions
+        self._tombstones = tombstones
 
     async def find(self, topic: Topic, start: str | dict[str, str]) -> list[Sought]:
         """Returns where `earliest`, `latest` or a time is. Raises NeedsNewerBroker where that offset is not known of a
@@ -43,15 +45,17 @@ class Starts:
 
     async def at(self, topic: Topic, offsets: Mapping[int, int]) -> tuple[list[Sought], list[int]]:
         """Returns all segments with these offsets, and the numbers of those whose start is above theirs, at which they
-        begin. Raises SegmentNotFound, and OffsetOutOfRange beyond an end."""
+        begin; of a segment that retention has removed that is the end. Raises SegmentNotFound, and OffsetOutOfRange
+        beyond an end."""
         ends = await self._ends(topic)
+        unknown = offsets.keys() - ends.keys()
+        removed = {number: (await self._tombstones.require(topic, number)).end_offset for number in sorted(unknown)}
         for number, offset in offsets.items():
-            if number not in ends:
-                raise SegmentNotFound(f"topic {topic.name!r} has no segment {number}", topic=topic.name, segment=number)
-            if offset > ends[number]:
-                detail = f"offset {offset} is beyond the end of segment {number}, which is {ends[number]}"
-                raise OffsetOutOfRange(detail, segment=number, offset=offset, end_offset=ends[number])
-        begin = self._readables.start_offsets(topic)
+            end = removed[number] if number in removed else ends[number]
+            if offset > end:
+                detail = f"offset {offset} is beyond the end of segment {number}, which is {end}"
+                raise OffsetOutOfRange(detail, segment=number, offset=offset, end_offset=end)
+        begin = {**self._readables.start_offsets(topic), **removed}
         moved = sorted(number for number, offset in offsets.items() if offset < begin.get(number, 0))
         to = {number: max(offset, begin.get(number, 0)) for number, offset in offsets.items()}
         return [Sought(number, ends[number], to.get(number)) for number in sorted(ends)], moved

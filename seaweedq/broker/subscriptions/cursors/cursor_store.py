@@ -124,6 +124,7 @@ class CursorStore:
                 return True  # who has closed it writes the last checkpoint
             if subscription.in_doubt and not await self.is_held(subscription):
                 return False
+            subscription.forget(subscription.topic.removed)
             while True:
                 changed = [
                     _Change(segment, cursor, record, cursor.newest)

@@ -103,6 +103,7 @@ class Subscription:
         self.last_seek: SeekResult | None = None
         self.asked: dict[str, bytes] = {}  # by the names of its last seeks at this dispatcher: a digest of where to
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
+        self.risen = -1  # of the topic's risen starts, those that it has followed
         self.hold_ups = HoldUps()
         self._turn = 0
         self._warned = False  # of consumers that get nothing
@@ -172,6 +173,11 @@ class Subscription:
         if not fixed and below > self.acked_to(segment):
             self.skipped[segment] += self.cursor(segment).delivery.retire(below)
             self.leases.streams.wake_all()  # perhaps one held that
+
+    def forget(self, removed: Collection[int]) -> None:
+        """Forgets the cursors of segments that retention has removed."""
+        for number in self.cursors.keys() & removed:
+            del self.cursors[number]
 
     def unacked(self, segment: int, end: int) -> int:
         """Returns how many messages are not acked of a segment that is not done and ends at `end`."""

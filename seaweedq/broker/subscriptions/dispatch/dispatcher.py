@@ -190,9 +190,19 @@ class Dispatcher:
     async def _checkpoint(self, subscription: Subscription) -> None:
         await self._opened.reread(subscription)
         await self._opened.note_if_due(subscription)
+        self._move_up(subscription)
         subscription.sweep(self._clock.monotonic_s(), self._catalog.records(subscription.topic))
         if not await self._cursors.save(subscription) and self._opened.is_here(subscription):
             self.forget(subscription.topic, subscription.name)
+
+    def _move_up(self, subscription: Subscription) -> None:
+        """Has a subscription follow retention, also where nobody uses it: what it skips is counted long before the
+        record of an emptied segment goes."""
+        topic = subscription.topic
+        if subscription.risen != topic.risen:
+            subscription.risen = topic.risen
+            for number, below in self._catalog.start_offsets(topic).items():
+                subscription.retire(number, below)
 
 
 def _sought(record: SubscriptionRecord, key: str, plan: str) -> SubscriptionRecord:

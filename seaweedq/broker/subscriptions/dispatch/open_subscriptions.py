@@ -150,7 +150,8 @@ class OpenSubscriptions:
         cursors, unreadable = await self._cursors.read(topic, name, taken)
         await self._catalog.reread(topic)
         self._catalog.check(topic)
-        records = self._catalog.records(topic)
+        records, hidden = self._catalog.records(topic), self._catalog.unreadable_of(topic)
+        cursors = {number: one for number, one in cursors.items() if number in records or number in hidden}
         subscription = Subscription(topic, name, held, cursors, records, unreadable)
         subscription.leases = taken.leases
         subscription.room = Room(lambda: subscription.sharers(self._clock.monotonic_s()))
