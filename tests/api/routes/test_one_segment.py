@@ -36,7 +36,9 @@ async def test_a_segment_is_shown_in_each_of_its_states(tmp_path: Path) -> None:
         sealed = await show(together, two, 0)
         assert (sealed["state"], sealed["ended"], sealed["end_offset"]) == ("sealed", True, 6)
         assert (sealed["successors"], sealed["start_offset"], sealed["owner"]) == (successors, 0, None)
-        value = keys.TOMBSTONES.encode(Versioned.new(TombstoneRecord(0, 2**31, 6, (), tuple(successors), 1, 2, 3)))
+        value = keys.TOMBSTONES.encode(
+            Versioned.new(TombstoneRecord(0, sealed["high"], 6, (), tuple(successors), 1, 2, 3))
+        )
         place = ("t", 0, 0)
         await together.coordination.commit(
             [], [Put(keys.TOMBSTONES.key(*place), value), Delete(keys.SEGMENTS.key(*place))]
