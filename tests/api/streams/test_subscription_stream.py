@@ -181,6 +181,7 @@ REFUSED = [
     ("?max_in_flight=0", {}, 422, "invalid-request"),
     ("?max_in_flight=1000001", {}, 422, "invalid-request"),
     ("?max_in_flight=ten", {}, 422, "invalid-request"),
+    ("?consumer=", {}, 422, "invalid-request"),
     ("?consumer=" + "c" * 256, {}, 422, "invalid-request"),
     ("", {"Accept": "application/json"}, 406, "not-acceptable"),
     ("", {"Origin": "http://elsewhere.test"}, 403, "foreign-origin"),
@@ -199,7 +200,7 @@ async def test_what_cannot_be_is_refused(client: Client) -> None:
     ):
         async with listening(client.app, path) as one:
             assert (one.status, json.loads(one.content)["type"]) == (404, f"/problems/{slug}")
-    async with listening(client.app, f"{STREAM}?consumer=&max_in_flight=1000") as one:
+    async with listening(client.app, f"{STREAM}?consumer=c&max_in_flight=1000") as one:
         assert one.status == 200
 
 
