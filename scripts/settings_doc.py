@@ -12,7 +12,8 @@ from typing import get_args
 import chart_schema
 from pydantic.fields import FieldInfo
 
-from seaweedq.settings import Settings, groups
+from seaweedq.cli.server.setting_groups import groups
+from seaweedq.settings import Settings
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))

@@ -4,7 +4,6 @@ The names carry the units: `_s` seconds, `_bytes` bytes. Each description states
 """
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,31 +23,6 @@ SERVICE_LINK = re.compile("(tcp|udp|sctp)://")  # the value of a variable by whi
 def redacted(value: Any) -> str:
     """Returns the value's repr without anything that could be a URL's user and password."""
     return re.sub("://.*@", "://***@", repr(value), flags=re.DOTALL)
-
-
-# The first setting of each group, in the order of the fields; `serve --help` and docs/settings.md show them so.
-GROUPS = {
-    "data_dir": "Store",
-    "coordination": "Coordination",
-    "journal": "Cluster",
-    "host": "Address and log",
-    "auto_create_topics": "Topics",
-    "max_message_bytes": "Requests and connections",
-    "max_payload_bytes": "Payloads and imports",
-    "memory_budget_bytes": "Memory and files",
-    "journal_file_bytes": "Journal and cache",
-    "lease_s": "Life of a broker",
-}
-
-
-def groups() -> Mapping[str, Sequence[str]]:
-    """Returns the names of all settings by their group."""
-    found: dict[str, list[str]] = {}
-    group = ""
-    for name in Settings.model_fields:
-        group = GROUPS.get(name, group)
-        found.setdefault(group, []).append(name)
-    return found
 
 
 class _Variables(EnvSettingsSource):

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from seaweedq.cli.main import app
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
+from seaweedq.cli.server.setting_groups import GROUPS, groups
 from seaweedq.errors import InvalidRequest
-from seaweedq.settings import GROUPS, Settings, groups
+from seaweedq.settings import Settings
 
 # Numbers without a unit in their name.
 COUNTS = {

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Request, Response
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer, schema_ref
@@ -17,13 +17,11 @@ from seaweedq.api.asgi.services import given
 from seaweedq.api.routes.retention_policy import (
     PreviewAnswer,
     RetentionAnswer,
-    RetentionRequest,
-    changed_retention,
     preview_answer,
     shown_retention,
 )
-from seaweedq.api.routes.scaling_policy import ScalingRequest, changed_scaling, wanted_scaling
 from seaweedq.api.routes.segment_map import moment
+from seaweedq.api.routes.topic_config import ChangeRequest, TopicRequest, changed_config, compare, lines_of, new_config
 from seaweedq.balancer.policy import ScalingPolicy
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.load.meters import policy_of
@@ -33,45 +31,12 @@ from seaweedq.broker.topic_deletion import TopicDeletion
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.codec.bodies import JSON
-from seaweedq.codec.key_field import check_key_field
 from seaweedq.coordination.records import BARE_LEVEL, RETENTION_LEVEL, FlushPolicy, RetentionPolicy, TopicConfig
-from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicConflict, TopicNotFound
-from seaweedq.segments.layout import Format, Layout
-from seaweedq.segments.schema import encode_fields, parse_schema
+from seaweedq.errors import InvalidRequest, SegmentNotFound, TopicBeingDeleted, TopicNotFound
 
 router = APIRouter(tags=["topics"])
 MAX_PAGE = 1000
-MAX_SEGMENTS = 1024
 TRIES = 3  # of a PUT whose topic is deleted meanwhile
-MAX_SCHEMA_BYTES = 256 * 1024
-FieldName = Annotated[str, Meta(min_length=1, max_length=255)]
-
-
-class FlushRequest(Struct, forbid_unknown_fields=True):
-    """When buffered messages become a file; null is the broker's own setting."""
-
-    max_bytes: Annotated[int, Meta(ge=65_536, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
-    min_bytes: Annotated[int, Meta(ge=0, le=64 * 1024 * 1024)] | UnsetType | None = UNSET
-    max_age_s: Annotated[float, Meta(ge=1, le=86_400)] | UnsetType | None = UNSET
-
-
-class ChangeRequest(Struct, forbid_unknown_fields=True):
-    """The fields of a topic that can be changed."""
-
-    scaling: ScalingRequest | UnsetType = UNSET
-    flush: FlushRequest | UnsetType = UNSET
-    retention: RetentionRequest | UnsetType = UNSET
-    max_payload_bytes: Annotated[int, Meta(ge=1, le=5 * 1024**4)] | UnsetType | None = UNSET
-    ndjson: Literal["envelope", "bare"] | UnsetType | None = UNSET
-
-
-class TopicRequest(ChangeRequest, forbid_unknown_fields=True):
-    """A topic's configuration. Every field may be left out; an existing topic is compared only in the named ones."""
-
-    format: Literal["json", "bytes", "typed"] | UnsetType = UNSET
-    schema: dict[str, Any] | UnsetType | None = UNSET
-    key_field: FieldName | UnsetType | None = UNSET
-    initial_segments: Annotated[int, Meta(ge=1, le=MAX_SEGMENTS)] | UnsetType = UNSET
 
 
 class TopicAnswer(Struct):
@@ -201,11 +166,11 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest) ->
     created = False
     await services.catalog.look(topic)
     if services.catalog.find(topic) is None:
-        services.check_level(TopicConfig(), _config(wanted))
-        created = await services.admin.create(topic, _config(wanted))
+        services.check_level(TopicConfig(), new_config(wanted))
+        created = await services.admin.create(topic, new_config(wanted))
     found = services.catalog.topic(topic)
     if not created:
-        _compare(found, wanted)
+        compare(found, wanted)
     return json_answer(await _answer(services, found, fresh=created), 201 if created else 200)
 
 
@@ -264,9 +229,9 @@ async def change_topic(services: Services, request: Request, topic: str) -> Resp
     found = await services.catalog.known(topic)
     if dry_run:
         _check_dry_run(wanted)
-        return json_answer(await _previewed(services, found, _changed(found.record.config, wanted).retention))
+        return json_answer(await _previewed(services, found, changed_config(found.record.config, wanted).retention))
     while True:
-        config = _changed(found.record.config, wanted)
+        config = changed_config(found.record.config, wanted)
         services.check_level(found.record.config, config)
         if await services.admin.change(found, config):
             return json_answer(await _answer(services, found))
@@ -308,73 +273,6 @@ async def flush_topic(services: Services, request: Request, topic: str) -> Respo
     return json_answer(FlushAnswer(True))
 
 
-def _config(wanted: TopicRequest) -> TopicConfig:
-    """Returns the whole configuration of a new topic. Raises InvalidRequest."""
-    format = Format(wanted.format or Format.JSON)
-    if (format is Format.TYPED) != bool(wanted.schema):
-        raise InvalidRequest(
-            "a typed topic needs a schema; other topics must not have one", field="schema", value=format
-        )
-    if wanted.schema and (size := len(msgspec.json.encode(wanted.schema))) > MAX_SCHEMA_BYTES:
-        detail = f"the schema has {size} bytes, over the limit of {MAX_SCHEMA_BYTES}"
-        raise InvalidRequest(detail, field="schema", value=size, bound=MAX_SCHEMA_BYTES)
-    columns = parse_schema(wanted.schema) if wanted.schema else None
-    if wanted.key_field:
-        check_key_field(Layout.of(format, columns), wanted.key_field)
-    base = TopicConfig(
-        format=format.value,
-        schema=wanted.schema or None,
-        key_field=wanted.key_field or None,
-        initial_segments=wanted.initial_segments or 1,
-        columns=encode_fields(columns) if columns else None,
-    )
-    return _changed(base, wanted)
-
-
-def _changed(config: TopicConfig, wanted: ChangeRequest) -> TopicConfig:
-    """Returns the configuration with the changes that the request names. Raises InvalidRequest."""
-    replace = msgspec.structs.replace
-    if wanted.ndjson == "bare" and config.format == "bytes":
-        raise InvalidRequest(
-            "ndjson is bare, but bare lines are JSON values, and a bytes topic has none", field="ndjson", value="bare"
-        )
-    ndjson: Literal["bare"] | UnsetType = "bare" if wanted.ndjson == "bare" else UNSET
-    return replace(
-        config,
-        scaling=changed_scaling(config, wanted.scaling) if wanted.scaling else config.scaling,
-        flush=replace(config.flush, **msgspec.to_builtins(wanted.flush or FlushRequest())),
-        retention=changed_retention(config.retention, wanted.retention or RetentionRequest()),
-        max_payload_bytes=config.max_payload_bytes if wanted.max_payload_bytes is UNSET else wanted.max_payload_bytes,
-        ndjson=config.ndjson if wanted.ndjson is UNSET else ndjson,
-    )
-
-
-def _lines(config: TopicConfig) -> Literal["envelope", "bare"]:
-    return "bare" if config.lines_are_bare else "envelope"
-
-
-def _compare(topic: Topic, wanted: TopicRequest) -> None:
-    """Raises TopicConflict where a field that the request names differs."""
-    current = msgspec.to_builtins(topic.record.config)
-    current["ndjson"] = _lines(topic.record.config)
-    current["retention"] = msgspec.to_builtins(shown_retention(topic.record.config.retention))
-    named = msgspec.to_builtins(wanted)
-    if wanted.ndjson is None:
-        named["ndjson"] = "envelope"
-    if wanted.scaling:
-        current["scaling"] = msgspec.to_builtins(policy_of(topic))
-        named["scaling"] = wanted_scaling(topic, wanted.scaling)
-    differences = {}
-    for field, value in named.items():
-        if field in ("flush", "retention"):
-            value = current[field] | value
-        if current[field] != value:
-            differences[field] = {"current": current[field], "requested": value}
-    if differences:
-        detail = f"topic {topic.name!r} exists with a different {', '.join(differences)}"
-        raise TopicConflict(detail, differences=differences)
-
-
 async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) -> TopicAnswer:
     """Returns the topic. The owners of a `fresh` one are not asked: each segment would be opened for it, by a request
     to the store."""
@@ -391,7 +289,7 @@ async def _answer(services: TopicServices, topic: Topic, fresh: bool = False) ->
         flush=config.flush,
         retention=shown_retention(config.retention),
         max_payload_bytes=config.max_payload_bytes,
-        ndjson=_lines(config),
+        ndjson=lines_of(config),
         created_at=moment(topic.record.created_us),
         segments=sum(record.state == "open" for record in services.catalog.segments(topic).values()),
         hot_segments=[position.segment for position in positions if position.observed and position.observed.hot_key],

@@ -22,7 +22,8 @@ from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.cli.server.members import check_members
 from seaweedq.cli.server.parent_pipe import end_with_parent
 from seaweedq.cli.server.repeated_lines import OnceInAWhile
-from seaweedq.settings import Settings, groups
+from seaweedq.cli.server.setting_groups import groups
+from seaweedq.settings import Settings
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MIB = 1024 * 1024

@@ -11,6 +11,8 @@ from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connec
 from seaweedq.errors import Unavailable
 
 if TYPE_CHECKING:
+    import httpx
+
     from seaweedq.client import Client, Message
 
 EXAMPLES = """Examples: seaweedq topic tail flights ·
@@ -84,19 +86,24 @@ def _coming(url: str, topic: str, start: str, key: str | None) -> Iterator[str]:
     with httpx.Client(timeout=httpx.Timeout(10.0, read=SILENT_S), params={"start": start}) as http:
         for turn in count():
             try:
-                with http.stream(
-                    "GET", f"{brokers[turn % len(brokers)]}/v1/topics/{topic}/stream", headers=at
-                ) as answer:
-                    _check(answer)
+                for line in _listen(http, f"{brokers[turn % len(brokers)]}/v1/topics/{topic}/stream", at):
                     told = False
-                    for position, batch in _batches(answer.iter_lines()):
-                        at = {"last-event-id": position}
-                        yield from (data for data in batch if key is None or _key_of(data) == key)
+                    if key is None or _key_of(line) == key:
+                        yield line
             except (httpx.TransportError, Unavailable) as error:
                 if not told:
                     complain(f"{one_line(error)}; trying again")
                 told = True
             time.sleep(PAUSE_S)
+
+
+def _listen(http: "httpx.Client", url: str, at: dict[str, str]) -> Iterator[str]:
+    """Yields the messages of one broker's stream, and keeps in `at` the header from which another goes on."""
+    with http.stream("GET", url, headers=at) as answer:
+        _check(answer)
+        for position, batch in _batches(answer.iter_lines()):
+            at["last-event-id"] = position
+            yield from batch
 
 
 def _check(answer: Any) -> None:
