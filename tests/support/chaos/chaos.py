@@ -32,7 +32,7 @@ SWITCH_S = 0.0005
 ENDED = "is no longer a member of the cluster"
 SETTLE_S = 2 * HEAL_S
 SETTLE_POLL_S = 0.2
-MOST_STARVED_S = 120.0
+MOST_STARVED_S = 600.0  # a machine that is busier than that shows nothing
 TRACE = re.compile(r"Traceback \(most recent call last\):\n(?:[ |]* .*\n)*?[ |]*([\w.]+(?:: .*)?)\n")
 
 
