@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from seaweedq.client.core.table_plan import Rows
+from seaweedq.client.core.tables.table_plan import Rows
 
 
 def condition(files: Sequence[Rows]) -> str:

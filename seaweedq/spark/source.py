@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from seaweedq.client.core.table import TableRead, table_schema
-from seaweedq.client.core.table_plan import parts, plan
-from seaweedq.client.core.topic_files import TopicFile, offsets_of, topic_files
+from seaweedq.client.core.tables.table import TableRead, table_schema
+from seaweedq.client.core.tables.table_plan import parts, plan
+from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of, topic_files
 from seaweedq.client.sync.client import Client
 from seaweedq.errors import ClientError
 from seaweedq.spark.columns import arrow_schema, check_columns, spark_schema_of

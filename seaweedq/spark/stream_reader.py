@@ -18,9 +18,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from seaweedq.client.core.calls import call, topic_path
-from seaweedq.client.core.table_plan import Rows, parts
-from seaweedq.client.core.topic_files import TopicFile, offsets_of
+from seaweedq.client.core.tables.table_plan import Rows, parts
+from seaweedq.client.core.topics.calls import call, topic_path
+from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
 from seaweedq.errors import SegmentNotFound

@@ -1,8 +1,8 @@
 """A topic as a DataFrame: Spark's own Parquet reader over its files, and the rows that are not in files yet.
 
-The order: the brokers state ends and pins (`client.core.table_plan`), then Spark lists the files, then the rows behind
-the pins are fetched from brokers, some through the driver and the others by executors. Executors need seaweedq and a
-way to the brokers; files are read by Spark alone.
+The order: the brokers state ends and pins (`client.core.tables.table_plan`), then Spark lists the files, then the rows
+behind the pins are fetched from brokers, some through the driver and the others by executors. Executors need seaweedq
+and a way to the brokers; files are read by Spark alone.
 """
 
 import os
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import pyarrow as pa
 
-from seaweedq.client.core.table import Bounds, by_segment, table_schema
-from seaweedq.client.core.table_plan import Rows, plan
+from seaweedq.client.core.tables.table import Bounds, by_segment, table_schema
+from seaweedq.client.core.tables.table_plan import Rows, plan
 from seaweedq.client.sync.client import Client
 from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.pins import condition

@@ -10,7 +10,9 @@ import pytest
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.client.core import importing, segment_map, topic_files, uploading, wire
+from seaweedq.client.core.payloads import importing, uploading
+from seaweedq.client.core.protocol import wire
+from seaweedq.client.core.topics import segment_map, topic_files
 from seaweedq.clock import SystemClock
 from seaweedq.coordination.memory import MemoryCoordination
 from seaweedq.settings import Settings

@@ -172,10 +172,10 @@ def test_a_typed_topic_takes_no_references_and_judges_by_itself(store, payload_c
 
 
 def test_a_place_is_in_the_stream_of_its_key():
-    from seaweedq.client.core.batching import Limits
-    from seaweedq.client.core.offload import Sent
-    from seaweedq.client.core.segment_map import KeyRule, Segment, SegmentMap
-    from seaweedq.client.core.streams import Partition
+    from seaweedq.client.core.producing.batching import Limits
+    from seaweedq.client.core.producing.offload import Sent
+    from seaweedq.client.core.producing.streams import Partition
+    from seaweedq.client.core.topics.segment_map import KeyRule, Segment, SegmentMap
 
     partition = Partition(Limits(linger_ms=0), object, iter("abcdefgh").__next__)
     halves = [Segment(n, n << 30, (n + 1) << 30, "open", f"b{n}", f"http://b{n}") for n in (0, 1)]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from seaweedq.client.core.calls import publish
-from seaweedq.client.core.pulling import REPORT_S, LateAcks
+from seaweedq.client.core.consuming.pulling import REPORT_S, LateAcks
+from seaweedq.client.core.topics.calls import publish
 from seaweedq.errors import InvalidMessages, InvalidName, MessageTooLarge
 
 MIB = 1024 * 1024

@@ -12,9 +12,9 @@ import pytest
 from seaweedq.client.aio.client import AsyncClient
 from seaweedq.client.aio.producer import AsyncProducer
 from seaweedq.client.aio.receipts import AsyncDelivery, AsyncReceipt
-from seaweedq.client.core.delivery import Outcome
-from seaweedq.client.core.message import AsyncMessage, Message
-from seaweedq.client.core.wire import Published
+from seaweedq.client.core.messages.message import AsyncMessage, Message
+from seaweedq.client.core.producing.delivery import Outcome
+from seaweedq.client.core.protocol.wire import Published
 from seaweedq.client.sync.client import Client
 from seaweedq.client.sync.producer import Producer
 from seaweedq.client.sync.receipts import Delivery, Receipt

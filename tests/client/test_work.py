@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from seaweedq import AsyncClient, Client, Reject, Worked
-from seaweedq.client.core.pulling import Pulling
+from seaweedq.client.core.consuming.pulling import Pulling
 from tests.support.tiers import later
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from seaweedq import Client
-from seaweedq.client.core.table_plan import Rows
+from seaweedq.client.core.tables.table_plan import Rows
 from seaweedq.spark import topic_table
 
 EXPIRED = {1, 2, 5, 9}

@@ -39,7 +39,7 @@ TICK_S, LEAST_S = 1.0, 0.02  # between two looks for what died
 AT_ONCE = 4  # batches of this broker
 MOST, BATCH_BYTES = 100, 1024 * 1024  # messages of a batch, and about their bytes, but at least one
 COPIES = 4  # payloads at a time
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 5.0
 logger = logging.getLogger(__name__)
 
 

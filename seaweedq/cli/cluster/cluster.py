@@ -8,7 +8,7 @@ import typer
 from seaweedq.cli.shared.common import DEFAULT_URL, Url, say
 
 if TYPE_CHECKING:
-    from seaweedq.client.core.effects import Steps
+    from seaweedq.client.core.protocol.effects import Steps
 
 EXAMPLES = "Examples: seaweedq cluster · seaweedq cluster --json | jq .level · seaweedq cluster level"
 LEVEL = "Examples: seaweedq cluster level · seaweedq cluster level 2"
@@ -31,7 +31,7 @@ def cluster(
         return
     import msgspec
 
-    from seaweedq.client.core.calls import call
+    from seaweedq.client.core.topics.calls import call
 
     facts = _run(url, call("GET", "/v1/cluster"))
     if json:
@@ -54,7 +54,7 @@ def level(
     url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
 ) -> None:
     """Raise the cluster's level, for ever: brokers that do not read it can join no more."""
-    from seaweedq.client.core.calls import call
+    from seaweedq.client.core.topics.calls import call
 
     assert context.parent is not None
     body = {} if to is None else {"level": to}
@@ -71,7 +71,7 @@ def confirm(
     url: Annotated[str | None, typer.Option("--url", help="As that of `seaweedq cluster`.")] = None,
 ) -> None:
     """Confirm a coordination that was restored from a backup: retention takes and deletes again."""
-    from seaweedq.client.core.calls import call
+    from seaweedq.client.core.topics.calls import call
 
     assert context.parent is not None
     answer = _run(url or context.parent.params["url"], call("POST", "/v1/cluster/confirm", repeatable=True))
@@ -111,7 +111,7 @@ def _state(broker: dict[str, Any]) -> str:
 
 
 def _run(url: str, steps: "Steps[Any]") -> dict[str, Any]:
-    from seaweedq.client.core.broker_choice import Brokers, parse_urls
+    from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
     from seaweedq.client.sync.transport import SyncTransport
 
     try:

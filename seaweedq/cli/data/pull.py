@@ -15,7 +15,7 @@ from seaweedq.cli.shared.common import DEFAULT_URL, PLACES, Topic, Url, connect,
 
 if TYPE_CHECKING:
     from seaweedq.client import Message
-    from seaweedq.client.core.pulling import Mode
+    from seaweedq.client.core.consuming.pulling import Mode
 
 EXAMPLES = """Examples: seaweedq pull flights --subscription mine --start earliest ·
 seaweedq pull events -s tail --follow | jq .value ·

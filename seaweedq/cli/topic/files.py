@@ -7,7 +7,7 @@ import typer
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, connect, say
 
 if TYPE_CHECKING:
-    from seaweedq.client.core.topic_files import TopicFile
+    from seaweedq.client.core.topics.topic_files import TopicFile
 
 EXAMPLES = "Examples: seaweedq topic files flights · seaweedq topic files flights --segment 3 --json | jq .bytes"
 _HEAD = ("segment", "name", "offsets", "rows", "bytes")

@@ -95,8 +95,8 @@ def _replace(url: str, topic: str, segment: int, change: str, body: Mapping[str,
 
 def _ask(url: str, topic: str, segment: int, change: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
     """Sends a request and returns the answer, with a timeout as long as brokers may wait."""
-    from seaweedq.client.core import calls
-    from seaweedq.client.core.broker_choice import Brokers, parse_urls
+    from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
+    from seaweedq.client.core.topics import calls
     from seaweedq.client.sync.transport import SyncTransport
 
     try:

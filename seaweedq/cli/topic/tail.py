@@ -107,8 +107,8 @@ def _listen(http: "httpx.Client", url: str, at: dict[str, str]) -> Iterator[str]
 
 
 def _check(answer: Any) -> None:
-    from seaweedq.client.core.effects import Reply
-    from seaweedq.client.core.problems import error_of
+    from seaweedq.client.core.protocol.effects import Reply
+    from seaweedq.client.core.protocol.problems import error_of
 
     if answer.status_code != 200:
         answer.read()

@@ -13,19 +13,19 @@ import httpx
 from seaweedq.client.aio.producer import AsyncProducer
 from seaweedq.client.aio.subscriptions import AsyncSubscriptions
 from seaweedq.client.aio.transport import AsyncTransport
-from seaweedq.client.core import calls
-from seaweedq.client.core.batching import MIB, Limits
-from seaweedq.client.core.broker_choice import Brokers, parse_urls
-from seaweedq.client.core.delivery import Route
-from seaweedq.client.core.importing import Format, Imported, Rows, format_given, imported
-from seaweedq.client.core.lease_names import LeaseNames
-from seaweedq.client.core.message import AsyncMessage, Make, Page
-from seaweedq.client.core.offload import Offload, type_of
-from seaweedq.client.core.payload_reading import payload
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.topic_files import TopicFile, topic_files
-from seaweedq.client.core.uploading import ANY_BYTES, Uploading
-from seaweedq.client.core.wire import Published, WireMessage
+from seaweedq.client.core.messages.lease_names import LeaseNames
+from seaweedq.client.core.messages.message import AsyncMessage, Make, Page
+from seaweedq.client.core.payloads.importing import Format, Imported, Rows, format_given, imported
+from seaweedq.client.core.payloads.payload_reading import payload
+from seaweedq.client.core.payloads.uploading import ANY_BYTES, Uploading
+from seaweedq.client.core.producing.batching import MIB, Limits
+from seaweedq.client.core.producing.delivery import Route
+from seaweedq.client.core.producing.offload import Offload, type_of
+from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.protocol.wire import Published, WireMessage
+from seaweedq.client.core.topics import calls
+from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
 from seaweedq.client.files.upload_source import Progress, Source
 from seaweedq.client.http.requests import check_options
 from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
@@ -33,7 +33,7 @@ from seaweedq.clock import Clock, Ids, SystemClock, SystemIds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from seaweedq.client.core.table import Bounds
+    from seaweedq.client.core.tables.table import Bounds
 
 
 class AsyncClient(AsyncSubscriptions):
@@ -237,7 +237,7 @@ class AsyncClient(AsyncSubscriptions):
         reaches it. `segments` leaves out all others. The files must be reachable from here; none is opened before its
         rows are read. Raises ValueError for an unknown column, segment or offset.
         """
-        from seaweedq.client.core.table import Wanted, read_table
+        from seaweedq.client.core.tables.table import Wanted, read_table
 
         wanted = Wanted(columns, live, starting, ending, segments)
         return await self._run(read_table(topic, wanted, self._patience(self._timeout_s)))
@@ -252,7 +252,7 @@ class AsyncClient(AsyncSubscriptions):
         segments: Collection[int] | None = None,
     ) -> AsyncIterator["pa.RecordBatch"]:
         """Yields the rows of `read_table` a batch at a time, so that a topic may be larger than memory."""
-        from seaweedq.client.core.table import Wanted, next_batch, plan_table
+        from seaweedq.client.core.tables.table import Wanted, next_batch, plan_table
 
         read = await self._run(plan_table(topic, Wanted(columns, live, starting, ending, segments)))
         batches = read.of_files()
@@ -268,7 +268,7 @@ class AsyncClient(AsyncSubscriptions):
 
         Waits for a segment's owner up to the client's timeout. Raises OffsetOutOfRange beyond the end.
         """
-        from seaweedq.client.core.segment_rows import fetch_rows
+        from seaweedq.client.core.tables.segment_rows import fetch_rows
 
         while start < end:
             patience = self._patience(self._timeout_s)

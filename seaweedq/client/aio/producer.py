@@ -8,13 +8,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from seaweedq.client.aio.receipts import AsyncDelivery, AsyncReceipt
-from seaweedq.client.core.batching import Batch, Limits
-from seaweedq.client.core.delivery import Outcome, Route
-from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.map_refresh import MapRefresh
-from seaweedq.client.core.offload import Sent, file_job
-from seaweedq.client.core.streams import Partition, Placeholder, Stream
-from seaweedq.client.core.wire import envelope
+from seaweedq.client.core.producing.batching import Batch, Limits
+from seaweedq.client.core.producing.delivery import Outcome, Route
+from seaweedq.client.core.producing.map_refresh import MapRefresh
+from seaweedq.client.core.producing.offload import Sent, file_job
+from seaweedq.client.core.producing.streams import Partition, Placeholder, Stream
+from seaweedq.client.core.protocol.effects import Steps
+from seaweedq.client.core.protocol.wire import envelope
 from seaweedq.client.files.upload_source import Progress
 from seaweedq.client.sync.upload_threads import MOST_UPLOADS
 from seaweedq.errors import ClientError
@@ -124,7 +124,7 @@ class AsyncProducer:
         Columns: `value`, or the fields of a typed topic, and optionally `_key`, `_timestamp`, `_headers`, `_expires`.
         Waits while `max_buffer_bytes` are buffered; raises as `send` does.
         """
-        from seaweedq.client.core.arrow_batches import slices
+        from seaweedq.client.core.producing.arrow_batches import slices
 
         deliveries: list[AsyncDelivery] = []
         limit_bytes = self._limits.max_request_bytes // 2

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Generator
 from typing import Any
 
-from seaweedq.client.core.delivery import Outcome
-from seaweedq.client.core.wire import Published
+from seaweedq.client.core.producing.delivery import Outcome
+from seaweedq.client.core.protocol.wire import Published
 
 
 class AsyncDelivery:

@@ -8,15 +8,15 @@ from weakref import WeakSet
 from seaweedq.client.aio.subscriber import AsyncAcker, AsyncDeliveries
 from seaweedq.client.aio.transport import AsyncTransport
 from seaweedq.client.aio.work import AsyncWork
-from seaweedq.client.core import calls
-from seaweedq.client.core.arguments import check_wanted, check_work
-from seaweedq.client.core.batch import Batch
-from seaweedq.client.core.effects import ARROW, JSON, Steps
-from seaweedq.client.core.lease_names import LeaseNames
-from seaweedq.client.core.message import AsyncMessage, Make
-from seaweedq.client.core.pulling import Mode, Pulling, Wanted
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.working import Worked
+from seaweedq.client.core.consuming.arguments import check_wanted, check_work
+from seaweedq.client.core.consuming.pulling import Mode, Pulling, Wanted
+from seaweedq.client.core.consuming.working import Worked
+from seaweedq.client.core.messages.batch import Batch
+from seaweedq.client.core.messages.lease_names import LeaseNames
+from seaweedq.client.core.messages.message import AsyncMessage, Make
+from seaweedq.client.core.protocol.effects import ARROW, JSON, Steps
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.topics import calls
 from seaweedq.clock import Ids
 
 T = TypeVar("T")

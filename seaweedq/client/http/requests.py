@@ -7,9 +7,9 @@ from typing import Any
 
 import httpx
 
-from seaweedq.client.core.broker_choice import Brokers
-from seaweedq.client.core.effects import Attempt, Reply, Request, Signed
-from seaweedq.client.core.signed_urls import bare
+from seaweedq.client.core.protocol.broker_choice import Brokers
+from seaweedq.client.core.protocol.effects import Attempt, Reply, Request, Signed
+from seaweedq.client.core.protocol.signed_urls import bare
 from seaweedq.client.files.upload_source import Slice
 from seaweedq.errors import ClientError, ConnectionFailed
 

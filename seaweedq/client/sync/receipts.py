@@ -2,8 +2,8 @@
 
 import threading
 
-from seaweedq.client.core.delivery import Outcome
-from seaweedq.client.core.wire import Published
+from seaweedq.client.core.producing.delivery import Outcome
+from seaweedq.client.core.protocol.wire import Published
 
 
 class Delivery:

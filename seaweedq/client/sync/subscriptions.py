@@ -5,15 +5,15 @@ from datetime import datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from seaweedq.client.core import calls
-from seaweedq.client.core.arguments import check_wanted, check_work
-from seaweedq.client.core.batch import Batch
-from seaweedq.client.core.effects import ARROW, JSON, Steps
-from seaweedq.client.core.lease_names import LeaseNames
-from seaweedq.client.core.message import Make, Message
-from seaweedq.client.core.pulling import Mode, Pulling, Wanted
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.working import Worked
+from seaweedq.client.core.consuming.arguments import check_wanted, check_work
+from seaweedq.client.core.consuming.pulling import Mode, Pulling, Wanted
+from seaweedq.client.core.consuming.working import Worked
+from seaweedq.client.core.messages.batch import Batch
+from seaweedq.client.core.messages.lease_names import LeaseNames
+from seaweedq.client.core.messages.message import Make, Message
+from seaweedq.client.core.protocol.effects import ARROW, JSON, Steps
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.topics import calls
 from seaweedq.client.sync.subscriber import Acker, deliveries
 from seaweedq.client.sync.transport import SyncTransport
 from seaweedq.client.sync.work import Work

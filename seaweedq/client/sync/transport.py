@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from seaweedq.client.core.broker_choice import Brokers
-from seaweedq.client.core.effects import (
+from seaweedq.client.core.protocol.broker_choice import Brokers
+from seaweedq.client.core.protocol.effects import (
     Attempt,
     Chunk,
     Effect,

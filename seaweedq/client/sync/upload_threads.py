@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from seaweedq.client.core.effects import Steps
-from seaweedq.client.core.offload import Sent
-from seaweedq.client.core.streams import Placeholder
+from seaweedq.client.core.producing.offload import Sent
+from seaweedq.client.core.producing.streams import Placeholder
+from seaweedq.client.core.protocol.effects import Steps
 from seaweedq.client.sync.stop import Stop, Stopped
 
 # A producer uploads so many at a time; each may have several parts in flight.

@@ -10,10 +10,8 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from seaweedq.client.core.answering import Answer, Item, Origin, extension_of, return_of
-from seaweedq.client.core.message import Make, Message
-from seaweedq.client.core.pulling import Pulling
-from seaweedq.client.core.working import (
+from seaweedq.client.core.consuming.pulling import Pulling
+from seaweedq.client.core.consuming.working import (
     WAIT_S,
     Job,
     Worked,
@@ -23,6 +21,8 @@ from seaweedq.client.core.working import (
     is_reject,
     without_reject,
 )
+from seaweedq.client.core.messages.answering import Answer, Item, Origin, extension_of, return_of
+from seaweedq.client.core.messages.message import Make, Message
 from seaweedq.client.sync.subscriber import Acker, Run
 from seaweedq.errors import BadRequest, NeedsLevel, NoDeadLetters, SeaweedqError
 

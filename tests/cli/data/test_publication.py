@@ -10,8 +10,8 @@ import pytest
 
 from seaweedq.cli.data import publication
 from seaweedq.cli.data.publication import Publication, watched
-from seaweedq.client.core.delivery import Outcome
-from seaweedq.client.core.wire import Published
+from seaweedq.client.core.producing.delivery import Outcome
+from seaweedq.client.core.protocol.wire import Published
 from seaweedq.client.sync.receipts import Delivery, Receipt
 from tests.support.processes.broker_process import BrokerProcess
 

@@ -11,10 +11,17 @@ from urllib.parse import quote
 
 import msgspec
 
-from seaweedq.client.core.effects import JSON, NDJSON, Request, Steps
-from seaweedq.client.core.message import M, Make, Page
-from seaweedq.client.core.problems import check
-from seaweedq.client.core.wire import Published, decode_page, decode_published, encode, envelope, reference_envelope
+from seaweedq.client.core.messages.message import M, Make, Page
+from seaweedq.client.core.protocol.effects import JSON, NDJSON, Request, Steps
+from seaweedq.client.core.protocol.problems import check
+from seaweedq.client.core.protocol.wire import (
+    Published,
+    decode_page,
+    decode_published,
+    encode,
+    envelope,
+    reference_envelope,
+)
 from seaweedq.errors import InvalidName
 
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]

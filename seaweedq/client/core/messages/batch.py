@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from seaweedq.client.core.answering import Answer, Origin, extension_of, nack_of
+from seaweedq.client.core.messages.answering import Answer, Origin, extension_of, nack_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

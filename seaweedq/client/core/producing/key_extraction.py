@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seaweedq.client.core.segment_map import KeyRule
+from seaweedq.client.core.topics.segment_map import KeyRule
 from seaweedq.segments.keyhash import hash_key
 
 

@@ -11,10 +11,10 @@ from typing import Literal, get_args
 
 import msgspec
 
-from seaweedq.client.core.calls import topic_path
-from seaweedq.client.core.effects import JSON, Reply, Request, Steps
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.wire import encode
+from seaweedq.client.core.protocol.effects import JSON, Reply, Request, Steps
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.protocol.wire import encode
+from seaweedq.client.core.topics.calls import topic_path
 from seaweedq.errors import SeaweedqError
 
 Format = Literal["parquet", "ndjson", "arrow"]

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import msgspec
 from msgspec import UnsetType
 
-from seaweedq.client.core.answering import FETCHED, Origin, extension_of, nack_of
-from seaweedq.client.core.wire import PageAnswer, Reference, WireMessage, encode
+from seaweedq.client.core.messages.answering import FETCHED, Origin, extension_of, nack_of
+from seaweedq.client.core.protocol.wire import PageAnswer, Reference, WireMessage, encode
 from seaweedq.client.files.atomic_file import AtomicFile
 from seaweedq.client.files.payload_file import AsyncPayload, reader
 from seaweedq.client.files.upload_source import CHUNK_BYTES, Progress

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from seaweedq.client.core.calls import call, topic_path
-from seaweedq.client.core.effects import Request, Steps
-from seaweedq.client.core.problems import check
+from seaweedq.client.core.protocol.effects import Request, Steps
+from seaweedq.client.core.protocol.problems import check
+from seaweedq.client.core.topics.calls import call, topic_path
 
 
 class Segment(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from math import inf
 from urllib.parse import urlsplit
 
-from seaweedq.client.core.effects import Attempt, Reply, Request, Steps
+from seaweedq.client.core.protocol.effects import Attempt, Reply, Request, Steps
 from seaweedq.errors import ConnectionFailed
 
 AVOID_S, AVOID_MOST_S, AVOID_UNKNOWN_S = 1.0, 30.0, 300.0

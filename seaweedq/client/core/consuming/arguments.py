@@ -7,7 +7,7 @@ ValueError. What a broker alone can judge (settings, places, names) it refuses i
 import reprlib
 from math import isfinite, isnan
 
-from seaweedq.client.core.pulling import Wanted
+from seaweedq.client.core.consuming.pulling import Wanted
 
 MAX_PULL = 10_000  # messages that a broker gives at a time
 MOST_WORKERS = 10_000

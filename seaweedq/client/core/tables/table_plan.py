@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seaweedq.client.core.topic_files import TopicFile
+from seaweedq.client.core.topics.topic_files import TopicFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from datetime import datetime
 
 import msgspec
 
-from seaweedq.client.core.calls import topic_path
-from seaweedq.client.core.effects import Request, Steps
-from seaweedq.client.core.problems import check
+from seaweedq.client.core.protocol.effects import Request, Steps
+from seaweedq.client.core.protocol.problems import check
+from seaweedq.client.core.topics.calls import topic_path
 
 
 class TopicFile(msgspec.Struct, frozen=True):

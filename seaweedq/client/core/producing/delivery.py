@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from seaweedq.client.core.batching import Batch
-from seaweedq.client.core.calls import publish_request
-from seaweedq.client.core.effects import NDJSON, Steps
-from seaweedq.client.core.offload import Offload
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.segment_map import KeyRule, SegmentMap, fetch_map, fetch_rule
-from seaweedq.client.core.streams import Stream
-from seaweedq.client.core.uploading import abort
-from seaweedq.client.core.wire import Published, decode_published
+from seaweedq.client.core.payloads.uploading import abort
+from seaweedq.client.core.producing.batching import Batch
+from seaweedq.client.core.producing.offload import Offload
+from seaweedq.client.core.producing.streams import Stream
+from seaweedq.client.core.protocol.effects import NDJSON, Steps
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.protocol.wire import Published, decode_published
+from seaweedq.client.core.topics.calls import publish_request
+from seaweedq.client.core.topics.segment_map import KeyRule, SegmentMap, fetch_map, fetch_rule
 from seaweedq.errors import InvalidMessages, MessageTooLarge, SeaweedqError
 
 

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
-from seaweedq.client.core.calls import call, segments, topic_path
-from seaweedq.client.core.effects import Steps, Work
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.segment_rows import SEGMENT, fetch_rows
-from seaweedq.client.core.table_plan import FilePart, Rows, parts, plan
-from seaweedq.client.core.topic_files import offsets_of, topic_files
+from seaweedq.client.core.protocol.effects import Steps, Work
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.tables.segment_rows import SEGMENT, fetch_rows
+from seaweedq.client.core.tables.table_plan import FilePart, Rows, parts, plan
+from seaweedq.client.core.topics.calls import call, segments, topic_path
+from seaweedq.client.core.topics.topic_files import offsets_of, topic_files
 from seaweedq.errors import ClientError
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import parse_schema

@@ -19,9 +19,9 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import Any
 
-from seaweedq.client.core.answering import Answer, nack_of
-from seaweedq.client.core.pulling import Mode, Pulled, Wanted
-from seaweedq.client.core.wire import WireMessage
+from seaweedq.client.core.consuming.pulling import Mode, Pulled, Wanted
+from seaweedq.client.core.messages.answering import Answer, nack_of
+from seaweedq.client.core.protocol.wire import WireMessage
 
 REASON_CHARS = 255
 WAIT_S = 2.0  # of a sync pull: so long a stop may take

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from seaweedq.client.core.calls import call, topic_path
-from seaweedq.client.core.effects import JSON, Steps, Work
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.segment_map import KeyRule
-from seaweedq.client.core.uploading import ANY_BYTES, Uploading
-from seaweedq.client.core.wire import reference_envelope
+from seaweedq.client.core.payloads.uploading import ANY_BYTES, Uploading
+from seaweedq.client.core.protocol.effects import JSON, Steps, Work
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.protocol.wire import reference_envelope
+from seaweedq.client.core.topics.calls import call, topic_path
+from seaweedq.client.core.topics.segment_map import KeyRule
 from seaweedq.client.files.upload_source import Progress, Source
 from seaweedq.errors import MessageTooLarge, TopicNotFound
 
@@ -128,7 +128,7 @@ class Offload:
         found = _decode(line)
         key = found.key
         if key is None and self._rule.field is not None:
-            from seaweedq.client.core.key_extraction import Keys
+            from seaweedq.client.core.producing.key_extraction import Keys
 
             key = Keys(self._rule).of_line(None, line)
         content_type = JSON if isinstance(found.value_base64, UnsetType) else ANY_BYTES

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from seaweedq.client.core.batching import END_OF_STREAM
-from seaweedq.client.core.key_extraction import Keys
+from seaweedq.client.core.producing.batching import END_OF_STREAM
+from seaweedq.client.core.producing.key_extraction import Keys
 from seaweedq.segments import keyhash
 
 

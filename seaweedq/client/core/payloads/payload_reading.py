@@ -8,12 +8,12 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from seaweedq.client.core.calls import topic_path
-from seaweedq.client.core.effects import Chunk, Pause, Read, Reply, Request, Signed, Steps
-from seaweedq.client.core.problems import TRANSIENT, error_of
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.signed_urls import refusal
-from seaweedq.client.core.wire import Reference, WireMessage
+from seaweedq.client.core.protocol.effects import Chunk, Pause, Read, Reply, Request, Signed, Steps
+from seaweedq.client.core.protocol.problems import TRANSIENT, error_of
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.protocol.signed_urls import refusal
+from seaweedq.client.core.protocol.wire import Reference, WireMessage
+from seaweedq.client.core.topics.calls import topic_path
 from seaweedq.errors import ConnectionFailed, Damaged, SeaweedqError
 
 _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")

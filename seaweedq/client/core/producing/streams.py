@@ -18,15 +18,15 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from seaweedq.client.core.batching import Batch, Batcher, Limits
-from seaweedq.client.core.offload import Sent
-from seaweedq.client.core.segment_map import KeyRule, SegmentMap
+from seaweedq.client.core.producing.batching import Batch, Batcher, Limits
+from seaweedq.client.core.producing.offload import Sent
+from seaweedq.client.core.topics.segment_map import KeyRule, SegmentMap
 from seaweedq.segments.keyrange import KEY_SPACE
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from seaweedq.client.core.key_extraction import Keys
+    from seaweedq.client.core.producing.key_extraction import Keys
 
 D = TypeVar("D")
 _second = itemgetter(1)
@@ -101,7 +101,7 @@ class Routing(Generic[D]):
 
     def cut(self, table: "pa.Table | pa.RecordBatch", limit_bytes: int) -> list[RoutedRows[D]]:
         """Cuts a table's rows by stream, into Arrow streams of at most `limit_bytes`."""
-        from seaweedq.client.core.arrow_batches import cut, head_of, streams
+        from seaweedq.client.core.producing.arrow_batches import cut, head_of, streams
 
         if self.keys is None:
             return [RoutedRows(self.keyless, content, n) for content, n in streams(table, limit_bytes)]
@@ -194,7 +194,7 @@ class Partition(Generic[D]):
             whole.segments = frozenset(segment.id for segment in seen.segments)
             return
         if self.routing.keys is None:
-            from seaweedq.client.core.key_extraction import Keys
+            from seaweedq.client.core.producing.key_extraction import Keys
 
             self._reroute(seen, Keys(rule or KeyRule()))
         else:

@@ -3,8 +3,8 @@
 import re
 from urllib.parse import urlsplit
 
-from seaweedq.client.core.effects import Reply
-from seaweedq.client.core.problems import error_of
+from seaweedq.client.core.protocol.effects import Reply
+from seaweedq.client.core.protocol.problems import error_of
 from seaweedq.errors import (
     BadRequest,
     ClientError,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Generic, TypeVar
 
-from seaweedq.client.core.effects import ARROW, NDJSON
+from seaweedq.client.core.protocol.effects import ARROW, NDJSON
 
 D = TypeVar("D")
 MIB = 1024 * 1024

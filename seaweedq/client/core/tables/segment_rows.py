@@ -2,9 +2,9 @@
 
 import pyarrow as pa
 
-from seaweedq.client.core.calls import fetch_request
-from seaweedq.client.core.effects import ARROW, Steps
-from seaweedq.client.core.retry import Patience
+from seaweedq.client.core.protocol.effects import ARROW, Steps
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.topics.calls import fetch_request
 from seaweedq.errors import ClientError
 
 FETCH_ROWS = 10_000

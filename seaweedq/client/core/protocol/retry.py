@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from seaweedq.client.core.effects import Pause, Reply, Request, Steps
-from seaweedq.client.core.problems import TRANSIENT, check, error_of, retry_after_s
+from seaweedq.client.core.protocol.effects import Pause, Reply, Request, Steps
+from seaweedq.client.core.protocol.problems import TRANSIENT, check, error_of, retry_after_s
 from seaweedq.errors import ConnectionFailed, SeaweedqError
 
 

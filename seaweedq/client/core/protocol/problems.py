@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from seaweedq.client.core.effects import Reply
+from seaweedq.client.core.protocol.effects import Reply
 from seaweedq.errors import ClientError, ConnectionFailed, SeaweedqError, ServerProblem, Unavailable, by_slug
 
 # 502 and 504 are what a proxy says in a broker's place.

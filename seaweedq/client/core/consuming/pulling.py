@@ -8,13 +8,13 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from seaweedq.client.core.answering import Item, Verb, bodies, return_of
-from seaweedq.client.core.calls import MAX_WAIT_S, subscription_path
-from seaweedq.client.core.effects import ARROW, JSON, Reply, Request, Steps
-from seaweedq.client.core.lease_names import REFUSALS, LeaseNames
-from seaweedq.client.core.problems import check
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.wire import Answered, decode_answered, decode_pull, encode
+from seaweedq.client.core.messages.answering import Item, Verb, bodies, return_of
+from seaweedq.client.core.messages.lease_names import REFUSALS, LeaseNames
+from seaweedq.client.core.protocol.effects import ARROW, JSON, Reply, Request, Steps
+from seaweedq.client.core.protocol.problems import check
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.protocol.wire import Answered, decode_answered, decode_pull, encode
+from seaweedq.client.core.topics.calls import MAX_WAIT_S, subscription_path
 from seaweedq.errors import LeaseEnded, NeedsLevel, SeaweedqError, SubscriptionConflict
 
 # Acks wait for company, but no longer than this, and no more of them than that.

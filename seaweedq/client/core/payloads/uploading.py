@@ -10,11 +10,11 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import msgspec
 
-from seaweedq.client.core.calls import topic_path
-from seaweedq.client.core.effects import JSON, Pause, Reply, Request, Signed, Steps, Together, Work
-from seaweedq.client.core.retry import Patience
-from seaweedq.client.core.signed_urls import final, is_there, refusal
-from seaweedq.client.core.wire import encode
+from seaweedq.client.core.protocol.effects import JSON, Pause, Reply, Request, Signed, Steps, Together, Work
+from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.protocol.signed_urls import final, is_there, refusal
+from seaweedq.client.core.protocol.wire import encode
+from seaweedq.client.core.topics.calls import topic_path
 from seaweedq.client.files.upload_source import Meter, Progress, Slice, Source
 from seaweedq.errors import ConnectionFailed, SeaweedqError, UploadIncomplete, UploadMismatch
 

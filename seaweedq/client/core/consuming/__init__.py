@@ -1,0 +1,1 @@
+"""Pulls, and the work on what they bring."""

@@ -1,0 +1,1 @@
+"""Messages and batches as clients see them, their answers, and names of leases."""

@@ -1,0 +1,1 @@
+"""Uploads, imports, and the reading of payloads."""

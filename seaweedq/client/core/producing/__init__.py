@@ -1,0 +1,1 @@
+"""Batches, their keys and streams, and their delivery."""

@@ -1,0 +1,1 @@
+"""A topic's rows as a table: its plan, files and tail."""

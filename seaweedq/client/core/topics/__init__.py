@@ -1,0 +1,1 @@
+"""Single requests: topics, segments, files."""
