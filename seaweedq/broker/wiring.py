@@ -283,7 +283,7 @@ def _subscribing(
 ) -> Subscribing:
     coordination, timeout_s = environment.coordination, environment.settings.publish_timeout_s
     readables, positions = reading.readables, reading.positions
-    assignment = Assignment(coordination, view.roster, view.membership)
+    assignment = Assignment(coordination, view.roster, view.membership, lambda: level.written)
     cursors = CursorStore(coordination, lambda: level.written, view.catalog.end_of)
     dispatcher = Dispatcher(view, assignment, cursors, readables, log.commit, timeout_s)
     starts = Starts(readables, positions, Tombstones(coordination))

@@ -23,6 +23,7 @@ from seaweedq.coordination.records import (
     JournalRecord,
     LeaderRecord,
     RevocationRecord,
+    RewindRecord,
     SecretRecord,
     SegmentRecord,
     StartRecord,
@@ -245,6 +246,12 @@ SUBSCRIPTIONS = KeyKind(
     writer="the broker that takes the request; the dispatcher raises the epoch",
     lifetime="until it is deleted, or the topic goes",
 )
+REWINDS = KeyKind(
+    "rewinds/{topic}/{incarnation:010d}",
+    RewindRecord,
+    writer="the broker that creates or seeks a subscription, in the transaction that begins it, from level 3 on",
+    lifetime="from the first subscription on, until the topic goes",
+)
 CURSORS = KeyKind(
     "cursors/{topic}/{incarnation:010d}/{name}/{segment:010d}",
     CursorRecord,
@@ -298,6 +305,7 @@ CATALOGUE = (
     COUNTERS,
     CREATIONS,
     SUBSCRIPTIONS,
+    REWINDS,
     CURSORS,
     UPLOADS,
     IMPORTS,

@@ -283,6 +283,14 @@ class Counter(msgspec.Struct, frozen=True):
     next: int
 
 
+class RewindRecord(msgspec.Struct, frozen=True):
+    """The last subscription of a topic that was created or sought. Its key changes with each: whoever goes by what
+    subscriptions have acked compares the revision, since there may be more subscriptions than one transaction
+    compares."""
+
+    subscription: str
+
+
 class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The messages that a subscription delivers: those whose key begins with `key_prefix`, and that have all `headers`
     with these values."""

@@ -21,6 +21,7 @@ from seaweedq.coordination.keys import (
     LEADER,
     RETENTION,
     REVOCATIONS,
+    REWINDS,
     SEGMENTS,
     STARTS,
     SUBSCRIPTIONS,
@@ -118,6 +119,7 @@ CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[
         ),
     ),
     CREATIONS: ([NAMES, NUMBERS], st.builds(records.CreationRecord, broker=NAMES, count=COUNTS)),
+    REWINDS: ([NAMES, NUMBERS], st.builds(records.RewindRecord, subscription=NAMES)),
     RETENTION: ([], st.builds(records.Counter, next=COUNTS)),
     COUNTERS: ([NAMES], st.builds(records.Counter, next=COUNTS)),
     SUBSCRIPTIONS: (

@@ -25,7 +25,6 @@ from seaweedq.storage.interface import ObjectStore
 
 LISTED = 16  # segments at a time
 DELETIONS = 1000  # files of a listing
-COMPARED = 100  # subscriptions, in one transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +105,13 @@ class TopicFiles:
         return {number: min(one[number] for one in acked.values()) for number in sorted(everywhere)}
 
     async def unchanged(self, topic: Topic, policy: RetentionPolicy) -> list[Compare]:
-        """Returns comparisons that hold while nobody seeks a subscription whose acks the policy goes by; of the first
-        COMPARED ones. Raises Unavailable."""
+        """Returns comparisons that hold, where the policy goes by acks, while nobody takes acks back by a creation or
+        a seek of a subscription. They are asked for before the acks are read. Raises Unavailable."""
         if not (policy.keep_unread or policy.delete_read):
             return []
-        prefix = keys.SUBSCRIPTIONS.prefix(topic.name, topic.record.incarnation)
-        entries, _ = await read_all(self._coordination, prefix)
-        return [Compare(entry.key, entry.revision) for entry in entries[:COMPARED]]
+        key = keys.REWINDS.key(topic.name, topic.record.incarnation)
+        there = await self._coordination.get(key)
+        return [Compare(key, there.revision if there else 0)]
 
     async def preview(self, topic: Topic, policy: RetentionPolicy, ends: Mapping[int, int], now_us: int) -> Preview:
         """Returns what a policy would take at a time, the newest files of idle segments too. `ends` has the offset

@@ -1,14 +1,14 @@
 """Retention at the leader: raises start offsets over files that are due, and deletes files once the grace is over.
 
 Order of writes: 1. a round begins (broker/retention/rounds); 2. a segment's start is raised in coordination, in a
-transaction that compares the leader's key, the topic's record with its policy, the subscriptions where the policy goes
-by their acks, since a seek takes acks back, and the start; from here on the rows below are for nobody; 3. the grace
-passes, in which brokers hear of it, and readers of files end; 4. in a later round the files before the start are
-deleted, the oldest first; 5. the start's record forgets that raise. A crash behind 2 or in 4 leaves files below a
-start, which the next round deletes. A file that is put late under such a name is deleted with the next ones of its
-segment. A start never falls, so a leader that has lost the lead, and goes on with 4, deletes what every leader would.
-Payloads that only deleted rows have named go later (broker/retention/payloads), and what is left of a sealed segment
-behind that (broker/retention/burial).
+transaction that compares the leader's key, the topic's record with its policy, the start, and, where the policy goes by
+acks, the key that changes with each creation and each seek of a subscription, since those take acks back; from here on
+the rows below are for nobody; 3. the grace passes, in which brokers hear of it, and readers of files end; 4. in a later
+round the files before the start are deleted, the oldest first; 5. the start's record forgets that raise. A crash behind
+2 or in 4 leaves files below a start, which the next round deletes. A file that is put late under such a name is deleted
+with the next ones of its segment. A start never falls, so a leader that has lost the lead, and goes on with 4, deletes
+what every leader would. Payloads that only deleted rows have named go later (broker/retention/payloads), and what is
+left of a sealed segment behind that (broker/retention/burial).
 """
 
 import logging
@@ -150,7 +150,7 @@ class Retention:
         compares = [self.rounds.leader_compare(), *unchanged, Compare(key, held.revision)]
         reach("retention.raise")
         if not await self._catalog.commit(compares, [Put(key, keys.STARTS.encode(held.with_record(record)))]):
-            raise NotOwner(f"topic {topic.name!r}, a subscription of it, or the leader has changed meanwhile")
+            raise NotOwner(f"topic {topic.name!r}, its subscriptions, or the leader has changed meanwhile")
         reach("retention.raised")
         logger.info("retention takes segment %d of %s below offset %d", number, topic.name, first.first_offset)
 

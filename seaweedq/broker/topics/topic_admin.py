@@ -161,7 +161,8 @@ class TopicAdmin:
             await self._remove_records(kind.prefix(topic.name, incarnation))
         reach("delete.record")
         key = keys.TOPICS.key(topic.name)
-        await self._catalog.commit([Compare(key, topic.revision)], [Delete(key)])
+        rewinds = keys.REWINDS.key(topic.name, incarnation)
+        await self._catalog.commit([Compare(key, topic.revision)], [Delete(rewinds), Delete(key)])
 
     async def remove_files(self, prefix: str) -> int:
         """Deletes everything below a prefix, page by page. Returns the number of objects."""

@@ -190,6 +190,35 @@ async def test_a_seek_beside_a_round_keeps_what_is_unread_again(
         assert len((await http.post(f"{S}/pull", json={})).json()["messages"]) == 8
 
 
+@pytest.mark.parametrize("race", ["seek", "creation"])
+async def test_any_number_of_subscriptions_keeps_what_is_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, race: str
+) -> None:
+    """The last of 102 takes acks back while a round takes what all have acked."""
+    async with retained(tmp_path) as world, world.http() as http:
+        others = [f"{T}/subscriptions/a{n:03d}" for n in range(101)]
+        for path in [*others, S]:
+            assert (await http.put(path, json={"start": "latest"})).status_code == 201
+        await world.policy(max_bytes=1, keep_unread=True)
+        read = TopicFiles.read_marked
+
+        async def raced(self: TopicFiles, *more: Any) -> Any:
+            found = await read(self, *more)
+            if race == "seek":
+                assert (await http.post(f"{S}/seek", json={"to": "earliest"})).status_code == 200
+            else:
+                assert (await http.put(f"{S}2", json={"start": "earliest"})).status_code == 201
+            return found
+
+        with monkeypatch.context() as patched:
+            patched.setattr(TopicFiles, "read_marked", raced)
+            await world.retention.round()
+        await world.retention.round()
+        assert world.start == 0
+        path = S if race == "seek" else f"{S}2"
+        assert len((await http.post(f"{path}/pull", json={})).json()["messages"]) == 6
+
+
 async def test_a_dry_run_says_what_would_go_and_changes_nothing(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
         assert (await http.put(S, json={"start": "earliest"})).status_code == 201

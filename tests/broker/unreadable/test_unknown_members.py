@@ -135,6 +135,7 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
                 await broker.serving.subscribing.dispatcher.checkpoint()
                 for key in broker.serving.subscribing.dispatcher.names():
                     await broker.serving.subscribing.dispatcher.hand_over(*key)
+            await ask("POST", "/subscriptions/u/seek", 200, {"to": "latest"})
             await ask("DELETE", "/subscriptions/u", 204)
             await ask("POST", "/segments/0/split", 200, {})
             shown = await ask("GET", "/segments", 200)

@@ -374,6 +374,18 @@ async def subscription_whole(world: World) -> None:
         assert [one["name"] for one in listed["subscriptions"]] == ["s", "u"]
 
 
+async def rewind_broken(world: World) -> None:
+    """No subscription is created or sought: retention could not hear of it."""
+    await world.refuses("PUT", f"{T}/subscriptions/v", {}, topic="t")
+    await world.refuses("POST", f"{T}/subscriptions/s/seek", {"to": "latest"}, topic="t")
+
+
+async def rewind_whole(world: World) -> None:
+    async with world.http() as http:
+        await world.ask(http, "PUT", f"{T}/subscriptions/v", 201, {})
+        await world.ask(http, "DELETE", f"{T}/subscriptions/v", 204)
+
+
 async def cursor_broken(world: World) -> None:
     for one in world.living:
         one.serving.subscribing.dispatcher.forget(one.core.catalog.topic("t"))
@@ -467,6 +479,7 @@ CASES: dict[keys.KeyKind[Any], Case] = {
         lambda _: keys.CREATIONS.key("t", 9), creation_broken, nothing, CreationRecord("b9.x", 1), noticed=False
     ),
     keys.SUBSCRIPTIONS: Case(lambda _: keys.SUBSCRIPTIONS.key("t", 0, "u"), subscription_broken, subscription_whole),
+    keys.REWINDS: Case(lambda _: keys.REWINDS.key("t", 0), rewind_broken, rewind_whole),
     keys.CURSORS: Case(lambda _: keys.CURSORS.key("t", 0, "s", 0), cursor_broken, cursor_whole),
     keys.UPLOADS: Case(lambda world: keys.UPLOADS.key("t", 0, world.upload), upload_broken, upload_whole),
     keys.IMPORTS: Case(lambda world: keys.IMPORTS.key("t", 0, world.upload), import_broken, import_whole, IMPORT),
@@ -514,6 +527,7 @@ ALIKE = {
     keys.IMPORTS,
     keys.GROWTH,
     keys.RETENTION,
+    keys.REWINDS,
     keys.TOMBSTONES,
     keys.URL_SECRET,
 }  # read on request alone

@@ -72,7 +72,7 @@ class SubscriptionAdmin:
                 doomed = there.replace(state="deleting")
                 await self._finish(topic, name, await self._assignment.claim(topic, name, doomed, there))
             creating = Versioned.new(record).replace(state="creating")
-            held = await self._assignment.claim(topic, name, creating)
+            held = await self._assignment.claim(topic, name, creating, rewinds=True)
             await self._make(topic, name, held, starts)
         return True
 

@@ -16,9 +16,14 @@ Before that its journal must be replayed: the journal's key is gone, or says `re
 is `left`. Then all its acks are in the
 cursors, which are read after the transaction; the new epoch keeps a replay that runs again from adding anything. A
 living dispatcher releases a subscription by itself: all its acks are in the cursors before the record names nobody.
+
+A creation and a seek take acks back. From level 3 on their first transaction also changes the topic's key of rewinds,
+which retention compares when it raises a start over what all have acked: either the raise is first, and they begin at
+the start or above, or they are first, and the raise fails. One transaction has both, so no crash comes between.
 """
 
 import logging
+from collections.abc import Callable, Sequence
 
 from seaweedq.balancer.placement import Host, successor_of
 from seaweedq.broker.subscriptions.cursors.invariants import broken_by_subscription
@@ -26,7 +31,7 @@ from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.membership import Membership
-from seaweedq.coordination.records import SubscriptionRecord
+from seaweedq.coordination.records import RewindRecord, SubscriptionRecord
 from seaweedq.coordination.roster import Roster, is_replayed
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import NotOwner, SubscriptionNotFound
@@ -34,14 +39,18 @@ from seaweedq.failpoints import reach
 from seaweedq.invariants import InvariantViolated
 
 KNOWN = 100_000  # dispatchers that are remembered
+REWINDS_LEVEL = 3  # of a cluster, from which on there is retention, and so the key of rewinds
 
 logger = logging.getLogger(__name__)
 
 
 class Assignment:
-    """Finds, takes and releases the records of subscriptions for one broker."""
+    """Finds, takes and releases the records of subscriptions for one broker, in a cluster of the written `level`."""
 
-    def __init__(self, coordination: Coordination, roster: Roster, membership: Membership) -> None:
+    def __init__(
+        self, coordination: Coordination, roster: Roster, membership: Membership, level: Callable[[], int]
+    ) -> None:
+        self._level = level
         self._coordination = coordination
         self._roster = roster
         self._membership = membership
@@ -105,15 +114,17 @@ class Assignment:
         name: str,
         wanted: Versioned[SubscriptionRecord],
         before: Versioned[SubscriptionRecord] | None = None,
+        rewinds: bool = False,
     ) -> Versioned[SubscriptionRecord]:
-        """Writes a record that names this broker in place of the one before. Raises NotOwner where that one has
-        changed, and InvariantViolated if the epoch would fall."""
+        """Writes a record that names this broker in place of the one before; a creation or a seek `rewinds`. Raises
+        NotOwner where that one has changed, NeedsNewerBroker, and InvariantViolated if the epoch would fall."""
         if before and (found := broken_by_subscription(before.record, wanted.record)):
             logger.error("a change of %s is refused: %s; from %s to %s", key_of(topic, name), found, before, wanted)
             raise InvariantViolated(f"the change of subscription {name!r} was refused: {found[0]}")
         compares = await self.free(topic, before.record if before else None)
         mine = wanted.replace(dispatcher=self._membership.broker)
-        return await self.write(topic, name, mine, [Compare(key_of(topic, name), wanted.revision), *compares])
+        compares.append(Compare(key_of(topic, name), wanted.revision))
+        return await self.write(topic, name, mine, compares, await self._rewind(topic, name) if rewinds else [])
 
     async def seize(
         self, topic: Topic, name: str, wanted: Versioned[SubscriptionRecord], as_leader: Compare
@@ -133,14 +144,29 @@ class Assignment:
         self.invalidate(topic, name)
 
     async def write(
-        self, topic: Topic, name: str, wanted: Versioned[SubscriptionRecord], compares: list[Compare]
+        self,
+        topic: Topic,
+        name: str,
+        wanted: Versioned[SubscriptionRecord],
+        compares: Sequence[Compare],
+        others: Sequence[Put] = (),
     ) -> Versioned[SubscriptionRecord]:
-        """Writes the record if all comparisons hold. Raises NotOwner."""
+        """Writes the record, and others with it, if all comparisons hold. Raises NotOwner."""
         put = Put(key_of(topic, name), keys.SUBSCRIPTIONS.encode(wanted))
-        revision = await self._coordination.commit(compares, [put])
+        revision = await self._coordination.commit(compares, [put, *others])
         if revision is None:
             raise changed_meanwhile(topic, name)
         return wanted.stored(revision)
+
+    async def _rewind(self, topic: Topic, name: str) -> list[Put]:
+        """Returns the change of the topic's key of rewinds. It compares nothing, so that subscriptions do not wait for
+        each other: any write is a new revision. Raises NeedsNewerBroker."""
+        if self._level() < REWINDS_LEVEL:
+            return []
+        key, record = keys.REWINDS.key(topic.name, topic.record.incarnation), RewindRecord(name)
+        there = await self._coordination.get(key)
+        held = keys.REWINDS.require(there).with_record(record) if there else Versioned.new(record)
+        return [Put(key, keys.REWINDS.encode(held))]
 
     async def free(self, topic: Topic, record: SubscriptionRecord | None) -> list[Compare]:
         """Returns the comparisons under which this broker may dispatch after the one that `record` names. Raises

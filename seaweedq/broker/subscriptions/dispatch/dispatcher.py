@@ -105,7 +105,7 @@ class Dispatcher:
             new = before.held.with_record(self.used(_sought(before.record, key, plan)).in_its_form())
             try:
                 reach("seek.begin")
-                held = await self._assignment.claim(topic, name, new, before.held)
+                held = await self._assignment.claim(topic, name, new, before.held, rewinds=True)
                 reach("seek.begun")
             finally:
                 self._opened.drop(topic, name)  # where the outcome is unknown, the record tells it

@@ -62,7 +62,7 @@ class World:
         await member.start()
         await self.journal(name, recovered=False)
         await self.roster.load()
-        return Assignment(self.coordination, self.roster, member)
+        return Assignment(self.coordination, self.roster, member, lambda: 3)
 
     async def journal(self, name: str, recovered: bool) -> None:
         """What is said of a broker's journal."""
