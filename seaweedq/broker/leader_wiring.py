@@ -76,7 +76,7 @@ def build_leading(
         rebalancer=rebalancer,
         autoscaler=autoscaler,
         leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
-        restored=Restored(view.catalog, environment.store, retention.rounds),
+        restored=Restored(view.catalog, environment.store, retention.rounds, view.clock),
         expiry=expiry,
         retention=retention,
         retained=files,

@@ -26,6 +26,7 @@ from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layo
 
 ROW_GROUP_ROWS = 65_536
 METADATA_KEY = b"seaweedq"
+LAST_SEQUENCE = 10**8 - 1  # that a name can have; no chain gets there
 _NAME = re.compile(r"([0-9]{8})-([0-9]{16})\.parquet")
 UPLOADS_LEVEL = 3  # from which on entries state the oldest upload that they name
 _UPLOAD_DATE = "/(?P<date>[0-9]{8})/[^/]+$"  # in a payload's URI

@@ -4,7 +4,7 @@ The flush, recovery, and the creation of a topic (for its empty first file) all 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -49,18 +49,29 @@ class Source:
         return Source(topic, segment, key_range, layout, record.cuts, record.predecessors, record.owner)
 
 
-async def known_producers(store: ObjectStore, source: Source, chain: Chain) -> ProducerTables:
+async def known_producers(
+    store: ObjectStore, source: Source, chain: Chain, is_gone: Callable[[int], bool]
+) -> ProducerTables:
     """Returns the producer tables as of the chain's end, or of the predecessors' seals where it has no entry yet.
-    Raises ChainDamaged, NeedsNewerBroker."""
+    Raises ChainDamaged, NeedsNewerBroker.
+
+    Retention leaves a predecessor its seal until each successor has an entry. So only behind a coordination that was
+    restored (broker/retention/restored) one without files `is_gone`, and its tables with it.
+    """
     if chain.last:
         return _tables(chain, chain.last, source.segment)
-    found = await asyncio.gather(*(_sealed_producers(store, source.topic, number) for number in source.predecessors))
+    asked = (_sealed_producers(store, source.topic, number, is_gone) for number in source.predecessors)
+    found = [one for one in await asyncio.gather(*asked) if one]
     return ProducerTables.inherited(source.segment, source.key_range, source.cuts, found)
 
 
-async def _sealed_producers(store: ObjectStore, topic: str, segment: int) -> ProducerTables:
+async def _sealed_producers(
+    store: ObjectStore, topic: str, segment: int, is_gone: Callable[[int], bool]
+) -> ProducerTables | None:
     chain = Chain(store, topic, segment)
     await chain.open()
+    if chain.last is None and is_gone(segment):
+        return None
     if chain.last is None or chain.last.seal is None:
         raise ChainDamaged(f"{chain.folder} has successors, and no seal", name=chain.folder)
     return _tables(chain, chain.last, segment)

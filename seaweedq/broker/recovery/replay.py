@@ -18,6 +18,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -144,6 +145,8 @@ class Replay:
         return topic
 
     async def _append(self, topic: Topic, segment: int, frames: list[Frame]) -> int:
+        if self._catalog.is_emptied(topic, segment):
+            return 0  # sealed, so all of it was in files, which retention has taken since
         record = self._catalog.segment(topic, segment).record
         source = Source.of(topic.name, segment, record, topic.layout)
         chain = Chain(self._store, topic.name, segment)
@@ -155,7 +158,7 @@ class Replay:
                 logger.warning("%s is sealed at %d, what its journal has beyond was not taken", chain.folder, chain.end)
                 break
             try:
-                appended += await self._append_entry(source, chain, frames)
+                appended += await self._append_entry(source, chain, frames, partial(self._catalog.is_gone, topic))
             except Fenced:
                 logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
                 await chain.open()
@@ -174,13 +177,15 @@ class Replay:
 
     async def _mark(self, topic: Topic, segment: int, sequence: int) -> None:
         """Puts entries without rows until one has this sequence, whoever puts it: a late one finds its name taken."""
+        if self._catalog.is_emptied(topic, segment):
+            return
         record = self._catalog.segment(topic, segment).record
         source = Source.of(topic.name, segment, record, topic.layout)
         chain = Chain(self._store, topic.name, segment)
         chain.raise_start(self._catalog.start(topic, segment))
         await chain.open()
         while chain.next.sequence <= sequence and not chain.sealed:
-            producers = await known_producers(self._store, source, chain)
+            producers = await known_producers(self._store, source, chain, partial(self._catalog.is_gone, topic))
             reach("recover.mark")
             try:
                 await self._entries.append(
@@ -190,8 +195,10 @@ class Replay:
                 logger.info("%s has grown meanwhile, going on from its new end", chain.folder)
                 await chain.open()
 
-    async def _append_entry(self, source: Source, chain: Chain, frames: list[Frame]) -> int:
-        producers = await known_producers(self._store, source, chain)
+    async def _append_entry(
+        self, source: Source, chain: Chain, frames: list[Frame], is_gone: Callable[[int], bool]
+    ) -> int:
+        producers = await known_producers(self._store, source, chain, is_gone)
         newest = chain.last.max_timestamp_us if chain.last else 0
         pieces: list[tuple[int, pa.RecordBatch]] = []
         end = chain.end

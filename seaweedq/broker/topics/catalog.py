@@ -243,6 +243,11 @@ class Catalog:
         """Tells whether retention has taken all entries of a sealed segment, as far as is known here."""
         return self.starts.is_emptied(topic.name, topic.record.incarnation, segment)
 
+    def is_gone(self, topic: Topic, segment: int) -> bool:
+        """Tells whether retention has taken all of a sealed segment, or removed it, too: it has no record then."""
+        has_record = segment in self.records(topic) or segment in self.unreadable_of(topic)
+        return self.is_emptied(topic, segment) or not has_record
+
     def start_offsets(self, topic: Topic) -> dict[int, int]:
         """Returns the start offsets of the segments that do not begin at 0."""
         return self.starts.offsets(topic.name, topic.record.incarnation)

@@ -5,6 +5,7 @@ broker/topics/segment_mover changes the owner of a segment.
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from seaweedq.broker.log.dirty_segments import DirtySegments
 from seaweedq.broker.log.entry_writer import Source, known_producers
@@ -153,7 +154,7 @@ class Ownership:
         if record.state == "sealed":
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
         else:
-            producers = await known_producers(self._store, source, chain)
+            producers = await known_producers(self._store, source, chain, partial(self._catalog.is_gone, topic))
         return self._opened(topic, source, chain, producers, record)
 
     async def _check_there(self, topic: Topic, number: int, chain: Chain) -> None:

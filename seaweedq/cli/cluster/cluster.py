@@ -74,7 +74,11 @@ def confirm(
     from seaweedq.client.core.topics.calls import call
 
     assert context.parent is not None
-    answer = _run(url or context.parent.params["url"], call("POST", "/v1/cluster/confirm", repeatable=True))
+    url = url or context.parent.params["url"]
+    answer = _run(url, call("POST", "/v1/cluster/confirm", repeatable=True))
+    while after := answer.get("next"):
+        typer.echo(f"{answer['left']:,} segments are left to look at", err=True)
+        answer = _run(url, call("POST", f"/v1/cluster/confirm?after={after}", repeatable=True))
     say(f"confirmed: the newest round of retention is {answer['retention_round']}")
 
 

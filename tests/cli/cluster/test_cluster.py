@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from seaweedq.cli.cluster import cluster
 from seaweedq.cli.cluster.cluster import level_lines
 from seaweedq.cli.main import app
 from seaweedq.levels import HIGHEST, VERSION
@@ -42,6 +43,17 @@ def test_brokers_and_level_of_a_real_one(real_broker: BrokerProcess) -> None:
     refused = CliRunner().invoke(app, ["cluster", "level", "1", "--url", real_broker.url])
     assert refused.exit_code == 1
     assert "a level never falls" in str(refused.exception)
+
+
+def test_a_confirmation_of_many_segments_shows_progress(
+    real_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = [{"left": 2310, "next": "flights/17"}]
+    really = cluster._run
+    monkeypatch.setattr(cluster, "_run", lambda url, steps: first.pop() if first else really(url, steps))
+    shown = run("cluster", "confirm", "--url", real_broker.url)
+    assert shown.splitlines()[0] == "2,310 segments are left to look at"
+    assert shown.splitlines()[1].startswith("confirmed: the newest round of retention is ")
 
 
 def run(*arguments: str) -> str:
