@@ -45,6 +45,10 @@ class AsyncAcker:
             await asyncio.shield(self._task)
         self.hurry()
 
+    def is_settled(self) -> bool:
+        """Returns whether all answers so far were taken, or have failed."""
+        return self._task is None
+
     async def _send_all(self) -> None:
         while self._pending:
             try:
@@ -119,7 +123,7 @@ class AsyncDeliveries(Generic[T]):
                 if self._ended or self._pull is not None:  # another task was faster
                     return
             self._acker.hurry()
-            self._pull = asyncio.create_task(self._run(self._pulling.pull(accept=self._accept)), name="pull")
+            self._pull = asyncio.create_task(_pull(self._pulling, self._accept, self._run, self._acker), name="pull")
         pull = self._pull
         await asyncio.wait([pull])
         if self._pull is pull and not self._ended:  # else another task has taken what it brought, or has ended all
@@ -133,3 +137,15 @@ class AsyncDeliveries(Generic[T]):
     def __del__(self) -> None:
         if self._pull is not None and not self._pull.done() and not self._pull.get_loop().is_closed():
             self._pull.cancel()
+
+
+async def _pull(
+    pulling: Pulling, accept: str, run: Callable[[Steps[Any]], Coroutine[Any, Any, Any]], acker: AsyncAcker
+) -> Pulled | None:
+    """Returns what the next pull brings, or None at the end. It refers to no AsyncDeliveries, which may be dropped."""
+    is_settled = acker.is_settled()
+    pulled: Pulled | None = await run(pulling.pull(accept=accept))
+    if pulled is None and not is_settled:
+        await acker.flush()
+        pulled = await run(pulling.look(accept))
+    return pulled

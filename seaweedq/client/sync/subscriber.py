@@ -65,6 +65,12 @@ class Acker:
             self._changed.wait_for(lambda: self._settled >= added)
             self._raise_error()
 
+    def is_settled(self) -> bool:
+        """Returns whether all answers so far were taken, or have failed."""
+        self._check_process()
+        with self._changed:
+            return self._settled >= self._added
+
     def _check_process(self) -> None:
         """Begins anew in a forked process: the thread, and the answers that it is to send, are the parent's."""
         if self._process != os.getpid():
@@ -98,14 +104,14 @@ class Acker:
 
 
 def deliveries(
-    pulling: Pulling, pull: Callable[[], Pulled | None], run: Run, acker: Acker, made: Callable[[Any, Origin], T]
+    pulling: Pulling, accept: str, run: Run, acker: Acker, made: Callable[[Any, Origin], T]
 ) -> Iterator[T]:
-    """Yields what `pull` brings, each item `made` a message or a batch. Its end sends the answers, waits for them, and
+    """Yields what the pulls bring, each item `made` a message or a batch. Its end sends the answers, waits for them, and
     gives back what was not yielded."""
     waiting: deque[Any] = deque()
     origin = Origin(acker.answer)
     try:
-        while (pulled := pull()) is not None:
+        while (pulled := _pull(pulling, accept, run, acker)) is not None:
             waiting, origin = deque(pulled.items), Origin(acker.answer, pulled.lease)
             while waiting:
                 yield made(waiting.popleft(), origin)
@@ -116,3 +122,13 @@ def deliveries(
         finally:
             run(pulling.give_back(origin.lease, ids_of(waiting)))
             run(pulling.give_back_pull())
+
+
+def _pull(pulling: Pulling, accept: str, run: Run, acker: Acker) -> Pulled | None:
+    """Returns what the next pull brings, or None at the end."""
+    is_settled = acker.is_settled()
+    pulled: Pulled | None = run(pulling.pull(accept=accept))
+    if pulled is None and not is_settled:
+        acker.flush()
+        pulled = run(pulling.look(accept))
+    return pulled

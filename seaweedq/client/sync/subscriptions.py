@@ -168,7 +168,7 @@ class Subscriptions:
     def _deliveries(self, pulling: Pulling, accept: str, made: Callable[[Any, Any], Any]) -> Iterator[Any]:
         acker = Acker(lambda items: self._run(pulling.answer(items)))
         self._ackers.add(acker)
-        return deliveries(pulling, lambda: self._run(pulling.pull(accept=accept)), self._run, acker, made)
+        return deliveries(pulling, accept, self._run, acker, made)
 
     def _end_works(self) -> None:
         """Ends all `work` of this client: what runs is finished."""

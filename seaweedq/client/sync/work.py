@@ -98,6 +98,7 @@ class Work:
             with self._changed:
                 was_empty = self._held.is_empty  # else what is handled may come again
                 self._held.begin_pull()
+            is_settled = self._acker.is_settled()  # else what is behind those acks may be held up by them
             pulled = self._run(self._pulling.pull_once(most, wait_s))
             with self._changed:
                 stale = self._held.add(pulled, self._monotonic_s())
@@ -107,7 +108,9 @@ class Work:
             self._acker.hurry()
             idle_s = idle_s + wait_s if is_idle else 0.0
             if is_idle and limit_s is not None and idle_s >= limit_s:
-                return
+                if is_settled:
+                    return
+                self._acker.flush()  # and the next pull waits no more
 
     def _has_room(self) -> bool:
         """Waits until at most half of what may wait does, and makes room where a slow lane leaves workers with nothing

@@ -123,6 +123,12 @@ class Pulling:
                 if left_s <= 0:
                     return None
 
+    def look(self, accept: str = JSON) -> Steps[Pulled | None]:
+        """Returns messages that are there now, or None. It comes before the end where answers were on their way while
+        the last pull found nothing: what is behind them may be held up until a broker has them."""
+        pulled = yield from self.pull_once(self.wanted.max_messages, 0, accept)
+        return pulled if pulled.items else None
+
     def pull_once(self, most: int, wait_s: float, accept: str = JSON) -> Steps[Pulled]:
         """Waits up to `wait_s` for messages. A pull whose answer was lost is repeated under its name; where that lease
         has ended, its messages come again anyway."""
