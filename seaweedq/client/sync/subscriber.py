@@ -103,10 +103,8 @@ class Acker:
             return items
 
 
-def deliveries(
-    pulling: Pulling, accept: str, run: Run, acker: Acker, made: Callable[[Any, Origin], T]
-) -> Iterator[T]:
-    """Yields what the pulls bring, each item `made` a message or a batch. Its end sends the answers, waits for them, and
+def deliveries(pulling: Pulling, accept: str, run: Run, acker: Acker, made: Callable[[Any, Origin], T]) -> Iterator[T]:
+    """Yields what the pulls bring, each `made` a message or a batch. Its end sends the answers, waits for them, and
     gives back what was not yielded."""
     waiting: deque[Any] = deque()
     origin = Origin(acker.answer)
