@@ -19,7 +19,7 @@ offset, of one that retention removed and whose end is above its offset, and of 
 ones exist. `advance` goes on behind the losses and names them; its caller decides whether they end the query.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 Offsets = Mapping[int, int]
@@ -67,10 +67,11 @@ class Step:
 def initial(known: Known, named: Offsets) -> dict[int, int]:
     """Returns where a stream begins that has named the offsets of some segments.
 
-    What precedes a named segment counts as read, what follows it waits. All others begin at their starts. Without names
-    that is the beginning of the topic.
+    What precedes a named segment counts as read, what follows it waits. All others begin at their starts, behind those
+    of which retention has taken all: that is no loss to a stream that begins. Without names that is the beginning of
+    the topic.
     """
-    read = ancestors(known, named)
+    read = _finished(known, lambda one: one.ended and one.start >= one.end, ancestors(known, named))
     waiting = descendants(known, named)
     rest = known.keys() - named.keys() - read - waiting
     return _sorted({**named, **{number: known[number].start for number in _roots(known, rest)}})
@@ -84,9 +85,9 @@ def latest(known: Known) -> dict[int, int]:
 def from_time(known: Known, found: Offsets) -> dict[int, int]:
     """Returns where a stream begins, given the first offset of a time in each segment, or its end: what comes behind a
     segment with such a row waits for it, and is read from 0."""
-    read = {one.id for one in known.values() if one.ended and found.get(one.id, one.end) >= one.end}
-    begin = _roots(known, known.keys() - read)
-    return _sorted({number: min(found.get(number, known[number].end), known[number].end) for number in begin})
+    read = _finished(known, lambda one: one.ended and found.get(one.id, one.end) >= one.end)
+    begin = {number: known[number] for number in _roots(known, known.keys() - read)}
+    return _sorted({number: min(max(found.get(number, one.end), one.start), one.end) for number, one in begin.items()})
 
 
 def starts(known: Known, offsets: Offsets) -> dict[int, int]:
@@ -99,12 +100,15 @@ def starts(known: Known, offsets: Offsets) -> dict[int, int]:
 
 
 def needed(offsets: Offsets, known: Known) -> set[int]:
-    """Returns the segments that are not among the known ones, and without which the next batch cannot be decided."""
+    """Returns the segments that are not among the known ones, and without which the next batch cannot be decided: those
+    of the map, the successors of what is read to its end, and what precedes these, as far as it may descend from the
+    map, whose segments have lower numbers."""
     wanted = set(offsets)
     for number, offset in offsets.items():
         one = known.get(number)
         if one and one.ended and max(offset, one.start) >= one.end:
             wanted.update(one.successors)
+            wanted.update(each for each in _before(known, one.successors) if each > min(offsets))
     return wanted - known.keys()
 
 
@@ -163,6 +167,27 @@ def descendants(known: Known, of: Iterable[int]) -> set[int]:
     return found - wanted
 
 
+def _before(known: Known, of: Iterable[int]) -> set[int]:
+    """Returns all predecessors of some segments, and theirs, as far as they are known."""
+    found: set[int] = set()
+    left = [*of]
+    while left:
+        one = known.get(left.pop())
+        new = {*one.predecessors} - found if one else set()
+        found |= new
+        left += new
+    return found
+
+
+def _finished(known: Known, is_read: Callable[[Segment], bool], read: Collection[int] = ()) -> set[int]:
+    """Returns the segments that are read and of which all predecessors are: those in `read`, and what follows."""
+    found = {*read}
+    for number, one in sorted(known.items()):
+        if is_read(one) and all(each in found or each not in known for each in one.predecessors):
+            found.add(number)
+    return found
+
+
 def _roots(known: Known, among: Collection[int]) -> list[int]:
     return [number for number in sorted(among) if not any(one in among for one in known[number].predecessors)]
 
@@ -182,8 +207,11 @@ def _behind(at: Offsets, known: Known, losses: list[Loss]) -> dict[int, int]:
 
 
 def _replaced(at: Offsets, known: Known, target: Offsets | None) -> dict[int, int]:
-    """Returns the map after all groups of segments that are read to their ends were replaced by their successors."""
+    """Returns the map after all groups of segments that are read to their ends were replaced by their successors. One
+    of a group that is not in the map was read before, or removed before the stream began, unless it waits."""
     found = dict(at)
+    waiting = descendants(known, at)
+    waiting |= {each for number in (*at, *waiting) if number in known for each in known[number].successors}
     for number in sorted(at):
         one = known.get(number)
         if number not in found or one is None or not one.successors or not _is_read(number, at, known):
@@ -192,7 +220,7 @@ def _replaced(at: Offsets, known: Known, target: Offsets | None) -> dict[int, in
         if len(there) < len(one.successors) or not all(_is_in(target, each) for each in one.successors):
             continue
         group = {number}.union(*(each.predecessors for each in there))
-        if all(_is_read(each, at, known) for each in group):
+        if all(_is_read(each, at, known) if each in at else each not in waiting for each in group):
             found = {each: offset for each, offset in found.items() if each not in group}
             found |= dict.fromkeys(one.successors, 0)
     return found
@@ -204,7 +232,7 @@ def _is_in(target: Offsets | None, number: int) -> bool:
 
 def _is_read(number: int, at: Offsets, known: Known) -> bool:
     one = known.get(number)
-    return one is not None and one.ended and at.get(number, -1) >= one.end
+    return one is not None and one.ended and at[number] >= one.end
 
 
 def _end(number: int, offset: int, known: Known, target: Offsets | None) -> int:

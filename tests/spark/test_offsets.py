@@ -52,9 +52,13 @@ class Topic:
             self.known[number] = Segment(number, 0, 0, False, tuple(numbers))
 
     def remove(self, number: int) -> None:
-        """As retention does once a sealed segment has no rows left."""
+        """As retention does once a sealed segment has no rows left: after its predecessors."""
         self.change(number, start=self.known[number].end)
-        self.removed[number] = self.known.pop(number)
+        if not self.predecessors(number):
+            self.removed[number] = self.known.pop(number)
+
+    def predecessors(self, number: int) -> list[Segment]:
+        return [self.known[each] for each in self.known[number].predecessors if each in self.known]
 
     def seen_from(self, offsets: Mapping[int, int]) -> dict[int, Segment]:
         """The map, with what is remembered of the removed ones that a reader asks for."""
@@ -95,6 +99,8 @@ class Histories(RuleBasedStateMachine):
         """Takes rows that are read, and segments of which nothing is left."""
         number = data.draw(st.sampled_from(sorted(self.topic.known)))
         one = self.topic.known[number]
+        if any(each.start < each.end or not each.ended for each in self.topic.predecessors(number)):
+            return  # retention goes by time
         safe = min(self.got.get(number, 0), self.committed.get(number, one.end if number in self.read() else 0))
         if one.ended and safe == one.end:
             self.topic.remove(number)
@@ -104,6 +110,19 @@ class Histories(RuleBasedStateMachine):
     def read(self) -> set[int]:
         """The segments that have left the map."""
         return {n for n in self.topic.known if n in self.got or self.topic.known[n].end == 0} - self.committed.keys()
+
+    @precondition(lambda self: self.logged is None and self.target is None)
+    @rule(data=st.data(), by_time=st.booleans())
+    def begin_anew(self, data: st.DataObject, by_time: bool) -> None:
+        """Another stream, from the beginning or from a time; the rows before it count as delivered."""
+        known, found, reached = self.topic.known, dict[int, int](), set[int]()
+        for number, one in sorted(known.items()):
+            behind = not by_time or not reached.isdisjoint(one.predecessors)
+            found[number] = one.start if behind else data.draw(st.integers(one.start, one.end))
+            if behind or found[number] < one.end:
+                reached.add(number)
+        self.committed = from_time(known, found) if by_time else initial(known, {})
+        self.got = found | {number: one.end for number, one in self.topic.removed.items()}
 
     @precondition(lambda self: self.logged is None)
     @rule(most=st.none() | st.integers(1, 25))
@@ -251,6 +270,51 @@ def test_losses(offsets: dict[int, int], known: dict[int, Segment], step: Step) 
     assert advance(offsets, known) == step
 
 
+MERGED = segments(Segment(0, 0, 3, True, (), (2,)), Segment(1, 0, 9, True, (), (2,)), Segment(2, 0, 4, False, (0, 1)))
+
+
+def test_a_merged_segment_does_not_wait_for_one_that_was_removed_before_the_stream_began() -> None:
+    known = {number: MERGED[number] for number in (0, 2)}
+    assert initial(known, {}) == {0: 0}
+    assert advance({0: 3}, known).offsets == {2: 4}
+    assert from_time(MERGED, {0: 1, 1: 9, 2: 0}) == {0: 1}
+    assert advance({0: 3}, MERGED).offsets == {2: 4}, "no row of the time was in the other one"
+    assert advance({0: 3, 1: 5}, known) == Step({2: 4}, (Loss(1, 5, None),))
+
+
+def test_a_merged_segment_waits_for_a_removed_one_that_is_yet_to_come() -> None:
+    """Of the history 1, 2, 3, 4 all are removed; 4 and 0 were merged to 5, and the stream stands in 1."""
+    removed = segments(
+        Segment(1, 9, 9, True, (), (2,)),
+        Segment(2, 9, 9, True, (1,), (3,)),
+        Segment(3, 9, 9, True, (2,), (4,)),
+        Segment(4, 9, 9, True, (3,), (5,)),
+    )
+    known = segments(Segment(0, 0, 3, True, (), (5,)), Segment(5, 0, 4, False, (0, 4)))
+    offsets: dict[int, int] = {0: 3, 1: 9}
+    seen = []
+    for _ in range(5):
+        found = dict(known)
+        while asked := needed(offsets, found):
+            found |= {number: removed[number] for number in asked}
+        offsets = advance(offsets, found).offsets
+        seen.append(sorted(offsets))
+    assert seen == [[0, 2], [0, 3], [0, 4], [5], [5]]
+
+
+def test_a_stream_begins_behind_what_retention_has_taken() -> None:
+    known = segments(Segment(0, 9, 9, True, (), (1,)), Segment(1, 5, 7, False, (0,)))
+    assert initial(known, {}) == {1: 5}
+    assert from_time(known, {0: 9, 1: 0}) == {1: 5}
+
+
+def test_a_time_skips_no_empty_segment_between_others() -> None:
+    known = segments(
+        Segment(0, 0, 3, True, (), (1,)), Segment(1, 0, 0, True, (0,), (2,)), Segment(2, 0, 4, False, (1,))
+    )
+    assert from_time(known, {0: 1, 1: 0, 2: 0}) == {0: 1}
+
+
 def test_what_is_needed_of_removed_segments() -> None:
     known = segments(Segment(5, 0, 2, False, (4,)))
     assert needed({0: 9}, known) == {0}
@@ -271,9 +335,7 @@ def test_a_loss_says_what_is_gone() -> None:
 
 
 def test_a_merged_segment_waits_for_both_and_a_target_for_none_that_came_later() -> None:
-    known = segments(
-        Segment(0, 0, 3, True, (), (2,)), Segment(1, 0, 9, True, (), (2,)), Segment(2, 0, 4, False, (0, 1))
-    )
+    known = MERGED
     assert advance({0: 3, 1: 5}, known, 2).offsets == {0: 3, 1: 7}
     assert advance({0: 3, 1: 7}, known).offsets == {0: 3, 1: 9}
     assert advance({0: 3, 1: 9}, known, target={0: 3, 1: 9}).offsets == {0: 3, 1: 9}
