@@ -38,17 +38,17 @@ class ClusterTime:
         """Returns the time, for which others are asked where that was long ago."""
         async with self._asking:  # who comes meanwhile uses the answers
             if self._asked_s is None or self._clock.monotonic_s() - self._asked_s > FRESH_S:
-                self._ahead_us = dict(await asyncio.gather(*map(self._ask, self._others())))
+                self._ahead_us = dict(await asyncio.gather(*(self._ask(*one) for one in self._others().items())))
                 self._asked_s = self._clock.monotonic_s()
         return self._middle_us()
 
-    def _others(self) -> list[str]:
-        return [broker for broker in self._roster.brokers if broker != self._me]
+    def _others(self) -> dict[str, str]:
+        """Returns the addresses of the other brokers."""
+        return {broker: known.record.url for broker, known in self._roster.brokers.items() if broker != self._me}
 
-    async def _ask(self, broker: str) -> tuple[str, int | None]:
-        known = self._roster.brokers[broker].record.url
+    async def _ask(self, broker: str, url: str) -> tuple[str, int | None]:
         try:
-            found = await self._peers.call(known, "greet", GreetCall(), Greeting, ANSWER_S)
+            found = await self._peers.call(url, "greet", GreetCall(), Greeting, ANSWER_S)
         except SeaweedqError:
             return broker, self._ahead_us.get(broker, -self._monotonic_us())
         return broker, found.now_us - self._monotonic_us() if found.now_us else None

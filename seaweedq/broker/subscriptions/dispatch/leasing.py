@@ -249,12 +249,14 @@ class Leasing:
 
     async def _without_expired(self, segment: Readable, delivery: Delivery, taken: Sequence[Part]) -> list[Delivered]:
         """Returns the rows whose time is not over; the others get to nobody, so they count as acked. This broker's
-        clock does not decide that alone."""
+        clock does not decide that alone. During a read, or while others are asked, acks and retention may have moved
+        the cursor up."""
         found, time = [], self._readables.time
-        for offsets, rows in taken:
-            over = expired(rows, time.own_us())
-            if over is not None:
-                over = expired(rows, await time.now_us())
+        now_us = time.own_us()
+        if some_are_over := any(expired(rows, now_us) is not None for _, rows in taken):
+            now_us = await time.now_us()
+        for offsets, rows in _rows_from(taken, delivery.acked_to):
+            over = expired(rows, now_us) if some_are_over else None
             if over is not None:
                 delivery.settle(offsets[over])
                 offsets, rows = offsets[~over], rows.filter(pa.array(~over))
@@ -371,6 +373,13 @@ def _behind(turn: Again, one: Delivered) -> Delivered | None:
 def _end_of_span(offsets: Offsets) -> int:
     far = np.flatnonzero(np.diff(offsets) > SPAN_GAP)
     return int(offsets[far[0] if len(far) else -1]) + 1
+
+
+def _rows_from(parts: Sequence[Part], low: int) -> Iterator[Part]:
+    """Yields the parts without the rows below an offset."""
+    for offsets, rows in parts:
+        first = int(np.searchsorted(offsets, low))
+        yield (offsets[first:], rows.slice(first)) if first else (offsets, rows)
 
 
 def _rows_at(pieces: Pieces, offsets: Offsets) -> Iterator[Part]:

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -448,3 +449,38 @@ async def test_a_stream_that_is_held_back_waits_no_more_once_the_broker_leaves(t
         async with asyncio.timeout(10):
             with pytest.raises(NotReady):
                 await full
+
+
+async def test_what_is_acked_while_others_are_asked_for_the_time_is_delivered_to_nobody(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The repeated pull raised an IndexError: 500, while its message was acked."""
+    async with running(tmp_path) as broker:
+        topic = await make_topic(broker)
+        publisher, dispatcher = broker.serving.publishing.publisher, broker.serving.subscribing.dispatcher
+        for _ in range(2):
+            await publisher.single(topic, replace(single("1"), expires_us=2**52), None)
+        await subscribe(broker, topic)
+        wanted = Pull(10, 0, lease="mine")
+        assert offsets((await dispatcher.pull(topic, "s", wanted)).messages) == [0, 1]
+        time, gate = dispatcher._pulling._readables.time, Gate()
+
+        async def now_us() -> int:
+            await gate()
+            return 0
+
+        monkeypatch.setattr(time, "own_us", lambda: 2**53)
+        monkeypatch.setattr(time, "now_us", now_us)
+        again = asyncio.create_task(dispatcher.pull(topic, "s", wanted))
+        await gate.reached.wait()
+        assert (await ack(dispatcher, topic, "s", {0: [0]}, None)).unknown == {}
+        gate.open.set()
+        assert offsets((await again).messages) == [1]
+        gate.reached.clear()
+        gate.open.clear()
+        again = asyncio.create_task(dispatcher.pull(topic, "s", wanted))
+        await gate.reached.wait()
+        assert (await ack(dispatcher, topic, "s", {0: [1]}, None)).unknown == {}
+        gate.open.set()
+        with pytest.raises(LeaseEnded):
+            await again
