@@ -130,6 +130,7 @@ def test_keys_of_records():
         (b'{"a": 1\n', "not JSON (cut off)"),
         (b'{"a": 1}}\n', "not JSON (column 9)"),
         (b'{"a": NaN}\n', "not JSON (NaN and Infinity are not)"),
+        (b'\xef\xbb\xbf{"a": 1}\n', "not JSON (column 1)"),
     ],
 )
 def test_lines_that_are_not_json_are_told_by_column(line, said):

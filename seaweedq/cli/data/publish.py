@@ -146,7 +146,8 @@ def _publish_records(
             raise
         except KeyboardInterrupt:
             say(f"published {publication.taken:,} messages to {topic}; of {publication.waiting:,} more it is not known")
-            raise typer.Exit(INTERRUPTED) from None
+            # No typer.Exit: that is an Exception, at which the producer would publish all that it holds first.
+            raise SystemExit(INTERRUPTED) from None
     took_s = time.monotonic() - started_s
     skipped = f", skipped {publication.skipped:,}" if publication.skipped else ""
     rate = publication.taken / max(took_s, 1e-9)

@@ -80,7 +80,7 @@ def _decode(decoder: msgspec.json.Decoder[Any], line: msgspec.Raw) -> Any:
 def _where(line: msgspec.Raw) -> str:
     """Returns the column of the first token that is not JSON; msgspec names the byte at which it gave up."""
     try:
-        json.loads(bytes(line))
+        json.loads(bytes(line).decode())  # of bytes it would take a byte order mark, and UTF-16
     except ValueError as error:
         return f"column {getattr(error, 'colno', 1)}"
     return "NaN and Infinity are not"

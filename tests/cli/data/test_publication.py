@@ -1,15 +1,20 @@
 """`seaweedq publish` beside brokers that fall silent, and people who have waited long enough."""
 
+import io
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from seaweedq.cli.data import publication
 from seaweedq.cli.data.publication import Publication, watched
+from seaweedq.cli.main import main
 from seaweedq.client.core.producing.delivery import Outcome
 from seaweedq.client.core.protocol.wire import Published
 from seaweedq.client.sync.receipts import Delivery, Receipt
@@ -88,3 +93,63 @@ def _messages(broker: BrokerProcess) -> int:
 
     answer = httpx.get(f"{broker.url}/v1/topics/interrupted", trust_env=False)
     return int(answer.json().get("messages", 0))
+
+
+class Interrupted(io.BytesIO):
+    """A stdin of one line, at whose end somebody presses Ctrl-C, once a broker has the line."""
+
+    def __init__(self, asked: threading.Event) -> None:
+        super().__init__(b"1\n")
+        self._asked = asked
+
+    def __next__(self) -> bytes:
+        if line := self.readline():
+            return line
+        assert self._asked.wait(PATIENCE_S)
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_waits_for_no_broker(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked, answer = threading.Event(), threading.Event()
+    with _broker_that_hangs(asked, answer) as url:
+        late = threading.Timer(PATIENCE_S / 2, answer.set)
+        late.start()
+        began_s = time.monotonic()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Interrupted(asked)))
+        with pytest.raises(SystemExit) as ended:
+            main(["publish", "hanging", "--url", url])
+        took_s = time.monotonic() - began_s
+        late.cancel()
+        answer.set()
+    assert took_s < PATIENCE_S / 4
+    assert ended.value.code == 130
+    assert capsys.readouterr().out == "published 0 messages to hanging; of 1 more it is not known\n"
+
+
+@contextmanager
+def _broker_that_hangs(asked: threading.Event, answer: threading.Event) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"type": "/problems/topic-not-found", "status": 404}'
+            self.send_response(404)
+            self.send_header("content-type", "application/problem+json")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            asked.set()
+            answer.wait()
+            self.do_GET()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
