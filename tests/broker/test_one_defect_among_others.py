@@ -98,8 +98,9 @@ async def test_the_retention_of_a_topic(caplog: pytest.LogCaptureFixture) -> Non
     catalog = SimpleNamespace(names=lambda: topics, find=topics.get, starts=known)
     looks = SimpleNamespace(forget_except=lambda topics: None, signs=work)
     payloads = SimpleNamespace(forget_except=lambda topics: None, is_due=lambda *about: False)
+    taken = SimpleNamespace(files=None, payloads=payloads, burial=SimpleNamespace(due=lambda topic: False))
     view, rounds = SimpleNamespace(catalog=catalog, clock=SystemClock()), SimpleNamespace(begin=no_round)
-    await Retention(*cast(Any, (view, rounds, looks, None, payloads, 60.0))).round()
+    await Retention(*cast(Any, (view, rounds, looks, taken, 60.0))).round()
     assert work.ended == ["good"]
     assert "retention of topic bad is tried again" in caplog.text
 
