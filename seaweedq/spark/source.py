@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from seaweedq.client.core.tables.table import TableRead, table_schema
 from seaweedq.client.core.tables.table_plan import parts, plan
+from seaweedq.client.core.topics.calls import with_removed
 from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of, topic_files
 from seaweedq.client.sync.client import Client
 from seaweedq.errors import ClientError
@@ -140,7 +141,9 @@ class BatchReader(PartitionReader, DataSourceReader):
         options = self.options
         with Client(options.url) as client:
             facts = self.describe(client)
-            known = client.segments(options.topic)
+            known = client._run(
+                with_removed(options.topic, client.segments(options.topic), options.starting, options.ending)
+            )
             planned = plan(known, self._starting(client, known), self._ending(client, known), tail=options.include_tail)
             files = list_files(client, options.topic) if planned.files else []
         work = divided(

@@ -86,7 +86,8 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
 
     def initialOffset(self) -> dict[str, int]:
         """Returns where a query without a checkpoint begins."""
-        bound, known = self.options.starting, self._map()
+        bound = self.options.starting
+        known = self._known(bound) if isinstance(bound, Mapping) else self._map()
         if isinstance(bound, datetime):
             return _text(from_time(known, self._at()._run(offsets_of(self.options.topic, bound))))
         if isinstance(bound, Mapping):

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from seaweedq.client.core.tables.table import Bounds, by_segment, table_schema
 from seaweedq.client.core.tables.table_plan import Rows, plan
+from seaweedq.client.core.topics.calls import with_removed
 from seaweedq.client.sync.client import Client
 from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.pins import condition
@@ -60,7 +61,7 @@ def read_topic(
         facts = client.topic(topic)
         if tail == "flush":
             client.flush(topic)
-        known = client.segments(topic)
+        known = client._run(with_removed(topic, client.segments(topic), starting, ending, segments))
         begin, end = (client._run(by_segment(topic, known, bound)) for bound in (starting, ending))
         chosen = plan(known, begin, end, segments, tail=tail == "read")
         schema = spark_schema_of(table_schema(facts))

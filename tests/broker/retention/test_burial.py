@@ -7,14 +7,17 @@ from typing import Any
 import httpx
 import pytest
 
+from seaweedq import AsyncClient
 from seaweedq.broker.retention.burial import near_ancestors
 from seaweedq.broker.streams.positions import Positions
+from seaweedq.client.core.tables.table import Wanted, plan_table
 from seaweedq.coordination import keys
 from seaweedq.coordination.records import SegmentRecord, TombstoneRecord
 from seaweedq.coordination.transactions import read_all
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import BelowRetention, InvalidPositions, NotOwner
 from seaweedq.failpoints import using
+from seaweedq.segments.entry import segment_folder
 from tests.broker.retention.test_rounds import Crash, CrashAt
 from tests.support.brokers.in_process_cluster import until
 from tests.support.brokers.reshaped import ARROW, opened, replace
@@ -109,6 +112,30 @@ async def test_a_sealed_segment_goes_and_its_readers_go_on(tmp_path: Path) -> No
         assert [each["id"] for each in pulled] == [first]
         await world.broker.serving.subscribing.dispatcher.checkpoint()
         assert set(await cursors(world)) <= set(successors)
+
+
+async def test_tables_pass_over_a_removed_segment_and_a_file_put_late_in_its_folder(tmp_path: Path) -> None:
+    """The bounds are those of whoever has read the segment, and kept where it stood."""
+    async with retained(tmp_path) as world:
+        await world.policy(max_bytes=1, grace_s=60)
+        successors = await replace(world.together, [0], 2)
+        late = (await world.store.list(segment_folder("t", 0)))[1]
+        data = await world.store.read(late)
+        await rounds(world, 3, 200)
+        assert known(world) == set(successors)
+        await fill(world.broker, 1)
+        assert await world.store.create(late, data)
+        url = world.broker.environment.url
+        async with AsyncClient(url, transport=httpx.ASGITransport(world.together.apps[url])) as client:
+            for bounds in ({"starting": {0: 6}}, {"starting": {0: 3}}, {"ending": {0: 6}}):
+                read = await client._run(plan_table("t", Wanted(live=True, **bounds)))
+                assert {part.file.segment for part in read.files} <= set(successors)
+                assert sum(part.end - part.start for part in read.files) == 2
+            read = await client._run(plan_table("t", Wanted(live=True, only=[0])))
+            assert (read.files, read.tail) == ([], ())
+            for wrong in ({99: 0}, {0: 7}, {-1: 0}, {10**12: 0}, {"0": 0}):
+                with pytest.raises(ValueError, match="starting"):
+                    await client._run(plan_table("t", Wanted(starting=wrong)))
 
 
 async def test_the_producers_of_a_removed_segment_are_known_to_its_successors(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from seaweedq.client.core.protocol.effects import Steps, Work
 from seaweedq.client.core.protocol.retry import Patience
 from seaweedq.client.core.tables.segment_rows import SEGMENT, fetch_rows
 from seaweedq.client.core.tables.table_plan import FilePart, Rows, parts, plan
-from seaweedq.client.core.topics.calls import call, segments, topic_path
+from seaweedq.client.core.topics.calls import call, segments, topic_path, with_removed
 from seaweedq.client.core.topics.topic_files import offsets_of, topic_files
 from seaweedq.errors import ClientError
 from seaweedq.segments.layout import Format, Layout
@@ -120,6 +120,7 @@ def plan_table(topic: str, wanted: Wanted) -> Steps[TableRead]:
     schema = table_schema(facts)
     columns = _chosen(schema, wanted.columns)
     known = yield from segments(topic)
+    known = yield from with_removed(topic, known, wanted.starting, wanted.ending, wanted.only)
     starting = yield from by_segment(topic, known, wanted.starting)
     ending = yield from by_segment(topic, known, wanted.ending)
     planned = plan(known, starting, ending, wanted.only, tail=wanted.live)

@@ -4,7 +4,7 @@ A call is one request, which `broker_choice` may offer to several brokers; only 
 """
 
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 from urllib.parse import quote
@@ -22,12 +22,13 @@ from seaweedq.client.core.protocol.wire import (
     envelope,
     reference_envelope,
 )
-from seaweedq.errors import InvalidName
+from seaweedq.errors import InvalidName, SegmentNotFound
 
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
 # Longest wait that a broker grants.
 MAX_WAIT_S = 30.0
 _FLUSH_WAIT_S = 300.0
+_IDS = 10**10  # of segments
 
 
 def topic_path(topic: str) -> str:
@@ -100,6 +101,21 @@ def segments(topic: str) -> Steps[list[dict[str, Any]]]:
     answer = yield from call("GET", f"{topic_path(topic)}/segments")
     found: list[dict[str, Any]] = answer["segments"]
     return found
+
+
+def with_removed(topic: str, known: Sequence[Mapping[str, Any]], *named: object) -> Steps[Sequence[Mapping[str, Any]]]:
+    """Returns the segments of a map, and those that retention has removed since: of each collection of numbers that is
+    `named`, as brokers remember them. They end where they begin. A number that brokers do not know is left out."""
+    numbers = {n for some in named if isinstance(some, Collection) for n in some if type(n) is int and 0 <= n < _IDS}
+    found = []
+    for number in sorted(numbers - {each["id"] for each in known}):
+        try:
+            one = yield from call("GET", f"{topic_path(topic)}/segments/{number}")
+        except SegmentNotFound:
+            continue
+        if one["state"] == "removed":
+            found.append({**one, "flushed_offset": one["end_offset"]})
+    return [*known, *found]
 
 
 def publish(topic: str, messages: Mapping[str, Any] | Iterable[Mapping[str, Any]]) -> Steps[Published]:
