@@ -1,0 +1,66 @@
+"""Bounds of the data source that name a segment which retention has removed since. No Spark."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from seaweedq import Client
+from seaweedq.errors import ClientError
+from seaweedq.spark import source
+from seaweedq.spark.options import Options
+from seaweedq.spark.source import BatchReader
+from seaweedq.spark.stream_reader import StreamReader
+
+REMOVED = {"id": 0, "state": "removed", "ended": True, "start_offset": 6, "end_offset": 6}
+OPEN = {"id": 1, "state": "open", "start_offset": 0, "flushed_offset": 0, "end_offset": 2}
+LINEAGE: dict[int, dict[str, list[int]]] = {
+    0: {"predecessors": [], "successors": [1]},
+    1: {"predecessors": [0], "successors": []},
+}
+
+
+def brokers(request: httpx.Request) -> httpx.Response:
+    """Brokers of a topic with the segment 1, which came from the removed 0."""
+    path = request.url.path
+    if path.endswith("/segments"):
+        return httpx.Response(200, json={"segments": [OPEN | LINEAGE[1]]})
+    if path.endswith("/segments/0"):
+        return httpx.Response(200, json=REMOVED | LINEAGE[0])
+    if "/segments/" in path:
+        problem = {"type": "/problems/segment-not-found", "title": "", "detail": "", "status": 404}
+        return httpx.Response(404, json=problem)
+    return httpx.Response(200, json={"path": "file:///t", "format": "json", "schema": None})
+
+
+def client(*_: Any) -> Client:
+    return Client("http://test", transport=httpx.MockTransport(brokers))
+
+
+def read(monkeypatch: pytest.MonkeyPatch, starting: Mapping[int, int]) -> list[tuple[int, int, int]]:
+    """The ranges of a batch."""
+    monkeypatch.setattr(source, "Client", client)
+    reader: Any = object.__new__(BatchReader)
+    reader.options = Options("http://test", "t", starting=starting)
+    monkeypatch.setattr(reader, "describe", lambda _: None, raising=False)
+    rows = [rows for part in reader.partitions() for rows in part.work.tail]
+    return [(one.segment, one.start, one.end) for one in rows]
+
+
+def test_a_batch_goes_on_with_its_successors(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, {0: 6}) == [(1, 0, 2)]
+    with pytest.raises(ClientError, match="gone before they were read"):
+        read(monkeypatch, {0: 5})
+    with pytest.raises(ValueError, match="names segment 9"):
+        read(monkeypatch, {9: 0})
+
+
+def test_a_stream_goes_on_with_its_successors() -> None:
+    reader: Any = object.__new__(StreamReader)
+    reader._client, reader.options = client(), Options("http://test", "t", starting={0: 6})
+    assert reader.initialOffset() == {"0": 6}
+    assert reader._known({0: 6}).keys() == {0, 1}
+    reader.options = Options("http://test", "t", starting={9: 0})
+    with pytest.raises(ValueError, match="segment 9"):
+        reader.initialOffset()
