@@ -42,6 +42,9 @@ class Topic:
             assert request.headers["accept"] == STREAM
             options = request.url.params
             return self.fetch(int(path.split("/")[-2]), int(options["offset"]), int(options["limit"]))
+        if "/segments/" in path:
+            problem = {"type": "/problems/segment-not-found", "title": "", "detail": "", "status": 404}
+            return httpx.Response(404, json=problem)
         return httpx.Response(200, json={"path": f"file://{self.folder}", "format": "json", "schema": None})
 
     def map(self):
