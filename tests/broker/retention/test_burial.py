@@ -138,6 +138,21 @@ async def test_tables_pass_over_a_removed_segment_and_a_file_put_late_in_its_fol
                     await client._run(plan_table("t", Wanted(starting=wrong)))
 
 
+async def test_idle_rounds_beside_removed_segments_cost_the_store_nothing(tmp_path: Path) -> None:
+    async with retained(tmp_path) as world:
+        await world.policy(max_bytes=1, grace_s=60)
+        successors = await replace(world.together, [0], 2)
+        await rounds(world, 4, 200)
+        assert known(world) == set(successors)
+        world.pass_time(2 * HOUR_S)
+        await rounds(world, 3, 200)  # the successors' own rows, and no more
+        world.broker.environment.store.requests.clear()
+        for _ in range(10):
+            await rounds(world, pass_s=60)
+            await world.retention.burial.sweep()
+        assert not world.broker.environment.store.requests
+
+
 async def test_the_producers_of_a_removed_segment_are_known_to_its_successors(tmp_path: Path) -> None:
     async with retained(tmp_path) as world, world.http() as http:
         first = await publish(http, "k", 0)
