@@ -213,7 +213,9 @@ class Answering:
             if is_durable:
                 cursor.pin_at(commit.result())
                 subscription.leases.count_acked(counts)
-            if result.late:  # what came back may have held back any stream
+            if (
+                result.late or not is_durable
+            ):  # what came back may have held back any stream; or a stream holds it no more
                 subscription.leases.streams.wake_all()
             if not is_durable or self._may_feed(subscription, segment, cursor):
                 subscription.room.event()

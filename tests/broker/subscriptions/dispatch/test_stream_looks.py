@@ -18,6 +18,7 @@ from seaweedq.broker.subscriptions.dispatch.answering import Refusal, Selection
 from seaweedq.broker.subscriptions.dispatch.leasing import Leasing, Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import SubscriptionRecord
+from seaweedq.errors import JournalUnavailable
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.machine import simulated_machine
 from tests.support.brokers.simulated_loop import clock, simulate
@@ -156,5 +157,29 @@ def test_what_held_all_streams_back_holds_nobody_once_it_is_with_one_or_is_acked
         await here.ack("s", 0)  # late
         assert await waiting == [2]
         assert clock().time() - began_s < AT_ONCE_S
+
+    scene(tmp_path, calls, work)
+
+
+def test_a_stream_whose_ack_the_journal_refuses_holds_less(
+    tmp_path: Path, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waited until the end of its poll: an ack that failed woke those alone who wait for messages."""
+
+    async def work(here: Scene) -> None:
+        await here.make("s", most=1)
+        await publish(here.broker, here.topic, "1", "2")
+        assert await here.offsets("s") == [0]
+        waiting = asyncio.create_task(here.offsets("s"))
+        await asyncio.sleep(1)
+        refused: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(here.dispatcher._commit, "append_frame", lambda frame: refused)
+        acking = asyncio.create_task(here.ack("s", 0))
+        await asyncio.sleep(1)
+        refused.set_exception(JournalUnavailable("the disk is full"))
+        with pytest.raises(JournalUnavailable):
+            await acking
+        async with asyncio.timeout(AT_ONCE_S):
+            assert await waiting == [0]
 
     scene(tmp_path, calls, work)
