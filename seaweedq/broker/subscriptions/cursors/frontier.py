@@ -11,7 +11,7 @@ that depends on this: after a crash the frontier comes from the records and the 
 before its predecessors is done again, while these are open.
 
 A segment whose record is gone, since retention has removed it, counts as done. So a frontier must be made with all
-records that exist. One whose record or cursor cannot be read is `hidden`: neither open nor done, so that it is not
+records that exist, and is made anew where it goes on to a segment with a predecessor that it does not know. One whose record or cursor cannot be read is `hidden`: neither open nor done, so that it is not
 skipped, and its successors wait. One that was done before stays done.
 """
 
@@ -52,7 +52,7 @@ class Frontier:
         while reached:
             number = reached.pop()
             successors = _successors(records, number)
-            if number not in records or any(successor not in records for successor in successors):
+            if number not in records or not self._know(records, successors):
                 complete = False
                 continue
             del self.open[number]
@@ -65,6 +65,14 @@ class Frontier:
                     if _has_ended(records, successor, acked_to):
                         reached.append(successor)
         return complete
+
+    def _know(self, records: Records, successors: tuple[int, ...]) -> bool:
+        """Tells whether the records of successors are known, and in order those of their predecessors: one that is not
+        was removed, or is new, since single records are looked up ahead of the watch."""
+        if any(n not in records for n in successors):
+            return False
+        before = (b for n in successors for b in records[n].record.predecessors) if self.in_order else ()
+        return all(b in records or b in self.done or b in self.hidden for b in before)
 
     def _open_successors(self, records: Records) -> bool:
         """Opens the successors of open segments. Returns False where some are not known here."""
