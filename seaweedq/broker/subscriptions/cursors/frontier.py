@@ -11,8 +11,9 @@ that depends on this: after a crash the frontier comes from the records and the 
 before its predecessors is done again, while these are open.
 
 A segment whose record is gone, since retention has removed it, counts as done. So a frontier must be made with all
-records that exist, and is made anew where it goes on to a segment with a predecessor that it does not know. One whose record or cursor cannot be read is `hidden`: neither open nor done, so that it is not
-skipped, and its successors wait. One that was done before stays done.
+records that exist, and is made anew where it goes on to a segment with a predecessor that it does not know. One whose
+record or cursor cannot be read is `hidden`: neither open nor done, so that it is not skipped, and its successors wait.
+One that was done before stays done.
 """
 
 from collections.abc import Callable, Collection
