@@ -48,12 +48,12 @@ def check(broker, start: int) -> None:
         assert http.get(f"{T}/segments/0/messages?offset={start - 1}").status_code == 410
 
 
-async def let_the_grace_pass(broker) -> None:
-    """As if the starts had been raised a day ago."""
+async def let_the_grace_pass(broker, forgotten: bool = False) -> None:
+    """As if the starts had been raised a day ago; `forgotten`: and the next round had deleted the files."""
     coordination = EmbeddedCoordination(broker.data_dir / "coordination.db", SystemClock())
     for entry in (await coordination.range(keys.STARTS.prefix("t"))).entries:
         held = keys.STARTS.require(entry)
-        raised = tuple((sequence, us - 86_400 * 1_000_000) for sequence, us in held.record.raised)
+        raised = tuple((sequence, us - 86_400 * 1_000_000) for sequence, us in held.record.raised if not forgotten)
         record = msgspec.structs.replace(held.record, raised=raised)
         await coordination.commit([], [Put(entry.key, keys.STARTS.encode(held.with_record(record)))])
     await coordination.close()
@@ -128,5 +128,57 @@ def test_killed_behind_a_mark(broker_process, journal, places):
         assert sorted(row["value"] for row in client.read_table("t").to_pylist()) == ["0", "1", "2"]
         found = http.get(f"{T}/segments/0/messages?offset={FILES}").json()["messages"]
         assert [each["value"] for each in found] == [0, 1, 2]
+    done = seaweedq("verify", "t", "--url", broker.url)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def records(broker, kind):
+    """The numbers of the segments that have a record of a kind."""
+
+    async def read():
+        coordination = EmbeddedCoordination(broker.data_dir / "coordination.db", SystemClock())
+        found = [kind.parse(entry.key)[2] for entry in (await coordination.range(kind.prefix("t"))).entries]
+        await coordination.close()
+        return found
+
+    return asyncio.run(read())
+
+
+@pytest.mark.usefixtures("long_run")
+def test_killed_while_a_sealed_segment_is_removed(broker_process):
+    """Each place ends a life of its own, and the next one goes on."""
+    broker = broker_process()
+    make_files(broker)
+    with client_of(broker) as http:
+        assert http.put(f"{T}/subscriptions/s", json={"start": "earliest"}).status_code == 201
+        assert http.post(f"{T}/segments/0/split", json={}).status_code == 200
+        wait_until(lambda: http.get(f"{T}/segments/0").json()["state"] == "sealed")
+        for n in range(40):
+            assert http.post(f"{T}/messages", json={"value": n, "key": f"k{n}"}).status_code == 200
+        assert http.post(f"{T}/flush").status_code in (200, 204)
+    broker.terminate()
+    broker.start()
+    with client_of(broker) as http:
+        wait_until(lambda: http.get(T).json()["start_offsets"].get("0") == FILES)
+    broker.kill()
+    asyncio.run(let_the_grace_pass(broker))
+    left = {"bury": ([0, 1, 2], []), "buried": ([1, 2], [0])}
+    broker.start(env={"SEAWEEDQ_FAIL_AT": "retention.deleted"}, wait=False)
+    broker.wait_gone()
+    assert not list(broker.store.rglob("topics/t/segment=0/*.parquet"))
+    asyncio.run(let_the_grace_pass(broker, forgotten=True))
+    for place in left:
+        broker.start(env={"SEAWEEDQ_FAIL_AT": f"retention.{place}"}, wait=False)
+        broker.wait_gone()
+        assert (records(broker, keys.SEGMENTS), records(broker, keys.TOMBSTONES)) == left[place]
+    broker.start(env={"SEAWEEDQ_FAIL_AT": ""})
+    with client_of(broker) as http, Client(broker.url) as client:
+        assert http.get(f"{T}/segments/0").json()["state"] == "removed"
+        assert http.get(f"{T}/segments/0/messages?offset={FILES}").json()["successors"] == [1, 2]
+        assert http.get(f"{T}/segments/0/messages?offset=0").status_code == 410
+        values = sorted(int(row["value"]) for row in client.read_table("t").to_pylist())
+        assert values == list(range(40))
+        pulled = http.post(f"{T}/subscriptions/s/pull", json={"max_messages": 1000}).json()["messages"]
+        assert sorted(each["value"] for each in pulled) == values
     done = seaweedq("verify", "t", "--url", broker.url)
     assert done.returncode == 0, done.stdout + done.stderr
