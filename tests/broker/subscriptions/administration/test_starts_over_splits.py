@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import CursorRecord
@@ -150,7 +151,11 @@ async def test_a_creation_that_was_cut_off_leaves_no_cursor_behind(tmp_path: Pat
 
 
 @pytest.mark.parametrize("read_before", [False, True])
-async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(tmp_path: Path, read_before: bool) -> None:
+async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(
+    tmp_path: Path, read_before: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its dispatcher's long poll at the segment's owner hears of the seal, too, and has the record read again: not
+    before the others have gone on."""
     async with in_loop(tmp_path) as together, everywhere(together) as clients:
         one, two = together.brokers
         topic = await make(one)
@@ -160,6 +165,14 @@ async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(tmp_pat
         await create(clients[0])
         await publish(clients[1], 0)
         await end_task(deaf, "catalog")
+        look, gone_on = Catalog.look, asyncio.Event()
+
+        async def late(catalog: Catalog, name: str, segment: int | None = None) -> None:
+            if catalog is deaf.core.catalog and segment == 0:
+                await gone_on.wait()
+            await look(catalog, name, segment)
+
+        monkeypatch.setattr(Catalog, "look", late)
         async with at(together, hears) as near, at(together, deaf) as far:
             before = await consume([far], lambda: True) if read_before else []
             await hears.serving.reshaping.planner.plan(
@@ -168,6 +181,7 @@ async def test_a_broker_whose_watch_is_behind_reads_what_the_others_read(tmp_pat
             await until(lambda: records(hears)[0].state == "sealed")
             await publish(near, 1)
             assert records(deaf)[0].state == "open"
+            gone_on.set()
             rows = await consume([far], lambda: True)
             assert deaf.serving.subscribing.dispatcher.names()
             check_all_once_in_order([*before, *rows], {key: 2 for _, _, key, _ in [*before, *rows]})
