@@ -7,17 +7,20 @@ above that position, and belongs to a later page of a later reader. Files withou
 record names, and files below a segment's start, which retention has taken, are left out.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import EntryFacts
 from seaweedq.segments.entry import EntryName, segment_folder
 from seaweedq.storage.interface import Listed, ObjectStore
 
 MOST = 1_000  # of a listing, as S3 has it
+_FOLDER = re.compile(r"segment=(0|[1-9][0-9]{0,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class FilePages:
         self, topic: Topic, most: int, after: Place | None = None, segment: int | None = None
     ) -> tuple[list[TopicFile], Place | None]:
         """Returns the files among the next `most` objects, of one segment or of all, and where to go on; None at the
-        end. Raises Unavailable, TopicBeingDeleted, NeedsNewerBroker."""
+        end. Raises Unavailable, TopicBeingDeleted, NeedsNewerBroker, and ChainDamaged for a file of somebody else."""
         self._catalog.check_whole(topic)
         flushed = {n: position.flushed for n, position in (await self._positions.positions(topic)).items()}
         prefix = f"topics/{topic.name}/" if segment is None else segment_folder(topic.name, segment)
@@ -85,5 +88,8 @@ def _ends(places: Sequence[Place], flushed: Mapping[int, int], cut: bool) -> lis
 
 
 def _place(listed: Listed) -> Place:
+    name = EntryName.parse(listed.name)
     folder = listed.name.rsplit("/", 2)[-2]
-    return Place(int(folder.removeprefix("segment=")), EntryName.parse(listed.name))
+    if not _FOLDER.fullmatch(folder):
+        raise ChainDamaged(f"{listed.name!r} is in no folder of a segment", name=listed.name)
+    return Place(int(folder.removeprefix("segment=")), name)

@@ -81,6 +81,10 @@ async def test_a_file_that_appears_after_the_positions_were_asked_for_is_left_ou
             monkeypatch.setattr(store, "listed", listed_later)
             assert ranges((await http.get("/v1/topics/t/files")).json()["files"]) == [(0, 0, 1)]
             assert ranges((await http.get("/v1/topics/t/files")).json()["files"]) == [(0, 0, 1), (0, 1, 2)]
+            monkeypatch.undo()
+            await store.create("topics/t/_SUCCESS", b"")
+            answer = await http.get("/v1/topics/t/files")
+            problem_of(answer, 500, "chain-damaged", "'topics/t/_SUCCESS' is not the name of a chain entry")
 
 
 def test_wrong_parameters(http: httpx.Client, topic: str) -> None:
