@@ -8,15 +8,17 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from seaweedq.client.core.tables.table import TableRead, table_schema
-from seaweedq.client.core.tables.table_plan import parts, plan
-from seaweedq.client.core.topics.calls import with_removed
-from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of, topic_files
+from seaweedq.client.core.protocol.effects import Steps
+from seaweedq.client.core.protocol.retry import patiently
+from seaweedq.client.core.tables.table import TableRead, by_segment, completed, table_schema
+from seaweedq.client.core.tables.table_plan import Rows, plan
+from seaweedq.client.core.topics.calls import call, segments, topic_path, with_removed
+from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
 from seaweedq.client.sync.client import Client
 from seaweedq.errors import ClientError
 from seaweedq.spark.columns import arrow_schema, check_columns, spark_schema_of
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class TopicPartition(InputPartition):
@@ -51,7 +54,7 @@ class Source:
     def schema(self) -> "StructType":
         """Returns the columns that are read: those of the files, with `segment` at the end."""
         with Client(self.options.url) as client:
-            schema = table_schema(client.topic(self.options.topic))
+            schema = TopicFacts.of(client, self.options.topic).schema
         return spark_schema_of(schema, self.options.columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
@@ -80,7 +83,7 @@ class TopicFacts:
     @staticmethod
     def of(client: Client, topic: str) -> "TopicFacts":
         """Asks a broker."""
-        facts = client.topic(topic)
+        facts = ask(client, call("GET", topic_path(topic)))
         return TopicFacts(table_schema(facts), facts["path"])
 
 
@@ -141,38 +144,47 @@ class BatchReader(PartitionReader, DataSourceReader):
         options = self.options
         with Client(options.url) as client:
             facts = self.describe(client)
-            known = client._run(
-                with_removed(options.topic, client.segments(options.topic), options.starting, options.ending)
-            )
+            there = ask(client, segments(options.topic))
+            known = ask(client, with_removed(options.topic, there, options.starting, options.ending))
             planned = plan(known, self._starting(client, known), self._ending(client, known), tail=options.include_tail)
             files = list_files(client, options.topic) if planned.files else []
-        work = divided(
-            parts(files, planned.files), planned.tail, options.max_bytes_per_partition, options.min_partitions
-        )
+            found = ask(client, completed(options.topic, files, planned.files))
+        if isinstance(options.starting, Mapping):
+            self.lose([lost(rows) for rows in found.gone])
+        tail = (*found.unlisted, *planned.tail)
+        work = divided(found.files, tail, options.max_bytes_per_partition, options.min_partitions)
         return [TopicPartition(each, facts) for each in work or [Work()]]
 
     def _starting(self, client: Client, known: Sequence[Mapping[str, Any]]) -> Mapping[int, int] | None:
         bound = self.options.starting
         if isinstance(bound, datetime):
-            return _clipped(client._run(offsets_of(self.options.topic, bound)), known)
+            return ask(client, by_segment(self.options.topic, known, bound))
         if not isinstance(bound, Mapping):
             return None
         plan(known, bound)  # raises for what is not there
-        segments = segments_of(known)
-        self.lose([Loss(n, offset, segments[n].start) for n, offset in bound.items() if offset < segments[n].start])
-        return starts(segments, initial(segments, bound))
+        there = segments_of(known)
+        self.lose([Loss(n, offset, there[n].start) for n, offset in bound.items() if offset < there[n].start])
+        return starts(there, initial(there, bound))
 
     def _ending(self, client: Client, known: Sequence[Mapping[str, Any]]) -> Mapping[int, int] | None:
         bound = self.options.ending
-        if isinstance(bound, datetime):
-            return _clipped(client._run(offsets_of(self.options.topic, bound)), known)
-        return bound if isinstance(bound, Mapping) else None
+        return None if isinstance(bound, str) else ask(client, by_segment(self.options.topic, known, bound))
 
 
 def list_files(client: Client, topic: str, segment: int | None = None, after: str | None = None) -> list[TopicFile]:
     """Returns the files of a topic, or of a segment behind a file."""
-    found: list[TopicFile] = client._run(topic_files(topic, segment, after))
-    return found
+    return ask(client, topic_files(topic, segment, after))
+
+
+def ask(client: Client, steps: Steps[T]) -> T:
+    """Returns what brokers answer, waiting for one up to the client's timeout: a query survives a broker's restart."""
+    answer: T = client._run(patiently(steps, client._patience(client._timeout_s)))
+    return answer
+
+
+def lost(rows: Rows) -> Loss:
+    """Returns rows as a loss."""
+    return Loss(rows.segment, rows.start, rows.end)
 
 
 def segments_of(known: Sequence[Mapping[str, Any]], tail: bool = True) -> Known:
@@ -189,8 +201,3 @@ def segments_of(known: Sequence[Mapping[str, Any]], tail: bool = True) -> Known:
         )
         for each in known
     }
-
-
-def _clipped(offsets: Mapping[int, int], known: Sequence[Mapping[str, Any]]) -> dict[int, int]:
-    ends = {each["id"]: each["end_offset"] for each in known}
-    return {number: min(offsets.get(number, end), end) for number, end in ends.items()}

@@ -18,8 +18,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from seaweedq.client.core.tables.table_plan import Rows, parts
-from seaweedq.client.core.topics.calls import call, topic_path
+from seaweedq.client.core.tables.table import completed
+from seaweedq.client.core.tables.table_plan import Rows
+from seaweedq.client.core.topics.calls import call, segments, topic_path
 from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of
 from seaweedq.client.sync.client import Client
 from seaweedq.clock import SystemClock
@@ -27,7 +28,7 @@ from seaweedq.errors import SegmentNotFound
 from seaweedq.spark.offsets import Known, Loss, Segment, advance, backlog, from_time, initial, latest, needed, ranges
 from seaweedq.spark.options import Options
 from seaweedq.spark.partitions import Work, divided
-from seaweedq.spark.source import PartitionReader, TopicPartition, list_files, segments_of
+from seaweedq.spark.source import PartitionReader, TopicPartition, ask, list_files, lost, segments_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -42,9 +43,9 @@ class ListedFiles:
     def __init__(self) -> None:
         self._files: dict[int, list[TopicFile]] = {}
 
-    def of(self, client: Client, topic: str, wanted: Mapping[int, tuple[int, int]]) -> list[TopicFile]:
-        """Returns the files with these ranges of rows, which the brokers have said to be in files."""
-        missing = [number for number, (_, end) in wanted.items() if self._end(number) < end]
+    def of(self, client: Client, topic: str, wanted: Mapping[int, int]) -> list[TopicFile]:
+        """Returns the files of segments up to these ends, which the brokers have said to be in files."""
+        missing = [number for number, end in wanted.items() if self._end(number) < end]
         if len(missing) > ALL_AT_ONCE:
             listed: dict[int, list[TopicFile]] = {}
             for file in list_files(client, topic):
@@ -89,7 +90,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         bound = self.options.starting
         known = self._known(bound) if isinstance(bound, Mapping) else self._map()
         if isinstance(bound, datetime):
-            return _text(from_time(known, self._at()._run(offsets_of(self.options.topic, bound))))
+            return _text(from_time(known, ask(self._at(), offsets_of(self.options.topic, bound))))
         if isinstance(bound, Mapping):
             for number, offset in bound.items():
                 if number not in known or offset > known[number].end:
@@ -114,11 +115,12 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         """Returns the end of the batch that begins at `start`: `start` itself where there is none."""
         at = _numbers(start)
         known = self._known(at)
-        ahead = backlog(at, known, self._target)
-        self._newest = _text({n: one.end for n, one in sorted(known.items()) if not one.ended}) | {"backlog": ahead}
-        if not isinstance(limit, ReadAllAvailable) and self._target is None and self._waits(ahead):
-            return start
         step = advance(at, known, limit.max_rows if isinstance(limit, ReadMaxRows) else None, self._target)
+        rows = sum(last - first for first, last in ranges(at, step.offsets).values())
+        self._newest = _text({n: one.end for n, one in sorted(known.items()) if not one.ended})
+        if not isinstance(limit, ReadAllAvailable) and self._target is None and self._waits(rows):
+            self._newest["backlog"] = backlog(at, known)
+            return start
         self.lose(step.losses)
         self._last_s = self._clock.monotonic_s()
         self._newest["backlog"] = backlog(step.offsets, known, self._target)
@@ -147,9 +149,9 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
             self._client = None
 
     def _work(self, client: Client, wanted: Mapping[int, tuple[int, int]]) -> list[Work]:
-        there = {each["id"]: each for each in client.segments(self.options.topic)}
+        there = {each["id"]: each for each in ask(client, segments(self.options.topic))}
         losses: list[Loss] = []
-        files: dict[int, tuple[int, int]] = {}
+        files: list[Rows] = []
         tail: list[Rows] = []
         for number, (first, last) in wanted.items():
             start, flushed = self._bounds(number, there)
@@ -157,12 +159,14 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
                 losses.append(Loss(number, first, min(start, last)))
                 first = min(start, last)
             cut = min(max(flushed, first), last)
-            files |= {number: (first, cut)} if first < cut else {}
+            files += [Rows(number, first, cut)] if first < cut else []
             tail += [Rows(number, cut, last)] if cut < last else []
-        self.lose(losses)
-        listed = self._listed.of(client, self.options.topic, files)
-        found = parts(listed, [Rows(number, *bounds) for number, bounds in files.items()])
-        return divided(found, tail, self.options.max_bytes_per_partition, self.options.min_partitions)
+        listed = self._listed.of(client, self.options.topic, {rows.segment: rows.end for rows in files})
+        found = ask(client, completed(self.options.topic, listed, files))
+        self.lose([*losses, *map(lost, found.gone)])
+        return divided(
+            found.files, [*found.unlisted, *tail], self.options.max_bytes_per_partition, self.options.min_partitions
+        )
 
     def _bounds(self, number: int, there: Mapping[int, Mapping[str, Any]]) -> tuple[int, int]:
         """Returns the start of a segment, and where its files end; a segment that the map does not have yet has none,
@@ -184,22 +188,22 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         while missing := needed(at, known) - asked:
             for number in missing:
                 asked.add(number)
-                if one := self._one(number):
+                one = self._one(number)
+                if one and (one.ended or self.options.include_tail):  # nothing tells where the files of others end
                     known[number] = one
         return known
 
     def _one(self, number: int) -> Segment | None:
         path = f"{topic_path(self.options.topic)}/segments/{number}"
         try:
-            found = self._at()._run(call("GET", path))
+            found = ask(self._at(), call("GET", path))
         except SegmentNotFound:
             return None
-        end = found["end_offset"] if found["ended"] or self.options.include_tail else found["start_offset"]
         lineage = tuple(found["predecessors"]), tuple(found["successors"])
-        return Segment(number, found["start_offset"], end, found["ended"], *lineage)
+        return Segment(number, found["start_offset"], found["end_offset"], found["ended"], *lineage)
 
     def _map(self) -> Known:
-        return segments_of(self._at().segments(self.options.topic), self.options.include_tail)
+        return segments_of(ask(self._at(), segments(self.options.topic)), self.options.include_tail)
 
     def _at(self) -> Client:
         if self._client is None:

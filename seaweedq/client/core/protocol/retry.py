@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from seaweedq.client.core.protocol.effects import Pause, Reply, Request, Steps
 from seaweedq.client.core.protocol.problems import TRANSIENT, check, error_of, retry_after_s
 from seaweedq.errors import ConnectionFailed, SeaweedqError
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +63,20 @@ class Patience:
                 raise failure
             yield Pause(wait_s)
             attempt += 1
+
+
+def patiently(steps: Steps[T], patience: Patience) -> Steps[T]:
+    """Runs steps whose requests are all safe to repeat, and sends each of them as `patience` allows."""
+    answer: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            effect = steps.throw(failure) if failure else steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        answer, failure = None, None
+        try:
+            answer = (yield from patience.send(effect)) if isinstance(effect, Request) else (yield effect)
+        except Exception as error:  # the steps may expect it
+            failure = error

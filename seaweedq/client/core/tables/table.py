@@ -2,7 +2,8 @@
 
 Why no row is missing or doubled: first the brokers state each segment's pin and end (`table_plan`), then they list the
 files, and then they return the rows from each pin up to the end, wherever these are by then. Only the offsets decide,
-and a file is never rewritten. No file is opened before its rows are read.
+and a file is never rewritten. Rows that a list ought to have and has not (another broker made it, or retention went on
+meanwhile) come from brokers, too, unless retention has taken them. No file is opened before its rows are read.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,9 +20,9 @@ from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from seaweedq.client.core.protocol.effects import Steps, Work
 from seaweedq.client.core.protocol.retry import Patience
 from seaweedq.client.core.tables.segment_rows import SEGMENT, fetch_rows
-from seaweedq.client.core.tables.table_plan import FilePart, Rows, parts, plan
+from seaweedq.client.core.tables.table_plan import FilePart, Rows, parts, plan, uncovered
 from seaweedq.client.core.topics.calls import call, segments, topic_path, with_removed
-from seaweedq.client.core.topics.topic_files import offsets_of, topic_files
+from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of, topic_files
 from seaweedq.errors import ClientError
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import parse_schema
@@ -124,8 +125,33 @@ def plan_table(topic: str, wanted: Wanted) -> Steps[TableRead]:
     starting = yield from by_segment(topic, known, wanted.starting)
     ending = yield from by_segment(topic, known, wanted.ending)
     planned = plan(known, starting, ending, wanted.only, tail=wanted.live)
-    files = (yield from topic_files(topic)) if planned.files else []
-    return TableRead(topic, schema, columns, facts["path"], parts(files, planned.files), planned.tail)
+    listed = (yield from topic_files(topic)) if planned.files else []
+    found = yield from completed(topic, listed, planned.files)
+    return TableRead(topic, schema, columns, facts["path"], found.files, (*found.unlisted, *planned.tail))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files that have some rows, the rows that only brokers can return, and those that retention took meanwhile."""
+
+    files: Sequence[FilePart]
+    unlisted: Sequence[Rows] = ()
+    gone: Sequence[Rows] = ()
+
+
+def completed(topic: str, listed: Sequence[TopicFile], wanted: Sequence[Rows]) -> Steps[Found]:
+    """Looks for rows that brokers have said to be in files. Asks for the segments again where a list has not all."""
+    files = parts(listed, wanted)
+    missing = uncovered(files, wanted)
+    if not missing:
+        return Found(files)
+    starts = {each["id"]: each["start_offset"] for each in (yield from segments(topic))}
+    gone, unlisted = [], []
+    for rows in missing:
+        start = min(max(starts.get(rows.segment, rows.end), rows.start), rows.end)
+        gone.append(Rows(rows.segment, rows.start, start))
+        unlisted.append(Rows(rows.segment, start, rows.end))
+    return Found(files, [rows for rows in unlisted if len(rows)], [rows for rows in gone if len(rows)])
 
 
 def by_segment(topic: str, known: Sequence[Mapping[str, Any]], bounds: Bounds) -> Steps[Mapping[int, int] | None]:

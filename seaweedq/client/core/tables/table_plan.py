@@ -63,6 +63,21 @@ def parts(files: Iterable[TopicFile], wanted: Iterable[Rows]) -> list[FilePart]:
     return found
 
 
+def uncovered(found: Iterable[FilePart], wanted: Iterable[Rows]) -> list[Rows]:
+    """Returns those of the wanted rows that are in none of the parts found."""
+    by_segment: dict[int, list[FilePart]] = {}
+    for part in sorted(found, key=lambda one: one.start):
+        by_segment.setdefault(part.file.segment, []).append(part)
+    gaps = []
+    for rows in wanted:
+        at = rows.start
+        for part in by_segment.get(rows.segment, ()):
+            gaps.append(Rows(rows.segment, at, part.start))
+            at = part.end
+        gaps.append(Rows(rows.segment, at, rows.end))
+    return [gap for gap in gaps if len(gap)]
+
+
 def plan(
     known: Sequence[Mapping[str, Any]],
     starting: Mapping[int, int] | None = None,

@@ -1,0 +1,104 @@
+"""The reader of a stream without Spark's JVM: what it makes of brokers that lag, fail, and lose rows meanwhile."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from seaweedq import Client
+from seaweedq.client.core.tables.table import table_schema
+from seaweedq.client.core.tables.table_plan import Rows
+from seaweedq.errors import ClientError
+from seaweedq.spark.columns import spark_schema_of
+from seaweedq.spark.options import Options
+from seaweedq.spark.stream_reader import StreamReader
+
+FACTS = {"format": "json", "path": "/store/topics/t"}
+TOPIC = "/v1/topics/t"
+
+
+def one(number: int, start: int, flushed: int, end: int, **more: Any) -> dict[str, Any]:
+    what = {"state": "open", "predecessors": [], "successors": [], "ended": False, **more}
+    return {"id": number, "start_offset": start, "flushed_offset": flushed, "end_offset": end, **what}
+
+
+def file(segment: int, first: int, behind: int) -> dict[str, Any]:
+    name = f"00000001-{first:016}.parquet"
+    known = {"segment": segment, "name": name, "first_offset": first, "next_offset": behind, "bytes": 100}
+    return known | {"schema_id": None, "max_timestamp": None}
+
+
+class Brokers:
+    """Answers by path; of several answers each counts once, and the last one stays."""
+
+    def __init__(self, **answers: list[Any]) -> None:
+        self.answers = {TOPIC: [FACTS]} | {f"{TOPIC}/{path}": list(given) for path, given in answers.items()}
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        given = self.answers.get(request.url.path)
+        if given is None:
+            return httpx.Response(404, json={"type": "segment-not-found", "title": "no segment", "status": 404})
+        answer = given.pop(0) if len(given) > 1 else given[0]
+        return httpx.Response(answer) if isinstance(answer, int) else httpx.Response(200, json=answer)
+
+
+@pytest.fixture
+def reader() -> Iterator[Callable[..., StreamReader]]:
+    made: list[StreamReader] = []
+
+    def make(brokers: Brokers, **options: str) -> StreamReader:
+        schema = spark_schema_of(table_schema(FACTS))
+        made.append(StreamReader(Options.parse({"url": "http://b", "topic": "t", **options}), schema))
+        made[-1]._client = Client("http://b", transport=httpx.MockTransport(brokers), timeout_s=1)
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def work(reader: StreamReader, start: dict[str, int], end: dict[str, int]) -> tuple[list[Any], list[Rows]]:
+    """The ranges of files and of tails that a batch reads."""
+    found = [partition.work for partition in reader.partitions(start, end)]
+    files = [(part.file.segment, part.start, part.end) for each in found for part in each.files]
+    return files, [rows for each in found for rows in each.tail]
+
+
+def maps(*segments: dict[str, Any]) -> dict[str, Any]:
+    return {"segments": list(segments)}
+
+
+def test_rows_that_retention_takes_between_the_map_and_the_list_are_a_loss(reader: Any) -> None:
+    def brokers() -> Brokers:
+        seen = [maps(one(0, 0, 10, 12)), maps(one(0, 5, 10, 12))]
+        return Brokers(segments=seen, files=[{"files": [file(0, 5, 10)]}])
+
+    with pytest.raises(ClientError, match="segment 0, offsets 0 to 5"):
+        work(reader(brokers()), {"0": 0}, {"0": 12})
+    going_on = reader(brokers(), failOnDataLoss="false")
+    assert work(going_on, {"0": 0}, {"0": 12}) == ([(0, 5, 10)], [Rows(0, 10, 12)])
+
+
+def test_rows_that_a_list_has_not_come_from_brokers(reader: Any) -> None:
+    brokers = Brokers(segments=[maps(one(0, 0, 10, 12))], files=[{"files": [file(0, 0, 4)]}])
+    assert work(reader(brokers), {"0": 0}, {"0": 12}) == ([(0, 0, 4)], [Rows(0, 4, 10), Rows(0, 10, 12)])
+
+
+def test_a_broker_that_is_away_for_a_moment_ends_no_query(reader: Any) -> None:
+    brokers = Brokers(segments=[503, maps(one(0, 0, 10, 12))])
+    assert reader(brokers).latestOffset({"0": 3}, reader(brokers).getDefaultReadLimit()) == {"0": 12}
+
+
+def test_the_least_rows_of_a_batch_may_be_those_of_successors(reader: Any) -> None:
+    known = maps(one(0, 0, 9, 9, state="sealed", successors=[1]), one(1, 0, 0, 100, predecessors=[0]))
+    made = reader(Brokers(segments=[known]), minOffsetsPerTrigger="50")
+    assert made.latestOffset({"0": 9}, made.getDefaultReadLimit()) == {"1": 100}
+    assert made.latestOffset({"1": 60}, made.getDefaultReadLimit()) == {"1": 60}
+    assert made.reportLatestOffset() == {"1": 100, "backlog": 40}
+
+
+def test_files_alone_where_the_map_of_a_broker_lags(reader: Any) -> None:
+    brokers = Brokers(segments=[maps(one(0, 0, 9, 9))], **{"segments/7": [one(7, 0, 0, 30)]})
+    made = reader(brokers, includeTail="false")
+    assert made.latestOffset({"0": 5, "7": 20}, made.getDefaultReadLimit()) == {"0": 9, "7": 20}
