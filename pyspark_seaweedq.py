@@ -6,13 +6,15 @@ sources of the session. So this one imports nothing but Spark's own; what else i
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
     from pyspark.sql.types import StructType
+
+    from seaweedq.spark.source import Source
 
 
 class DefaultSource(DataSource):
@@ -21,7 +23,7 @@ class DefaultSource(DataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         try:
-            make: Callable[[Any], Any] = import_module("seaweedq.spark.source").Source
+            make: Callable[[dict[str, str]], Source] = import_module("seaweedq.spark.source").Source
         except ImportError as error:
             raise ImportError(f"the source seaweedq needs {error.name}: pip install 'seaweedq[spark]'") from error
         self._source = make(options)
@@ -33,8 +35,7 @@ class DefaultSource(DataSource):
 
     def schema(self) -> "StructType":
         """Returns the columns that are read."""
-        found: StructType = self._source.schema()
-        return found
+        return self._source.schema()
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         """Returns the reader of a batch."""
