@@ -12,6 +12,7 @@ from seaweedq.spark.offsets import (
     Segment,
     Step,
     advance,
+    ancestors,
     backlog,
     from_time,
     initial,
@@ -54,11 +55,8 @@ class Topic:
     def remove(self, number: int) -> None:
         """As retention does once a sealed segment has no rows left: after its predecessors."""
         self.change(number, start=self.known[number].end)
-        if not self.predecessors(number):
+        if self.known.keys().isdisjoint(self.known[number].predecessors):
             self.removed[number] = self.known.pop(number)
-
-    def predecessors(self, number: int) -> list[Segment]:
-        return [self.known[each] for each in self.known[number].predecessors if each in self.known]
 
     def seen_from(self, offsets: Mapping[int, int]) -> dict[int, Segment]:
         """The map, with what is remembered of the removed ones that a reader asks for."""
@@ -99,7 +97,8 @@ class Histories(RuleBasedStateMachine):
         """Takes rows that are read, and segments of which nothing is left."""
         number = data.draw(st.sampled_from(sorted(self.topic.known)))
         one = self.topic.known[number]
-        if any(each.start < each.end or not each.ended for each in self.topic.predecessors(number)):
+        before = ancestors(self.topic.known, {number})
+        if any(self.topic.known[each].start < self.topic.known[each].end for each in before):
             return  # retention goes by time
         safe = min(self.got.get(number, 0), self.committed.get(number, one.end if number in self.read() else 0))
         if one.ended and safe == one.end:
