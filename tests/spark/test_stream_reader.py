@@ -102,3 +102,9 @@ def test_files_alone_where_the_map_of_a_broker_lags(reader: Any) -> None:
     brokers = Brokers(segments=[maps(one(0, 0, 9, 9))], **{"segments/7": [one(7, 0, 0, 30)]})
     made = reader(brokers, includeTail="false")
     assert made.latestOffset({"0": 5, "7": 20}, made.getDefaultReadLimit()) == {"0": 9, "7": 20}
+
+
+def test_a_segment_that_nobody_remembers_is_a_loss(reader: Any) -> None:
+    brokers = Brokers(segments=[503, maps(one(3, 0, 0, 9))])
+    with pytest.raises(ClientError, match="segment 1 from offset 5 on, which no broker remembers"):
+        reader(brokers).latestOffset({"1": 5}, reader(brokers).getDefaultReadLimit())
