@@ -105,9 +105,13 @@ def _known(name: str, names: Mapping[str, str]) -> str:
 def _columns(text: str | None) -> tuple[str, ...] | None:
     if text is None:
         return None
-    names = json.loads(text) if text.lstrip().startswith("[") else [each.strip() for each in text.split(",")]
-    if not names or not all(isinstance(each, str) and each for each in names):
-        raise ValueError(f"columns is {text!r}; it must be names of columns, separated by commas, or a JSON list")
+    detail = f"columns is {text!r}; it must be names of columns, each once, separated by commas, or a JSON list"
+    try:
+        names = json.loads(text) if text.lstrip().startswith("[") else [each.strip() for each in text.split(",")]
+    except ValueError:
+        raise ValueError(detail) from None
+    if not names or not all(isinstance(each, str) and each for each in names) or len(set(names)) < len(names):
+        raise ValueError(detail)
     return tuple(names)
 
 

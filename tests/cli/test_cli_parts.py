@@ -105,6 +105,11 @@ def test_a_file_of_another_kind_is_refused(format):
         list(records(io.BytesIO(b'"a\n\x00'), format))
 
 
+def test_columns_of_one_name_are_refused():
+    with pytest.raises(UnreadableBody, match="several columns with the name 'a'"):
+        list(records(io.BytesIO(b"a,b,a\n1,2,3\n"), InputFormat.CSV))
+
+
 def test_formats_go_by_suffix(tmp_path):
     assert [format_of(tmp_path / name) for name in ("a.CSV", "b.parquet", "c.txt")] == ["csv", "parquet", "ndjson"]
     assert format_of(None) == "ndjson"

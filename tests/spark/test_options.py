@@ -63,6 +63,8 @@ def test_defaults_and_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"minPartitions": "0"}, "minPartitions is '0'; it must be a whole number from 1"),
         ({"minOffsetsPerTrigger": "2", "maxOffsetsPerTrigger": "1"}, "minOffsetsPerTrigger is 2; it must be at most"),
         ({"columns": "a,,b"}, "columns is 'a,,b'; it must be names of columns"),
+        ({"columns": "a,b,a"}, "columns is 'a,b,a'; it must be names of columns, each once"),
+        ({"columns": "[a"}, "columns is '[a'; it must be names of columns"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

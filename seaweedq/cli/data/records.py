@@ -97,6 +97,13 @@ def _rows(file: BinaryIO, format: InputFormat) -> Iterator[dict[str, Any]]:
         else:
             batches = csv.open_csv(file)
         for batch in batches:
+            _check_names(batch.schema.names)
             yield from batch.to_pylist()
     except pa.ArrowInvalid as error:
         raise UnreadableBody(f"the file cannot be read as {format.value}: {error}") from error
+
+
+def _check_names(names: list[str]) -> None:
+    """Raises UnreadableBody where two columns have one name: a value can have only one of them."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UnreadableBody(f"the file has several columns with the name {twice[0]!r}; each must have its own")
