@@ -101,7 +101,7 @@ def _listen(http: "httpx.Client", url: str, at: dict[str, str]) -> Iterator[str]
     """Yields the messages of one broker's stream, and keeps in `at` the header from which another goes on."""
     with http.stream("GET", url, headers=at) as answer:
         _check(answer)
-        for position, batch in _batches(answer.iter_lines()):
+        for position, batch in _batches(_lines(answer.iter_text())):
             at["last-event-id"] = position
             yield from batch
 
@@ -113,6 +113,14 @@ def _check(answer: Any) -> None:
     if answer.status_code != 200:
         answer.read()
         raise error_of(Reply(answer.status_code, dict(answer.headers), answer.content))
+
+
+def _lines(pieces: Iterator[str]) -> Iterator[str]:
+    """Yields the lines of a text. A message may have U+2028 or U+0085, at which httpx would end one, too."""
+    rest = ""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split("\n")
+        yield from whole
 
 
 def _batches(lines: Iterator[str]) -> Iterator[tuple[str, list[str]]]:

@@ -9,6 +9,7 @@ import pytest
 
 from seaweedq import Client
 from seaweedq.cli.topic import tail
+from seaweedq.cli.topic.tail import _batches, _lines
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.command import seaweedq
 
@@ -91,3 +92,11 @@ def test_a_batch_that_was_cut_off_is_left_out() -> None:
     ]
     assert [one for one in tail._batches(iter(text)) if one[1]] == [("3:0-2", ["1", "2"])]
     assert list(tail._batches(iter(["event: bye", 'data: {"status": 503}', ""]))) == []
+
+
+def test_only_a_line_feed_ends_a_line() -> None:
+    """httpx ends one at U+2028 and U+0085, too, and JSON may have them as they are."""
+    text = 'id: 3:0-1\ndata: {"value":"a\u2028b\x85c"}\n\n'
+    for size in (1, 7, 100):
+        pieces = (text[at : at + size] for at in range(0, len(text), size))
+        assert list(_batches(_lines(pieces))) == [("3:0-1", ['{"value":"a\u2028b\x85c"}'])]
