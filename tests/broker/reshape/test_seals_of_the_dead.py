@@ -54,7 +54,9 @@ async def test_one_whose_journal_is_half_recovered_does_not_seal_what_is_there_s
             await chain.open()
             if not fenced and chain.end == 0:  # a recovery has put its first entry; a second one is to follow
                 record = broker.core.catalog.segment(topic, 0).record
-                await recovery._append_entry(Source.of("t", 0, record, topic.layout), chain, frames[:1])
+                await recovery._append_entry(
+                    Source.of("t", 0, record, topic.layout), chain, frames[:1], lambda _: False
+                )
             try:
                 await seal_one(self, topic, intent, segment, *now)
             except Fenced as error:
