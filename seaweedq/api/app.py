@@ -26,6 +26,7 @@ from seaweedq.api.asgi.raw_path import check_raw_path
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import provide
+from seaweedq.api.asgi.terminal import ending_lines
 from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
 from seaweedq.api.internal.peer_secret import PeerSecret
 from seaweedq.api.internal.proxy import Proxy
@@ -103,6 +104,7 @@ class Application:
         if scope["type"] == "websocket":
             await self._serve_socket(scope, receive, out)
             return
+        out = ending_lines(scope, out)
         outgoing = Outgoing(out, self._reader.unread, partial(self._ends_connection, scope))
         try:
             await self._serve(scope, receive, outgoing)

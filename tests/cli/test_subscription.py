@@ -51,6 +51,7 @@ def test_a_subscription_from_creation_to_deletion(run: Run, topic: str) -> None:
     assert again.keys() == found.keys()
     assert again["lag_total"]["messages"] == 10
     table = run("subscription", "show", topic, "s")
+    assert "seek_epoch" not in table
     assert [word in table for word in ("ack_deadline_s", "acked to", "all")] == [True] * 3
     assert "paused" in run("subscription", "pause", topic, "s")
     assert "paused" in run("subscription", "list", topic)
