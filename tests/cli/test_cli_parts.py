@@ -105,6 +105,25 @@ def test_a_file_of_another_kind_is_refused(format):
         list(records(io.BytesIO(b'"a\n\x00'), format))
 
 
+def test_malformed_rows_of_csv_are_bad_records_at_their_places():
+    rows = [b"%d,x\n" % n if n % 50_000 else b"%d\n" % n for n in range(1, 200_001)]  # several of pyarrow's blocks
+    found = dict(records(io.BytesIO(b"a,b\n" + b"".join(rows) + b"1,2,3\n"), InputFormat.CSV))
+    assert list(found) == list(range(1, 200_002))
+    bad = {place: str(record) for place, record in found.items() if isinstance(record, BadRecord)}
+    short = "not a row of 2 columns: it has 1"
+    assert bad == {**dict.fromkeys(range(50_000, 200_001, 50_000), short), 200_001: f"{short[:-1]}3"}
+    assert all(found[place]["a"] == place for place in found.keys() - bad.keys())
+    with pytest.raises(BadRecord, match=short):
+        checked(found[50_000])
+
+
+def test_a_byte_order_mark_at_the_start_is_no_part_of_a_record():
+    mark = b"\xef\xbb\xbf"
+    assert _values(mark + b'{"a": 1}\n2\n', InputFormat.NDJSON) == [{"a": 1}, 2]
+    assert _values(mark + b"a,b\n1,2\n", InputFormat.CSV) == [{"a": 1, "b": 2}]
+    assert _values(mark, InputFormat.NDJSON) == []
+
+
 def test_columns_of_one_name_are_refused():
     with pytest.raises(UnreadableBody, match="several columns with the name 'a'"):
         list(records(io.BytesIO(b"a,b,a\n1,2,3\n"), InputFormat.CSV))

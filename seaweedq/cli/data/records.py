@@ -1,6 +1,7 @@
 """Reads records from files (NDJSON, CSV, Parquet) as arguments of `Producer.send`."""
 
 import json
+from collections import deque
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 
 from seaweedq.errors import UnreadableBody
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ENVELOPE = frozenset(("key", "value", "headers", "timestamp", "expires_in_s"))
 _text, _value = msgspec.json.Decoder(msgspec.Raw), msgspec.json.Decoder()
 
@@ -36,15 +38,19 @@ def records(file: BinaryIO, format: InputFormat) -> Iterator[tuple[int, Any]]:
     """Yields the values of a file, each with its place: the number of its line or row, from 1.
 
     The values are JSON texts (msgspec.Raw) of NDJSON, not checked yet, and objects of rows of CSV and Parquet. CSV has
-    a header, and its types are inferred. Raises UnreadableBody for a file of another format.
+    a header, and its types are inferred; a row without its number of columns is a BadRecord. A byte order mark at the
+    start is no part of a record. Raises UnreadableBody for a file of another format.
     """
     if format is InputFormat.NDJSON:
-        return ((number, msgspec.Raw(line)) for number, line in enumerate(file, 1) if not line.isspace())
-    return enumerate(_rows(file, format), 1)
+        return _lines(file)
+    malformed: deque[tuple[int, BadRecord]] = deque()
+    return _numbered(_rows(file, format, malformed), malformed)
 
 
 def checked(record: Any) -> Any:
-    """Returns a record whose line is one JSON text, as it is. Raises BadRecord."""
+    """Returns a record whose line is one JSON text, or whose row has all columns, as it is. Raises BadRecord."""
+    if isinstance(record, BadRecord):
+        raise record
     if isinstance(record, msgspec.Raw):
         _decode(_text, record)
     return record
@@ -86,21 +92,47 @@ def _where(line: msgspec.Raw) -> str:
     return "NaN and Infinity are not"
 
 
-def _rows(file: BinaryIO, format: InputFormat) -> Iterator[dict[str, Any]]:
+def _lines(file: BinaryIO) -> Iterator[tuple[int, msgspec.Raw]]:
+    for number, line in enumerate(file, 1):
+        text = line.removeprefix(_BYTE_ORDER_MARK) if number == 1 else line
+        if text and not text.isspace():
+            yield number, msgspec.Raw(text)
+
+
+def _rows(file: BinaryIO, format: InputFormat, malformed: deque[tuple[int, BadRecord]]) -> Iterator[dict[str, Any]]:
+    """Yields the rows that have all columns, and appends the others with their numbers, at the latest before the row
+    behind them."""
     import pyarrow as pa
     from pyarrow import csv, parquet
+
+    def skip(row: csv.InvalidRow) -> str:
+        reason = f"not a row of {row.expected_columns} columns: it has {row.actual_columns}"
+        malformed.append((row.number - 1, BadRecord(reason)))  # pyarrow counts the header
+        return "skip"
 
     try:
         if format is InputFormat.PARQUET:
             source = file if file.seekable() else pa.BufferReader(file.read())
             batches = parquet.ParquetFile(source).iter_batches(10_000)
-        else:
-            batches = csv.open_csv(file)
+        else:  # without threads, since pyarrow numbers rows only so
+            options = csv.ReadOptions(use_threads=False), csv.ParseOptions(invalid_row_handler=skip)
+            batches = csv.open_csv(file, *options)
         for batch in batches:
             _check_names(batch.schema.names)
             yield from batch.to_pylist()
     except pa.ArrowInvalid as error:
         raise UnreadableBody(f"the file cannot be read as {format.value}: {error}") from error
+
+
+def _numbered(rows: Iterator[Any], malformed: deque[tuple[int, BadRecord]]) -> Iterator[tuple[int, Any]]:
+    number = 1
+    for row in rows:
+        while malformed and malformed[0][0] == number:
+            yield malformed.popleft()
+            number += 1
+        yield number, row
+        number += 1
+    yield from malformed
 
 
 def _check_names(names: list[str]) -> None:
