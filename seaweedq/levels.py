@@ -10,6 +10,7 @@ other, has the form of a level that each of them reads.
 |  | start offsets, marks and tombstones of retention |
 |  | marks of leases that were ended on suspicion: whoever takes a subscription over waits for them |
 |  | field ids on all columns of files; entries state the oldest upload that their rows name |
+| 4 | records of principals and tokens; brokers prove that they know the cluster's secret and no longer show it |
 
 A form is *written* at the cluster's written level (broker/cluster_level) and *read* from LOWEST on. Each change of a
 form, after a version with the level was released, takes the next level.
@@ -17,4 +18,4 @@ form, after a version with the level was released, takes the next level.
 
 VERSION = "0.1.0"  # of the program, for people
 LOWEST = 1
-HIGHEST = 3
+HIGHEST = 4
