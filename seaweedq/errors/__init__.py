@@ -15,7 +15,7 @@
     │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters
     │   ├── WrongHost
     │   └── Forbidden
-    │       └── ForeignOrigin
+    │       └── ForeignOrigin, PeerRefused
     ├── Unavailable               the client may retry after `retry_after_s`
     │   ├── NotReady, Overloaded, NeedsNewerBroker, PeerTooOld
     │   ├── JournalUnavailable, StoreUnavailable, CoordinationUnavailable

@@ -252,6 +252,12 @@ class Forbidden(BadRequest):
     slug, title = "forbidden", "Forbidden"
 
 
+class PeerRefused(Forbidden):
+    """The request claims to come from a broker of this cluster, and is not taken for one (`reason`)."""
+
+    slug, title = "peer-refused", "Not taken for a broker"
+
+
 class ForeignOrigin(Forbidden):
     """A web page of another site sent the request; fields: origin, setting."""
 

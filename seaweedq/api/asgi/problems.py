@@ -20,6 +20,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.InvalidPositions: 400,
     errors.Forbidden: 403,
     errors.ForeignOrigin: 403,
+    errors.PeerRefused: 403,
     errors.RouteNotFound: 404,
     errors.TopicNotFound: 404,
     errors.SegmentNotFound: 404,
