@@ -299,7 +299,7 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield TopicServices(catalog, joined.topics, positions, serving.deletion, reader, core.level, files)
     yield SegmentMapServices(catalog, positions, core.roster, core.tombstones)
     reading = serving.reading
-    yield FileServices(catalog, reading.files, positions, reading.readables)
+    yield FileServices(catalog, reading.files, positions, reading.readables, core.tombstones)
     yield ChangeServices(catalog, core.roster, serving.changes, reader)
     yield SubscriptionServices(
         catalog,

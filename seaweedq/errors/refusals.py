@@ -241,7 +241,7 @@ class OffsetOutOfRange(BadRequest):
 
 
 class BelowRetention(BadRequest):
-    """The request names an offset that retention has removed; fields: offset, start_offset."""
+    """The request names an offset that retention has removed; fields: segment, offset, start_offset."""
 
     slug, title = "below-retention", "Retention has removed the offset"
 

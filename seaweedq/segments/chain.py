@@ -8,6 +8,9 @@ tells its writer: this one (success) or another (Fenced). One put is in flight a
 Rows must be durable in a journal before they are appended to a chain; the callers ensure it (broker/log/flusher,
 broker/recovery/replay).
 
+Objects in the folder whose names are none of a chain's belong to somebody else, and are left out: a chain that lacks
+an entry is known without them, and `seaweedq verify` names them.
+
 A chain begins at its start: retention takes whole entries from its beginning (docs/protocol.md, "Retention"). Names
 before the start, which may be there still or appear again, are left out before anything is checked.
 """
@@ -72,6 +75,7 @@ class Chain:
         self._names: list[EntryName] | None = None
         self._sizes: dict[EntryName, int] = {}
         self._sizing = asyncio.Lock()
+        self._has_told = False  # of objects that are no entries
 
     @property
     def next(self) -> EntryName:
@@ -103,15 +107,15 @@ class Chain:
         """Finds the end, with at most a page and a bisection of listings, and reads the last entry's metadata. Raises
         ChainDamaged where nothing is left of a chain that has a start: its offsets must not be given out again."""
         listed = await self._store.list(self.folder, after=self._place(self.start), limit=PAGE)
-        page = [EntryName.parse(name) for name in listed]
-        name = await self._find_last(page)
+        page = self._entries(listed)
+        name = await self._find_last(page, is_all=len(listed) < PAGE)
         if name is None and self.start.sequence:  # retention keeps the newest entry
             raise ChainDamaged(
                 f"{self.folder} has no entries, though it begins with entry {self.start}", name=self.folder
             )
         self._names = None
         self.last = await self.read(self.metadata, name) if name else None
-        if len(page) < PAGE:
+        if len(listed) < PAGE:
             with suppress(ChainDamaged):  # who needs the names looks again, and is told
                 names = [name for name in page if name.sequence >= self.start.sequence]
                 self._check_dense(names)
@@ -161,7 +165,8 @@ class Chain:
         appended since. Raises ChainDamaged for a gap."""
         while self._names is None:
             last = self.last
-            found = [n for n in await self._list() if self.start.sequence <= n.sequence and n < self.next]
+            listed = await self._list(self._place(self.start))
+            found = [n for n in listed if self.start.sequence <= n.sequence and n < self.next]
             if self.last is last:  # else an entry was appended meanwhile, which the listing may or may not have
                 self._check_dense(found)
                 self._names = found
@@ -175,7 +180,7 @@ class Chain:
         async with self._sizing:  # so that several who ask at once ask the store once
             unknown = next((name for name in names if name not in self._sizes), None)
             while unknown is not None:
-                page = await self._page(self._place(unknown))
+                page, _ = await self._page(f"{self.folder}{unknown.sequence:08d}")
                 self._sizes |= {each.name: each.size for each in page}
                 if unknown not in self._sizes:
                     raise _missing(f"{self.folder}{unknown}")
@@ -187,15 +192,35 @@ class Chain:
     async def listed(self, first: EntryName = BEGINNING) -> list[ListedEntry]:
         """Lists the entries from `first` on with their sizes and the store's times, a page a request; and whatever has
         been appended meanwhile. Nothing is checked."""
-        found = page = await self._page(self._place(first))
-        while len(page) == PAGE:
-            page = await self._page(self.folder + str(page[-1].name))
-            found = found + page
+        found, last = await self._page(self._place(first))
+        while last:
+            page, last = await self._page(last)
+            found += page
         return found
 
-    async def _page(self, after: str) -> list[ListedEntry]:
+    async def first_from(self, sequence: int) -> EntryName | None:
+        """Returns the first entry that is there from a sequence on."""
+        after, limit = f"{self.folder}{sequence:08d}", 1
+        while page := await self._store.list(self.folder, after=after, limit=limit):
+            if found := self._entries(page):
+                return found[0]
+            after, limit = page[-1], PAGE
+        return None
+
+    async def _page(self, after: str) -> tuple[list[ListedEntry], str | None]:
+        """Returns the entries of a page, and the name behind which the next one begins, if there is one."""
         page = await self._store.listed(self.folder, after=after, limit=PAGE)
-        return [ListedEntry(EntryName.parse(each.name), each.size, each.modified_us) for each in page]
+        named = [(EntryName.of(each.name, self.folder), each) for each in page]
+        found = [ListedEntry(name, each.size, each.modified_us) for name, each in named if name]
+        return found, page[-1].name if len(page) == PAGE else None
+
+    def _entries(self, listed: Sequence[str]) -> list[EntryName]:
+        found = [name for each in listed if (name := EntryName.of(each, self.folder))]
+        if len(found) < len(listed) and not self._has_told:
+            self._has_told = True
+            others = [each for each in listed if not EntryName.of(each, self.folder)]
+            logger.warning("%s has objects of somebody else, which are left out: %s", self.folder, others[:3])
+        return found
 
     def _place(self, name: EntryName) -> str:
         """Returns the place in the folder behind which a listing begins with this entry."""
@@ -238,36 +263,32 @@ class Chain:
         if there.nonce != metadata.nonce:
             raise Fenced(f"broker {there.broker} wrote {path}: this broker does not own the segment any more")
 
-    async def _find_last(self, page: Sequence[EntryName]) -> EntryName | None:
-        """Returns the last entry of the chain, given the first page of its names."""
-        if len(page) < PAGE:
-            return page[-1] if page else None
-        last = page[-1]
+    async def _find_last(self, page: Sequence[EntryName], is_all: bool) -> EntryName | None:
+        """Returns the last entry of the chain, given those of the first page."""
+        last = page[-1] if page else None if is_all else await self.first_from(self.start.sequence)
+        if is_all or last is None:
+            return last
         low, step = last.sequence, PAGE
-        while found := await self._first_from(low + step):  # gallop
+        while found := await self.first_from(low + step):  # gallop
             last, low, step = found, found.sequence, 2 * step
         high = low + step  # nothing at or above
         while high - low > PAGE:  # an entry at low, none from high on
             middle = (low + high) // 2
-            if found := await self._first_from(middle):
+            if found := await self.first_from(middle):
                 last, low = found, found.sequence
             else:
                 high = middle
-        rest = await self._store.list(self.folder, after=self.folder + str(last), limit=PAGE)
-        return EntryName.parse(rest[-1]) if rest else last
+        rest = await self._list(self.folder + str(last))
+        return rest[-1] if rest else last
 
-    async def _list(self) -> list[EntryName]:
+    async def _list(self, after: str) -> list[EntryName]:
         found: list[EntryName] = []
         while True:
-            after = self.folder + str(found[-1]) if found else self._place(self.start)
             page = await self._store.list(self.folder, after=after, limit=PAGE)
-            found += [EntryName.parse(name) for name in page]
+            found += self._entries(page)
             if len(page) < PAGE:
                 return found
-
-    async def _first_from(self, sequence: int) -> EntryName | None:
-        page = await self._store.list(self.folder, after=f"{self.folder}{sequence:08d}", limit=1)
-        return EntryName.parse(page[0]) if page else None
+            after = page[-1]
 
     def _check_dense(self, names: Sequence[EntryName]) -> None:
         for before, after in itertools.pairwise(names):

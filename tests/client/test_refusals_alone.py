@@ -3,6 +3,8 @@
 import pytest
 
 from seaweedq.client.core.consuming.pulling import REPORT_S, LateAcks
+from seaweedq.client.core.producing.delivery import Route
+from seaweedq.client.core.protocol.effects import NDJSON
 from seaweedq.client.core.topics.calls import publish
 from seaweedq.errors import InvalidMessages, InvalidName, MessageTooLarge
 
@@ -47,6 +49,34 @@ def test_each_receipt_has_the_error_of_its_own_message(real_client):
     assert isinstance(large.exception(), MessageTooLarge)
     assert isinstance(wrong.exception(), InvalidMessages)
     assert good.result() == "0-0"
+
+
+def test_after_a_second_refusal_of_all_that_was_left_each_message_has_its_own_reason():
+    """The second one counts the messages that were left, so each had the reason of another one."""
+
+    def refusal(*reasons):
+        rows = [{"index": at, "reason": reason} for at, reason in enumerate(reasons)]
+        return InvalidMessages("some are not valid", errors=rows, invalid=len(rows))
+
+    refusals = iter([refusal("the first"), refusal("the second", "the third")])
+
+    class Refused(Route):
+        def _publish(self, stream, batch, lines):
+            raise next(refusals)
+            yield
+
+    class Three:
+        error = upload_id = None
+        content_type, lines = NDJSON, [b"1", b"2", b"3"]
+
+    route = Refused("t", None, str)
+    with pytest.raises(StopIteration) as done:
+        next(route.deliver(None, Three))
+    outcome = done.value.value
+    reasons = [error.fields["errors"][0]["reason"] for error in map(outcome.error_of, range(3))]
+    assert reasons == ["the first", "the second", "the third"]
+    assert outcome.published is None
+    assert outcome.error.fields["errors"][0]["reason"] == "the first"
 
 
 @pytest.mark.parametrize("name", ["a/b", "..", ".", "", "../../b"])

@@ -100,6 +100,39 @@ async def test_a_gap_is_damage_each_time_until_the_file_is_back(
     assert len(await chain.names()) == 4
 
 
+@pytest.mark.parametrize("page", [1, 2, 3, 1000])
+async def test_objects_of_somebody_else_are_left_out(store: Busy, page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them took the segment down."""
+    monkeypatch.setattr(chain_module, "PAGE", page)
+    folder = Chain(store, SOURCE.topic, SOURCE.segment).folder
+    foreign = (
+        ".a",
+        ".b",
+        ".c",
+        "00000001.crc",
+        "00000004-x",
+        "_SUCCESS",
+        "_tmp/00000004-0000000000000008.parquet",
+        "~",
+    )
+    for name in foreign:
+        await store.create(folder + name, b"")
+    chain = await opened(store)
+    assert chain.end == 8
+    names = await chain.names()
+    assert [name.sequence for name in names] == [0, 1, 2, 3]
+    assert [each.name for each in await chain.listed()] == names
+    assert set(await chain.sizes(names)) == set(names)
+    assert await chain.first_from(2) == names[2]
+    assert await chain.first_from(4) is None
+    await append(chain)
+    assert (await opened(store)).end == 10
+    empty = Chain(store, SOURCE.topic, 1)
+    await store.create(f"{empty.folder}_SUCCESS", b"")
+    await empty.open()
+    assert empty.end == 0
+
+
 @pytest.mark.usefixtures("long")
 async def test_a_last_entry_that_is_gone_is_damage(store: Busy) -> None:
     chain = await opened(store)

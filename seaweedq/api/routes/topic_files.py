@@ -18,8 +18,9 @@ from seaweedq.api.routes.subscription_requests import in_utc
 from seaweedq.broker.read.file_pages import MOST, FilePages, Place, TopicFile
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.topic_positions import TopicPositions
-from seaweedq.broker.topics.catalog import Catalog
-from seaweedq.errors import InvalidRequest
+from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.tombstones import Tombstones
+from seaweedq.errors import InvalidRequest, SegmentNotFound
 from seaweedq.segments.entry import EntryName
 
 router = APIRouter(tags=["topics"])
@@ -80,6 +81,14 @@ class FileServices:
     pages: FilePages
     positions: TopicPositions
     readables: ReadableSegments
+    tombstones: Tombstones
+
+    async def check(self, topic: Topic, segment: int) -> None:
+        """Raises SegmentNotFound for a segment that there never was."""
+        try:
+            await self.catalog.known_segment(topic, segment)
+        except SegmentNotFound:
+            await self.tombstones.require(topic, segment)
 
 
 Services = Annotated[FileServices, given(FileServices)]
@@ -113,7 +122,10 @@ async def topic_files(services: Services, request: Request, topic: str) -> Respo
     after = _place(options["after"]) if "after" in options else None
     if after and segment not in (None, after.segment):
         raise InvalidRequest(f"after is in segment {after.segment}, not in {segment}", field="after")
-    found, behind = await services.pages.page(await services.catalog.known(topic), most, after, segment)
+    named = await services.catalog.known(topic)
+    if segment is not None:
+        await services.check(named, segment)
+    found, behind = await services.pages.page(named, most, after, segment)
     following = f"{behind.segment}/{behind.name}" if behind else UNSET
     return json_answer(FilesAnswer([_answer(one) for one in found], following))
 

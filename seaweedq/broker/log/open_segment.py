@@ -102,6 +102,7 @@ class OpenSegment:
                 f"retention has removed offset {offset} of segment {self.id}, which begins at {self.start}",
                 offset=offset,
                 start_offset=self.start,
+                segment=self.id,
             )
 
     def check_open(self) -> None:

@@ -4,7 +4,7 @@ A page is one listing of the topic's folder, so ten thousand files cost ten requ
 they are of. Names tell the first offsets. Where a file ends is told by the next one of its segment, or, of a segment's
 last file, by the segment's position, which is asked for before the listing: a file that appears in between begins at or
 above that position, and belongs to a later page of a later reader. Files without rows, files of segments that no
-record names, and files below a segment's start, which retention has taken, are left out.
+record names, files below a segment's start, which retention has taken, and objects of somebody else are left out.
 """
 
 import re
@@ -14,13 +14,13 @@ from itertools import pairwise
 
 from seaweedq.broker.read.topic_positions import TopicPositions
 from seaweedq.broker.topics.catalog import Catalog, Topic
-from seaweedq.errors import ChainDamaged
 from seaweedq.segments.chain import EntryFacts
 from seaweedq.segments.entry import EntryName, segment_folder
 from seaweedq.storage.interface import Listed, ObjectStore
 
 MOST = 1_000  # of a listing, as S3 has it
-_FOLDER = re.compile(r"segment=(0|[1-9][0-9]{0,9})")
+LEAST = 2  # files of a page that is not the last one
+_PLACE = re.compile(r"topics/[^/]+/segment=(0|[1-9][0-9]{0,9})/([^/]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +53,32 @@ class FilePages:
         self, topic: Topic, most: int, after: Place | None = None, segment: int | None = None
     ) -> tuple[list[TopicFile], Place | None]:
         """Returns the files among the next `most` objects, of one segment or of all, and where to go on; None at the
-        end. Raises Unavailable, TopicBeingDeleted, NeedsNewerBroker, and ChainDamaged for a file of somebody else."""
+        end. Raises Unavailable, TopicBeingDeleted, NeedsNewerBroker."""
         self._catalog.check_whole(topic)
         flushed = {n: position.flushed for n, position in (await self._positions.positions(topic)).items()}
         prefix = f"topics/{topic.name}/" if segment is None else segment_folder(topic.name, segment)
         begin = f"{segment_folder(topic.name, after.segment)}{after.name}" if after else ""
-        listed = await self._store.listed(prefix, after=begin, limit=most)
+        listed, cut = await self._listed(prefix, begin, most)
         self._catalog.check(topic)
         starts = self._catalog.start_offsets(topic)
-        places = [_place(one) for one in listed]
-        cut = len(listed) == most  # where the last one ends is told by the next page
+        places = [place for place, _ in listed]
         found = [
-            TopicFile(place, end, one.size, self._facts(topic, place))
-            for place, end, one in zip(places, _ends(places, flushed, cut), listed, strict=True)
+            TopicFile(place, end, size, self._facts(topic, place))
+            for (place, size), end in zip(listed, _ends(places, flushed, cut), strict=True)
             if place.name.first_offset < end and end > starts.get(place.segment, 0)
         ]
         return found, places[-2] if cut else None
+
+    async def _listed(self, prefix: str, after: str, most: int) -> tuple[list[tuple[Place, int]], bool]:
+        """Returns the files among the next objects, with their sizes, and whether there may be more: where the last
+        one ends is told by the next page. There are two then at least, so that a reader gets on."""
+        found: list[tuple[Place, int]] = []
+        while True:
+            page = await self._store.listed(prefix, after=after, limit=most)
+            found += [(place, one.size) for one in page if (place := _place(one))]
+            if len(page) < most or len(found) >= LEAST:
+                return found, len(page) == most
+            after = page[-1].name
 
     def _facts(self, topic: Topic, place: Place) -> EntryFacts | None:
         opened = topic.opened.get(place.segment)
@@ -87,9 +97,8 @@ def _ends(places: Sequence[Place], flushed: Mapping[int, int], cut: bool) -> lis
     return ends
 
 
-def _place(listed: Listed) -> Place:
-    name = EntryName.parse(listed.name)
-    folder = listed.name.rsplit("/", 2)[-2]
-    if not _FOLDER.fullmatch(folder):
-        raise ChainDamaged(f"{listed.name!r} is in no folder of a segment", name=listed.name)
-    return Place(int(folder.removeprefix("segment=")), name)
+def _place(listed: Listed) -> Place | None:
+    """Returns None for an object of somebody else."""
+    found = _PLACE.fullmatch(listed.name)
+    name = EntryName.of(found[2]) if found else None
+    return Place(int(found[1]), name) if found and name else None

@@ -129,17 +129,19 @@ class TopicFiles:
     async def delete_before(self, topic: Topic, number: int, below: int, may: Callable[[], object]) -> int:
         """Deletes the files of a segment before a sequence, the oldest first. Returns their number. `may` is called
         before each, and raises where this broker may not. Raises StoreUnavailable."""
-        folder, gone = segment_folder(topic.name, number), 0
+        folder, gone, after = segment_folder(topic.name, number), 0, ""
         while True:
-            page = await self._store.list(folder, limit=DELETIONS)
-            doomed = [name for name in page if EntryName.parse(name).sequence < below]
+            page = await self._store.list(folder, after=after, limit=DELETIONS)
+            entries = [(name, entry) for name in page if (entry := EntryName.of(name, folder))]
+            doomed = [name for name, entry in entries if entry.sequence < below]
             for name in doomed:
                 reach("retention.delete")
                 may()
                 await self._store.delete(name)
             gone += len(doomed)
-            if len(doomed) < DELETIONS:
+            if len(page) < DELETIONS or len(doomed) < len(entries):
                 return gone
+            after = page[-1]
 
     async def _files(self, topic: Topic, number: int) -> list[File]:
         start = self._catalog.starts.held(topic.name, topic.record.incarnation, number).record

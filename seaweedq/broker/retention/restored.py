@@ -27,7 +27,8 @@ from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Put
 from seaweedq.coordination.records import SegmentRecord, StartRecord
 from seaweedq.errors import CoordinationUnavailable, NeedsNewerBroker
-from seaweedq.segments.entry import LAST_SEQUENCE, EntryName, segment_folder
+from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import LAST_SEQUENCE, EntryName
 from seaweedq.storage.interface import ObjectStore
 
 LOOKED = 16  # segments at a time
@@ -117,9 +118,7 @@ class Restored:
 
     async def _first(self, topic: Topic, number: int, sequence: int) -> EntryName | None:
         """Returns the first entry that counts; None where there is none."""
-        folder = segment_folder(topic.name, number)
-        names = await self._store.list(folder, after=f"{folder}{sequence:08d}" if sequence else "", limit=1)
-        return EntryName.parse(names[0]) if names else None
+        return await Chain(self._store, topic.name, number).first_from(sequence)
 
 
 def _begun(known: StartRecord, first: EntryName) -> StartRecord:

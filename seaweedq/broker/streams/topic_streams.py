@@ -79,4 +79,5 @@ def _check_start(segment: int, offset: int, start: int) -> None:
             f"retention has removed offset {offset} of segment {segment}, which begins at {start}",
             offset=offset,
             start_offset=start,
+            segment=segment,
         )

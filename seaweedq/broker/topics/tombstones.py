@@ -43,6 +43,7 @@ def check_at_end(segment: int, end: int, offset: int) -> None:
             f"retention has removed offset {offset} of segment {segment}, and all others up to its end, {end}",
             offset=offset,
             start_offset=end,
+            segment=segment,
         )
     if offset > end:
         raise OffsetOutOfRange(

@@ -1,5 +1,6 @@
 """`seaweedq topic tail`: prints a topic's newest messages, and those that come. No subscription, nothing is kept."""
 
+import re
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from seaweedq.cli.shared.common import DEFAULT_URL, Topic, Url, complain, connect, one_line, say
-from seaweedq.errors import Unavailable
+from seaweedq.errors import BelowRetention, Unavailable
 
 if TYPE_CHECKING:
     import httpx
@@ -66,14 +67,20 @@ def _last_of(client: "Client", topic: str, segment: dict[str, Any], number: int,
         start = end - LOOKED_AT
     size = number if key is None else PAGE
     while start < end and len(found) < number:
-        low = max(start, end - size)
-        page: list[Message] = []
-        while low < end and (got := client.fetch(topic, segment["id"], low, min(PAGE, end - low))).next_offset > low:
-            page += [message for message in got.messages if key is None or message.key == key]
-            low = got.next_offset
-        found = [*page, *found]
+        try:
+            page = [*_page(client, topic, segment["id"], max(start, end - size), end)]
+        except BelowRetention as error:  # it takes files meanwhile
+            start = int(error.fields["start_offset"])
+            continue
+        found = [*(message for message in page if key is None or message.key == key), *found]
         end = max(start, end - size)
     return found[-number:]
+
+
+def _page(client: "Client", topic: str, segment: int, low: int, end: int) -> "Iterator[Message]":
+    while low < end and (got := client.fetch(topic, segment, low, min(PAGE, end - low))).next_offset > low:
+        yield from got.messages
+        low = got.next_offset
 
 
 def _coming(url: str, topic: str, start: str, key: str | None) -> Iterator[str]:
@@ -90,11 +97,20 @@ def _coming(url: str, topic: str, start: str, key: str | None) -> Iterator[str]:
                     told = False
                     if key is None or _key_of(line) == key:
                         yield line
+            except BelowRetention as error:
+                complain(f"{one_line(error)}; going on there")
+                at["last-event-id"] = _risen(at.get("last-event-id", start), error)
             except (httpx.TransportError, Unavailable) as error:
                 if not told:
                     complain(f"{one_line(error)}; trying again")
                 told = True
             time.sleep(PAUSE_S)
+
+
+def _risen(positions: str, error: BelowRetention) -> str:
+    """Returns the positions with that of one segment where retention has its start now."""
+    segment, start = error.fields["segment"], error.fields["start_offset"]
+    return re.sub(rf"(?<![0-9]){segment}-[0-9]+", f"{segment}-{start}", positions)
 
 
 def _listen(http: "httpx.Client", url: str, at: dict[str, str]) -> Iterator[str]:

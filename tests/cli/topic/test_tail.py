@@ -4,14 +4,24 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
 from seaweedq import Client
 from seaweedq.cli.topic import tail
 from seaweedq.cli.topic.tail import _batches, _lines
+from seaweedq.errors import BelowRetention
 from tests.support.processes.broker_process import BrokerProcess
 from tests.support.processes.command import seaweedq
+
+
+class FetchedPage(NamedTuple):
+    """A page of a segment."""
+
+    messages: list[Any]
+    next_offset: int
 
 
 def lines(broker: BrokerProcess, *arguments: str) -> list[int]:
@@ -52,6 +62,25 @@ def test_a_key_is_searched_backwards_up_to_the_start(real_broker: BrokerProcess)
         found = tail._last_of(client, "searched", segment, 2, "k0")
         assert [message.value for message in found] == [3, 6]
         assert tail._last_of(client, "searched", segment, 9, "none") == []
+
+
+def test_what_retention_takes_meanwhile_is_passed_over() -> None:
+    """`tail` ended with 410 where files went between the segment map and a page, or while no broker answered."""
+
+    def gone(segment: int, start: int) -> BelowRetention:
+        return BelowRetention("retention has removed it", segment=segment, offset=0, start_offset=start)
+
+    class Beside:
+        def fetch(self, topic: str, segment: int, low: int, limit: int) -> FetchedPage:
+            if low < 4:
+                raise gone(segment, 4)
+            return FetchedPage([SimpleNamespace(value=low, key=None)], low + 1)
+
+    segment = {"id": 0, "start_offset": 0, "end_offset": 6}
+    found = tail._last_of(Beside(), "t", segment, 10, None)  # type: ignore[arg-type]
+    assert [message.value for message in found] == [4, 5]
+    assert tail._risen("0-17,1-5,11-5", gone(1, 40)) == "0-17,1-40,11-5"
+    assert tail._risen("3:0-17,1-5", gone(0, 18)) == "3:0-18,1-5"
 
 
 def test_what_comes_is_printed_once_over_a_restart(broker_process: Callable[..., BrokerProcess]) -> None:

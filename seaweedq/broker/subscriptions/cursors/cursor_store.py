@@ -80,7 +80,6 @@ class CursorStore:
         self._coordination = coordination
         self._level = level
         self._end_of = end_of
-        self._too_large: set[str] = set()  # the cursors of which the log says that they are not written
 
     @property
     def max_runs(self) -> int:
@@ -167,12 +166,8 @@ class CursorStore:
     def _fits(self, subscription: Subscription, one: _Change) -> bool:
         """Tells whether a cursor is small enough. If not, its acks stay in the journal until it is; in a handover it is
         written all the same, and etcd takes it."""
-        key = f"{subscription.topic.name}/{subscription.name}/{one.segment}"
-        if fits(one.record):
-            self._too_large.discard(key)
-            return True
-        if key not in self._too_large:
-            self._too_large.add(key)
+        was_large, one.cursor.is_too_large = one.cursor.is_too_large, not fits(one.record)
+        if one.cursor.is_too_large and not was_large:
             logger.warning(
                 "the cursor of %s on segment %s of %s has %d acked runs, too many for a record of level 1: its acks "
                 "stay in the journal until there are fewer; a higher level of the cluster has no such bound",
@@ -181,7 +176,7 @@ class CursorStore:
                 subscription.topic.name,
                 len(one.record.acked),
             )
-        return False
+        return not one.cursor.is_too_large
 
     async def _look(self, subscription: Subscription) -> None:
         """Reads again what the cursors' next checkpoints replace. What their last ones held stays as it is known: those

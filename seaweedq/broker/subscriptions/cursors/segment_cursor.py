@@ -21,12 +21,13 @@ from seaweedq.coordination.versioned import Versioned
 
 class SegmentCursor:
     """One segment of a subscription, whose `leases` have names. `held` is the last checkpoint, as far as it is known to
-    be written."""
+    be written. One that `is_too_large` for its record is not, until it is smaller."""
 
     def __init__(self, held: Versioned[CursorRecord], rules: Rules | None = None, leases: Leases | None = None) -> None:
         self.delivery = Delivery.of(held.record, rules)
         self.pin: int | None = None
         self.held = held
+        self.is_too_large = False
         self._leases = leases or Leases()
         self._newest = -1
 

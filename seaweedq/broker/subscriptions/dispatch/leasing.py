@@ -17,7 +17,7 @@ from seaweedq.broker.log.intervals import Offsets
 from seaweedq.broker.log.reader import Pieces, expired
 from seaweedq.broker.read.remote_reader import ReadableSegments
 from seaweedq.broker.read.segment_reader import Readable
-from seaweedq.broker.subscriptions.consumers.leases import ANYBODY, Lease
+from seaweedq.broker.subscriptions.consumers.leases import ANYBODY, Lease, of_another
 from seaweedq.broker.subscriptions.consumers.stream_leases import Position
 from seaweedq.broker.subscriptions.cursors.cursor_store import CursorStore
 from seaweedq.broker.subscriptions.cursors.subscription import Subscription
@@ -104,6 +104,7 @@ class _Round:
     patience: Deadline
     kind: int | None = None
     found: list[Delivered] = field(default_factory=list)
+    frees: bool = False  # messages that may have held streams back are due no more
 
     @property
     def is_full(self) -> bool:
@@ -135,10 +136,11 @@ class Leasing:
 
     async def _next(self, subscription: Subscription, wanted: Pull, position: Position, rows_left: int) -> Look:
         """Gives a stream what it holds behind its position, one lease at a time, else a new lease. Raises LeaseEnded
-        where the connection has left."""
+        where the connection has left, LeaseOfAnother where it goes on with another consumer's stream."""
         while True:
             now_s = self._clock.monotonic_s()
             _check_connection(subscription, wanted)
+            _check_consumer(subscription, position)
             subscription.expire(list(subscription.cursors), now_s)
             turn = next_turn(subscription, position)
             if turn is None:
@@ -221,11 +223,11 @@ class Leasing:
         deadline_s = self._clock.monotonic_s() + record.ack_deadline_s
         for delivery in touched:
             delivery.begin_leases(deadline_s)
+        if round.frees or (round.found and round.kind != NORMAL):  # what held streams back is gone, or with this one
+            subscription.leases.streams.wake_all()
         if not round.found:
             return replace(look, rows_left=max(0, round.rows_left))
         subscription.leases.add(lease)
-        if round.kind != NORMAL:  # it held other streams back, and is with this consumer now
-            subscription.leases.streams.wake_all()
         return Look(Leased(lease.name, round.found), missing, stale)
 
     def _is_drained(self, subscription: Subscription) -> bool:
@@ -242,7 +244,9 @@ class Leasing:
         alive = await self._without_expired(segment, delivery, taken)
         round.found += alive
         round.lease.segments.add(segment.id)
-        round.count -= sum(len(one.offsets) for one in alive)
+        count = sum(len(one.offsets) for one in alive)
+        round.frees |= round.kind != NORMAL and count < sum(len(offsets) for offsets, _ in taken)
+        round.count -= count
         round.max_bytes -= sum(rows.nbytes for _, rows in taken)
         if not round.found:
             round.kind = None
@@ -270,6 +274,14 @@ def _check_connection(subscription: Subscription, wanted: Pull) -> None:
     position = wanted.position
     if position and subscription.leases.streams.has_left(position.connection):
         raise LeaseEnded("the client of the stream has gone", lease=position.lease)
+
+
+def _check_consumer(subscription: Subscription, position: Position) -> None:
+    """Raises LeaseOfAnother where a client goes on with a stream of another consumer, and both have names."""
+    leases = subscription.leases
+    lease = leases.find(position.lease) if position.resumed and position.consumer != position.stream else None
+    if lease and lease.consumer not in map(leases.known_consumer, (position.consumer, position.stream)):
+        raise of_another(position.lease, position.consumer)
 
 
 async def _take(segment: Readable, round: _Round) -> list[Part] | None:

@@ -106,7 +106,10 @@ class Route:
             if error is not None:
                 refused = self._refused(error, [lines[index] for index in kept])
                 if batch.content_type != NDJSON or len(refused) in (0, len(kept)):
-                    raise error
+                    if not errors:
+                        raise error
+                    errors |= {index: _of_message(error, at) for at, index in enumerate(kept)}
+                    return Outcome(error=first, errors=errors)
                 errors |= {kept[at]: _of_message(error, at) for at in refused}
                 kept = [index for at, index in enumerate(kept) if at not in refused]
             try:

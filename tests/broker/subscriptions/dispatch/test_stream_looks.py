@@ -4,6 +4,7 @@ the same for all is made once."""
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from seaweedq.broker.subscriptions.dispatch.answering import Refusal, Selection
 from seaweedq.broker.subscriptions.dispatch.leasing import Leasing, Pull
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.records import SubscriptionRecord
-from seaweedq.errors import JournalUnavailable
+from seaweedq.errors import JournalUnavailable, LeaseOfAnother, NeedsNewerBroker
+from seaweedq.segments.rows import Single
 from tests.support.brokers.in_process import make_topic, publish
 from tests.support.brokers.machine import simulated_machine
 from tests.support.brokers.simulated_loop import clock, simulate
@@ -45,7 +47,7 @@ class Scene:
 
     async def next(self, name: str, wait_s: float = WAIT_S) -> Batch | None:
         """The next batch of a stream, as a connection asks for it that has sent all before."""
-        wanted = Pull(100, wait_s, name, position=self.at[name])
+        wanted = Pull(100, wait_s, self.at[name].consumer, position=self.at[name])
         batch = await self.broker.serving.subscription_streams.next(self.topic, name, wanted)
         if batch:
             self.at[name] = self.at[name].at(int(batch.lease.rpartition(".")[2]), *batch.rows.last)
@@ -157,6 +159,73 @@ def test_what_held_all_streams_back_holds_nobody_once_it_is_with_one_or_is_acked
         await here.ack("s", 0)  # late
         assert await waiting == [2]
         assert clock().time() - began_s < AT_ONCE_S
+
+    scene(tmp_path, calls, work)
+
+
+def test_what_held_all_streams_back_holds_nobody_once_its_time_is_over(tmp_path: Path, calls: Counter[str]) -> None:
+    """A stream waited until the end of its poll: a look that found nothing but what had expired woke nobody."""
+
+    async def work(here: Scene) -> None:
+        await here.make("s")
+        expires_us = clock().now_us() + 20_000_000
+        publisher = here.broker.serving.publishing.publisher
+        await publisher.single(here.topic, Single(None, b"1", None, 1, expires_us), None)
+        await publish(here.broker, here.topic, "2")
+        for _ in range(2):
+            await here.dispatcher.pull(here.topic, "s", Pull(1, consumer="other"))
+            await here.dispatcher.nack(here.topic, "s", Selection({0: [0]}), Refusal(0))
+        await here.dispatcher.pull(here.topic, "s", Pull(1, consumer="other", lease="alone"))
+        assert await here.offsets("s") == [1]
+        await here.dispatcher.nack(here.topic, "s", Selection({0: [0]}), Refusal(0))
+        waiting = asyncio.create_task(here.offsets("s", 60))
+        await asyncio.sleep(25)
+        found = await here.dispatcher.pull(here.topic, "s", Pull(1, consumer="other"))
+        assert not found.messages, "its time was over"
+        await publish(here.broker, here.topic, "3")
+        began_s = clock().time()
+        assert await waiting == [2]
+        assert clock().time() - began_s < AT_ONCE_S
+
+    scene(tmp_path, calls, work)
+
+
+def test_who_waits_is_woken_when_a_subscription_is_blocked_no_more(tmp_path: Path, calls: Counter[str]) -> None:
+    async def work(here: Scene) -> None:
+        await here.make("s", most=1)
+        await publish(here.broker, here.topic, "1", "2")
+        assert await here.offsets("s") == [0]
+        waiting = asyncio.create_task(here.offsets("s"))
+        await asyncio.sleep(1)
+        (subscription,) = here.dispatcher.subscriptions()
+        subscription.blocked = NeedsNewerBroker("its record cannot be read")
+        freed, turns = subscription.leases.streams.of("s").freed.count, subscription.room.count
+        await here.dispatcher.checkpoint()
+        assert subscription.blocked is None
+        assert subscription.leases.streams.of("s").freed.count > freed
+        assert subscription.room.count > turns
+        await here.ack("s", 0)
+        assert await waiting == [1]
+
+    scene(tmp_path, calls, work)
+
+
+def test_a_stream_is_not_gone_on_with_under_another_consumers_name(tmp_path: Path, calls: Counter[str]) -> None:
+    async def work(here: Scene) -> None:
+        await here.make("s")
+        await publish(here.broker, here.topic, "1", "2")
+        here.at["s"] = replace(here.at["s"], consumer="one")
+        assert await here.offsets("s") == [0, 1]
+        position = replace(here.at["s"], offset=0, connection="later", resumed=True)
+        with pytest.raises(LeaseOfAnother, match="not consumer 'two'"):
+            await here.dispatcher.pull(
+                here.topic, "s", Pull(9, consumer="two", position=replace(position, consumer="two"))
+            )
+        for consumer in ("one", "s"):  # the same one, or one that names none
+            again = await here.dispatcher.pull(
+                here.topic, "s", Pull(9, consumer=consumer, position=replace(position, consumer=consumer))
+            )
+            assert [one.offsets.tolist() for one in again.messages] == [[1]]
 
     scene(tmp_path, calls, work)
 
