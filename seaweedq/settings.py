@@ -73,6 +73,7 @@ class Settings(BaseSettings):
         repr=False,
         description="Password for etcd. Set it in the environment: `ps` shows the command line.",
     )
+    etcd_password_file: str = Field("", description="A file with that password, in its place. It is read at the start.")
     etcd_ca_file: str = Field(
         "",
         description="Certificate authority of etcd, PEM. If set, TLS is used. Required with etcd_user or "
@@ -105,6 +106,7 @@ class Settings(BaseSettings):
         "generated and kept in the data folder. Its holder can do everything that a broker can. Set it in the "
         "environment: `ps` shows the command line.",
     )
+    cluster_secret_file: str = Field("", description="A file with that secret, in its place. It is read at the start.")
     advertise_url: str = Field(
         "",
         pattern=r"^(https?://\S+)?$",
@@ -128,6 +130,19 @@ class Settings(BaseSettings):
         "`*.example.com`, or `*` for any. Addresses, `localhost` and the host of advertise_url always pass; a request "
         "for another host gets 421, since a name that somebody else's DNS points here lets web pages reach the broker. "
         "Pages of these names may send requests, except where it is `*` that allows them.",
+    )
+    tls_cert_file: str = Field(
+        "",
+        description="Certificate that the broker shows, with those of its issuers behind it, PEM. If set, clients and "
+        "other brokers speak TLS 1.2 or newer at `port`, and nothing else. A renewed pair of files is taken within "
+        "10 s, and no connection is lost; of a pair that does not fit the broker warns, and goes on with the one "
+        "before.",
+    )
+    tls_key_file: str = Field("", description="Private key of that certificate, PEM, without a password.")
+    tls_ca_file: str = Field(
+        "",
+        description="Certificate authority by which this broker checks other brokers whose URLs are https, PEM. Empty: "
+        "those of the system. It is read at the start.",
     )
     port: int = Field(8080, ge=0, le=65_535, description="Port to listen on; 0 selects a free one.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(

@@ -11,6 +11,7 @@ version would take wrongly is sent only at a level of the cluster that all broke
 
 import asyncio
 import errno
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -120,10 +121,12 @@ async def ask_while(check: Callable[[], None], call: Awaitable[T], deadline: Dea
 
 
 class Peers:
-    """Connections to the other brokers, kept open."""
+    """Connections to the other brokers, kept open. `trust` returns the context that checks those at https URLs; None:
+    the authorities of the system are asked."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, trust: Callable[[], ssl.SSLContext] | None = None) -> None:
         self._secret = secret
+        self._trust = trust
         self._session: aiohttp.ClientSession | None = None
 
     async def call(self, url: str, path: str, request: Any, answer: type[T], timeout_s: float) -> T:
@@ -172,6 +175,7 @@ class Peers:
                 headers=secret,
                 timeout=total,
                 allow_redirects=False,  # a redirect must not lead the secret elsewhere
+                ssl=self._trust() if self._trust else True,
                 middlewares=() if method in _NOT_REPEATED else (_once,),
             ) as response:
                 return Relayed(response.status, dict(response.headers), await response.read())

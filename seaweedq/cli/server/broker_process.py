@@ -23,6 +23,7 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.services import Environment
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.cli.server import shell_hints as paste
+from seaweedq.cli.server.certificates import certificate_of, trust_of
 from seaweedq.cli.server.coordinations import open_coordination
 from seaweedq.cli.server.data_folder import check_folders
 from seaweedq.cli.server.http_server import HttpServer, listen, url_of
@@ -52,6 +53,8 @@ class BrokerProcess:
         self._deadline = deadline
         self.was_ready = False
         self._revoked = OwnRevocations(SystemClock())
+        self._certificate = certificate_of(settings)
+        self._trust = trust_of(settings, self._certificate)
         self._pools: list[Pools] = []  # of all lives, as long as calls hang there
 
     def run(self) -> None:
@@ -94,14 +97,15 @@ class BrokerProcess:
         async with AsyncExitStack() as stack:
             listener = listen(self._settings)
             stack.callback(listener.close)
-            broker = Broker(self._environment(url_of(self._settings.host, listener), stack))
+            url = url_of(self._settings.host, listener, "https" if self._certificate else "http")
+            broker = Broker(self._environment(url, stack))
             stack.push_async_callback(self._end, broker)
             broker.lock()
             if self._settings.brokers == 1:  # others may be writing
                 await broker.environment.store.sweep_temporary()
             if await started(broker, self._stop):
                 self.was_ready = True
-                server = HttpServer(broker, self._stop)
+                server = HttpServer(broker, self._stop, self._certificate)
                 gc.freeze()  # of S3's client alone a full collection takes 50 ms, in which nobody is answered
                 listener.listen(2048)  # whoever reads the greeting may connect
                 _greet(self._settings, broker)
@@ -131,7 +135,7 @@ class BrokerProcess:
             journal_setup(settings, clock, ids, sleep=self._stop.sleep),
             clock,
             ids,
-            Peers(secret),
+            Peers(secret, self._trust),
             settings.advertise_url.rstrip("/") or url,
             self._revoked,
             secret,

@@ -3,6 +3,7 @@
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from seaweedq.cli.server.secret import secret_of
 from seaweedq.clock import Clock
 from seaweedq.concurrency.pools import Pools
 from seaweedq.coordination.interface import Coordination
@@ -35,7 +36,7 @@ def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordin
     access = Access(
         endpoints=settings.coordination.removeprefix(ETCD).split(","),
         user=settings.etcd_user,
-        password=settings.etcd_password,
+        password=secret_of(settings, "etcd_password"),
         ca_file=settings.etcd_ca_file,
         cert_file=settings.etcd_cert_file,
         key_file=settings.etcd_key_file,

@@ -10,7 +10,7 @@ What fails in a step is logged, and the serving ends nevertheless.
 import asyncio
 import logging
 import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,9 +19,11 @@ import uvicorn
 
 from seaweedq.api.app import Application
 from seaweedq.api.asgi.connection_bounds import ConnectionBounds
+from seaweedq.api.asgi.handshakes import Handshake
 from seaweedq.api.asgi.protocol import BoundedProtocol
 from seaweedq.api.asgi.web_sockets import socket_options
 from seaweedq.broker.broker import Broker
+from seaweedq.cli.server.certificates import Certificate
 from seaweedq.cli.server.open_files import connections_of, raise_limit
 from seaweedq.cli.server.stop_signals import StopSignals
 from seaweedq.settings import Settings
@@ -46,16 +48,16 @@ def listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def url_of(host: str, listener: socket.socket) -> str:
+def url_of(host: str, listener: socket.socket, scheme: str = "http") -> str:
     """Returns the URL at which this machine reaches a listener."""
     shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{shown}:{listener.getsockname()[1]}"
+    return f"{scheme}://{shown}:{listener.getsockname()[1]}"
 
 
 class HttpServer(uvicorn.Server):
     """uvicorn with the broker's own end of serving. Signals are those of the process, none of uvicorn's."""
 
-    def __init__(self, broker: Broker, stop: StopSignals) -> None:
+    def __init__(self, broker: Broker, stop: StopSignals, certificate: Certificate | None = None) -> None:
         settings, application = broker.environment.settings, Application(broker)
         connections = application.connections
         connections.most, connections.reserve = connections_of(settings.max_connections, raise_limit())
@@ -68,7 +70,9 @@ class HttpServer(uvicorn.Server):
             application.bodies,
             settings.request_timeout_s,
         )
-        protocol = partial(BoundedProtocol, bounds=bounds)
+        protocol: Callable[..., asyncio.Protocol] = partial(BoundedProtocol, bounds=bounds)
+        if certificate:
+            protocol = _with_tls(protocol, certificate, bounds)
         super().__init__(
             uvicorn.Config(
                 application,
@@ -85,15 +89,19 @@ class HttpServer(uvicorn.Server):
         )
         self._broker = broker
         self._stop = stop
+        self._certificate = certificate
         self._heard = 1  # signals: the first one begins the end of the serving
 
     async def run_until_stopped(self, listener: socket.socket) -> None:
         """Serves until a signal comes, or the broker's life is lost."""
-        ending = asyncio.create_task(self._end(listener), name="end of the serving")
+        tasks = [asyncio.create_task(self._end(listener), name="end of the serving")]
+        if self._certificate:
+            tasks.append(asyncio.create_task(self._certificate.follow(), name="renewal of the certificate"))
         try:
             await self.serve(sockets=[listener])
         finally:
-            ending.cancel()
+            for task in tasks:
+                task.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -129,6 +137,17 @@ class HttpServer(uvicorn.Server):
         """Does a step of the end, until another signal comes, which counts for this step alone, or the life is lost."""
         await _first(step, self._stop.wait(self._heard + 1), self._broker.lost.wait())
         self._heard = min(self._heard + 1, self._stop.count)
+
+
+def _with_tls(
+    speak: Callable[..., asyncio.Protocol], certificate: Certificate, bounds: ConnectionBounds
+) -> Callable[..., asyncio.Protocol]:
+    """Returns the maker of what stands before `speak` until a connection's handshake is done."""
+
+    def begin(**named: Any) -> Handshake:
+        return Handshake(partial(speak, **named), certificate.context, bounds)
+
+    return begin
 
 
 async def _first(*works: Coroutine[Any, Any, Any]) -> None:

@@ -1,5 +1,8 @@
 """The cluster's secret, by which brokers authenticate to each other: a setting, or generated once into the data folder.
 
+Any secret may be given in a file, by the setting of its name and `_file`: then it is neither in the environment, which
+child processes inherit, nor on the command line.
+
 It is never printed: errors state the problem with a secret, but none of its characters.
 """
 
@@ -16,12 +19,28 @@ SECRET_FILE = "cluster-secret"
 MIN_CHARACTERS = 16
 
 
+def secret_of(settings: Settings, name: str) -> str:
+    """Returns a secret by the name of its setting: the setting itself, or what its file holds, without the end of its
+    line; empty where neither is given. Raises InvalidRequest where both are, or the file cannot be read."""
+    given, path = str(getattr(settings, name)), str(getattr(settings, f"{name}_file"))
+    if not path:
+        return given
+    if given:
+        raise InvalidRequest(f"{name} and {name}_file are both given; leave one out", field=f"{name}_file")
+    try:
+        return Path(path).read_text("utf-8", "replace").strip()
+    except OSError as error:
+        raise InvalidRequest(
+            f"{name}_file={path} cannot be read: {error.strerror or error}", field=f"{name}_file"
+        ) from None
+
+
 def cluster_secret(settings: Settings) -> str:
-    """Returns the setting `cluster_secret`, else for embedded coordination the content of `{data_dir}/cluster-secret`,
-    which is generated if it does not exist. Raises InvalidRequest for none with etcd, and for one that is too short or
-    cannot be sent in a header; OSError."""
-    if settings.cluster_secret:
-        return _checked(settings.cluster_secret, "cluster_secret")
+    """Returns the setting `cluster_secret` or the content of `cluster_secret_file`, else for embedded coordination that
+    of `{data_dir}/cluster-secret`, which is generated if it does not exist. Raises InvalidRequest for none with etcd,
+    and for one that is too short or cannot be sent in a header; OSError."""
+    if given := secret_of(settings, "cluster_secret"):
+        return _checked(given, "cluster_secret")
     if settings.coordination != "embedded":
         raise InvalidRequest(
             "brokers on etcd need a shared secret: give each the same "

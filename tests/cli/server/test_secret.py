@@ -7,7 +7,7 @@ from threading import Barrier
 import pytest
 
 from seaweedq.cli.server import secret
-from seaweedq.cli.server.secret import SECRET_FILE, cluster_secret
+from seaweedq.cli.server.secret import SECRET_FILE, cluster_secret, secret_of
 from seaweedq.errors import InvalidRequest
 from seaweedq.settings import Settings
 
@@ -76,3 +76,27 @@ def test_one_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch)
     with pytest.raises(OSError, match="No space"):
         cluster_secret(Settings(data_dir=tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["cluster_secret", "etcd_password"])
+def test_a_secret_may_be_in_a_file_and_not_in_both_places(tmp_path, name):
+    path = tmp_path / "secret"
+    path.write_text(f"{GIVEN}\n")
+    assert secret_of(Settings(**{f"{name}_file": str(path)}), name) == GIVEN
+    assert secret_of(Settings(**{name: GIVEN}), name) == GIVEN
+    assert secret_of(Settings(), name) == ""
+    with pytest.raises(InvalidRequest, match=f"{name} and {name}_file are both given") as caught:
+        secret_of(Settings(**{name: GIVEN, f"{name}_file": str(path)}), name)
+    assert GIVEN not in str(caught.value)
+    with pytest.raises(InvalidRequest, match=f"{name}_file=.*cannot be read: No such file"):
+        secret_of(Settings(**{f"{name}_file": str(tmp_path / "none")}), name)
+
+
+def test_the_clusters_secret_of_a_file_is_checked_as_one_that_is_set(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("short")
+    settings = Settings(data_dir=tmp_path, cluster_secret_file=str(path), coordination="etcd://a:1")
+    with pytest.raises(InvalidRequest, match="at least 16 characters"):
+        cluster_secret(settings)
+    path.write_text(GIVEN)
+    assert cluster_secret(settings) == GIVEN

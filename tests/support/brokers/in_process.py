@@ -87,7 +87,7 @@ async def starting(folder: Path, store: MemoryStore | None = None, **settings: A
     """A broker that has its folder, and is stopped at the end. Its coordination is a `Held`."""
     coordination = Held()
     given = Settings(data_dir=folder, **settings)
-    broker = Broker(environment(given, store or MemoryStore(), coordination))
+    broker = Broker(environment(given, store or MemoryStore(), coordination, secret=given.cluster_secret))
     broker.lock()
     try:
         yield broker

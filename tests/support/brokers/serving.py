@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from seaweedq.broker.broker import Broker
+from seaweedq.cli.server.certificates import certificate_of
 from seaweedq.cli.server.http_server import HttpServer, listen, url_of
 from seaweedq.cli.server.stop_deadline import StopDeadline
 from seaweedq.cli.server.stop_signals import StopSignals
@@ -33,9 +34,10 @@ class Served:
 
     def __init__(self, broker: Broker, listener: socket.socket) -> None:
         self.broker = broker
-        self.url = url_of("127.0.0.1", listener)
+        self.certificate = certificate_of(broker.environment.settings)
+        self.url = url_of("127.0.0.1", listener, "https" if self.certificate else "http")
         self.stop = stop_signals()
-        self.server = HttpServer(broker, self.stop)
+        self.server = HttpServer(broker, self.stop, self.certificate)
         self.ended = asyncio.create_task(self.server.run_until_stopped(listener))
 
 

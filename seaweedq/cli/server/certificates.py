@@ -1,0 +1,144 @@
+"""The certificate that a broker shows to its clients, as its files are now; the authority by which it checks others.
+
+Both files are read again every LOOK_S. A pair that two looks found alike, and that fits, is shown to connections that
+begin from then on; those that there are go on with the one they have. Of any other pair a warning is logged, and the
+one before stays. A look may fall between the writes of the two files, so one look is not enough.
+
+Brokers of one machine (`brokers`) have one certificate, which need not name a loopback address: they trust each other
+by the certificate itself. One is trusted from the first look on, and shown from the second: each member trusts it
+before any of them shows it.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from seaweedq.errors import InvalidRequest
+from seaweedq.settings import Settings
+
+LOOK_S = 3.0  # two looks are over within the 10 s that the settings promise
+Trust = Callable[[], ssl.SSLContext]
+logger = logging.getLogger("seaweedq")
+
+
+class Certificate:
+    """A certificate and its key. Raises InvalidRequest where the two files are no pair at the start."""
+
+    def __init__(self, cert_file: Path, key_file: Path) -> None:
+        self._files = cert_file, key_file
+        try:
+            self._shown = self._read()
+            self._context = _context(cert_file, key_file)
+            self._members = _members_context(cert_file)
+        except (OSError, ValueError) as error:
+            raise InvalidRequest(self._told(error), field="tls_cert_file") from None
+        self._seen = self._unfit = b""
+
+    def context(self) -> ssl.SSLContext:
+        """Returns the context for a connection that begins now."""
+        return self._context
+
+    def trust_of_members(self) -> ssl.SSLContext:
+        """Returns the context by which brokers that show the same files check each other."""
+        return self._members
+
+    async def follow(self) -> None:
+        """Looks at the files for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await asyncio.to_thread(self.look)
+
+    def look(self) -> None:
+        """Takes a pair that has changed, has stayed so since the last look, and fits."""
+        try:
+            content, failure = self._read(), None
+        except OSError as error:
+            content, failure = str(error).encode(), error
+        if content == self._shown:
+            self._seen = self._unfit = b""
+        elif content != self._seen:
+            self._seen = content
+            self._trust()
+        elif content != self._unfit:
+            self._take(content, failure)
+
+    def _take(self, content: bytes, failure: Exception | None) -> None:
+        try:
+            if failure:
+                raise failure
+            self._context = _context(*self._files)
+        except (OSError, ValueError) as error:
+            self._unfit = content
+            logger.warning("%s; clients go on getting the certificate before it", self._told(error))
+            return
+        self._shown = content
+        logger.info("tls_cert_file=%s was renewed: new connections get it", self._files[0])
+
+    def _trust(self) -> None:
+        try:
+            self._members.load_verify_locations(self._files[0])
+        except (OSError, ValueError):
+            pass  # the next look tells why
+
+    def _read(self) -> bytes:
+        return b"\0".join(file.read_bytes() for file in self._files)
+
+    def _told(self, error: Exception) -> str:
+        cert_file, key_file = self._files
+        return (
+            f"tls_cert_file={cert_file} and tls_key_file={key_file} are no certificate with its key: {_reason(error)}"
+        )
+
+
+def certificate_of(settings: Settings) -> Certificate | None:
+    """Returns the certificate that the settings name, or None. Raises InvalidRequest, also for a half of a pair."""
+    given = {name: getattr(settings, name) for name in ("tls_cert_file", "tls_key_file")}
+    missing = [name for name, path in given.items() if not path]
+    if len(missing) == 1:
+        raise InvalidRequest(f"setting {missing[0]} is missing: TLS needs a certificate and its key", field=missing[0])
+    return None if missing else Certificate(*map(Path, given.values()))
+
+
+def trust_of(settings: Settings, own: Certificate | None) -> Trust | None:
+    """Returns the maker of the context by which this broker checks others at https URLs; None: that of the system.
+    Raises InvalidRequest."""
+    if settings.brokers > 1 and own:
+        return own.trust_of_members
+    if not settings.tls_ca_file:
+        return None
+    try:
+        trusted = ssl.create_default_context(cafile=settings.tls_ca_file)
+    except (OSError, ValueError) as error:
+        detail = f"tls_ca_file={settings.tls_ca_file} is no certificate of an authority: {_reason(error)}"
+        raise InvalidRequest(detail, field="tls_ca_file") from None
+    return lambda: trusted
+
+
+def _context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
+    """Returns a context of TLS 1.2 or newer. Raises OSError, and ValueError for a key that is encrypted: nobody is
+    there to type a password."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.load_cert_chain(cert_file, key_file, password=_no_password)
+    return context
+
+
+def _members_context(cert_file: Path) -> ssl.SSLContext:
+    """Returns a context that trusts this very certificate, under whatever name it is met."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_verify_locations(cert_file)
+    return context
+
+
+def _no_password() -> NoReturn:
+    raise ValueError("the key is encrypted; give it without a password, readable by the broker alone")
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", None) or getattr(error, "strerror", None) or error)
