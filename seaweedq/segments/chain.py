@@ -18,7 +18,7 @@ before the start, which may be there still or appear again, are left out before 
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
@@ -28,6 +28,7 @@ import pyarrow.parquet as pq
 from seaweedq.errors import ChainDamaged, Fenced, NeedsNewerBroker, StoreUnavailable
 from seaweedq.invariants import require
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
+from seaweedq.segments.extent import Extent, KnownEntry
 from seaweedq.storage.interface import ObjectStore
 
 T = TypeVar("T")
@@ -73,7 +74,8 @@ class Chain:
         self._sleep = sleep
         self.facts: dict[EntryName, EntryFacts] = {}
         self._names: list[EntryName] | None = None
-        self._sizes: dict[EntryName, int] = {}
+        self._known: dict[EntryName, KnownEntry] = {}
+        self._extent: Extent | None = None  # of what is known
         self._sizing = asyncio.Lock()
         self._has_told = False  # of objects that are no entries
 
@@ -100,22 +102,24 @@ class Chain:
             self.start = start
             if self._names is not None:
                 self._names = [name for name in self._names if name.sequence >= start.sequence]
-            self._sizes = {name: size for name, size in self._sizes.items() if name.sequence >= start.sequence}
+            self._known = {name: known for name, known in self._known.items() if name.sequence >= start.sequence}
+            self._extent = None
             self.facts = {name: facts for name, facts in self.facts.copy().items() if name >= start}
 
     async def open(self) -> None:
         """Finds the end, with at most a page and a bisection of listings, and reads the last entry's metadata. Raises
         ChainDamaged where nothing is left of a chain that has a start: its offsets must not be given out again."""
-        listed = await self._store.list(self.folder, after=self._place(self.start), limit=PAGE)
-        page = self._entries(listed)
-        name = await self._find_last(page, is_all=len(listed) < PAGE)
+        listed, more = await self._page(self._place(self.start))
+        page = [each.name for each in listed]
+        name = await self._find_last(page, is_all=more is None)
         if name is None and self.start.sequence:  # retention keeps the newest entry
             raise ChainDamaged(
                 f"{self.folder} has no entries, though it begins with entry {self.start}", name=self.folder
             )
         self._names = None
         self.last = await self.read(self.metadata, name) if name else None
-        if len(listed) < PAGE:
+        self._note(each for each in listed if each.name.sequence >= self.start.sequence)
+        if more is None:
             with suppress(ChainDamaged):  # who needs the names looks again, and is told
                 names = [name for name in page if name.sequence >= self.start.sequence]
                 self._check_dense(names)
@@ -154,7 +158,8 @@ class Chain:
                 await self._sleep(pause)
                 pause = min(2 * pause, LAST_PAUSE_S)
         self.failing = None
-        self._sizes[name] = memoryview(data).nbytes
+        self._known[name] = KnownEntry(memoryview(data).nbytes, metadata.appended_us)
+        self._extent = None
         if self._names is not None:
             self._names.append(self.next)
         self.facts[name] = EntryFacts(metadata.schema_id, metadata.max_timestamp_us)
@@ -178,16 +183,33 @@ class Chain:
         """Returns the sizes of entries in bytes. What is not known is listed, a page of entries a request, until it
         `is_over`: then some may be left out. Raises ChainDamaged if one no longer exists."""
         async with self._sizing:  # so that several who ask at once ask the store once
-            unknown = next((name for name in names if name not in self._sizes), None)
+            unknown = next((name for name in names if name not in self._known), None)
             while unknown is not None:
                 page, _ = await self._page(f"{self.folder}{unknown.sequence:08d}")
-                self._sizes |= {each.name: each.size for each in page}
-                if unknown not in self._sizes:
+                self._note(page)
+                if unknown not in self._known:
                     raise _missing(f"{self.folder}{unknown}")
-                unknown = next((name for name in names if name not in self._sizes), None)
+                unknown = next((name for name in names if name not in self._known), None)
                 if is_over():
                     break
-            return {name: self._sizes[name] for name in names if name in self._sizes}
+            return {name: self._known[name].size for name in names if name in self._known}
+
+    def extent(self) -> Extent:
+        """Returns what is known of the sizes and times of the entries, without a request."""
+        if self._extent is None:
+            self._extent = Extent(self._known, self.end)
+        return self._extent
+
+    def came(self, name: EntryName, time_us: int) -> None:
+        """Notes the time of an entry's first message."""
+        if known := self._known.get(name):
+            known.came_us, self._extent = time_us, None
+
+    def _note(self, listed: Iterable[ListedEntry]) -> None:
+        """Takes in sizes and times of entries, where they are not known better."""
+        for each in listed:
+            self._known.setdefault(each.name, KnownEntry(each.size, each.modified_us))
+        self._extent = None
 
     async def listed(self, first: EntryName = BEGINNING) -> list[ListedEntry]:
         """Lists the entries from `first` on with their sizes and the store's times, a page a request; and whatever has
@@ -210,6 +232,7 @@ class Chain:
     async def _page(self, after: str) -> tuple[list[ListedEntry], str | None]:
         """Returns the entries of a page, and the name behind which the next one begins, if there is one."""
         page = await self._store.listed(self.folder, after=after, limit=PAGE)
+        self._entries([each.name for each in page])  # which warns of the others
         named = [(EntryName.of(each.name, self.folder), each) for each in page]
         found = [ListedEntry(name, each.size, each.modified_us) for name, each in named if name]
         return found, page[-1].name if len(page) == PAGE else None

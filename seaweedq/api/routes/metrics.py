@@ -207,6 +207,8 @@ class LoadMetrics:
 
 _OF_SUBSCRIPTIONS = {  # the name of a metric, of the member of Behind, and its help
     "lag_messages": ("messages", "Messages not acked yet, as far as ends are known here"),
+    "lag_bytes": ("size_bytes", "About how many bytes these take in files and memory, as far as it is known here"),
+    "lag_seconds": ("seconds", "The age of the oldest of these, at least, as far as it is known here"),
     "in_flight": ("in_flight", "Messages that are leased"),
     "delayed": ("delayed", "Messages that come again later, after a nack or a backoff"),
     "dying": ("dying", "Messages whose dead letters are being published"),

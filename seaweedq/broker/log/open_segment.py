@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from seaweedq.broker.log.entry_writer import Source
 from seaweedq.broker.log.memory_budget import Budget
-from seaweedq.broker.log.tail import BufferedRows, Tail
+from seaweedq.broker.log.tail import BufferedRows, Tail, time_of
 from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import BelowRetention, NotOwner, SeaweedqError
 from seaweedq.segments.chain import Chain
+from seaweedq.segments.entry import EntryName
 from seaweedq.segments.frames import ProducerRange
 from seaweedq.segments.producers import Duplicate, New, OutOfOrder, ProducerTables, Sequences
 
@@ -188,10 +189,20 @@ class OpenSegment:
         pins = [self.tail.oldest().commit] if self.tail else []
         return min([*pins, self.mark[1]] if self.mark else pins, default=None)
 
+    def weigh(self, offset: int) -> tuple[int, int | None]:
+        """Returns about how many bytes the rows from `offset` on take, and when the first one came, or later; None
+        where that is not known. It reads nothing."""
+        if offset >= self.tail.start:
+            return self.tail.weigh(offset)
+        extent = self.chain.extent()
+        return extent.size_since(offset) + self.tail.size_bytes, extent.came_us(offset)
+
     def flushed(self, end: int) -> None:
         """Drops the rows below `end`, which the chain has, from the tail."""
         if self.mark and self.chain.next.sequence > self.mark[0]:
             self.mark = None
+        if self.tail and self.chain.last and (oldest := self.tail.oldest()).first == self.chain.last.first_offset:
+            self.chain.came(EntryName(self.chain.last.sequence, oldest.first), time_of(oldest.rows, 0))
         before = self.tail.size_bytes
         self.tail.drop(end)
         self._budget.tails -= before - self.tail.size_bytes

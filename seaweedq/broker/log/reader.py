@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from seaweedq.broker.log.intervals import runs_of
 from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
+from seaweedq.broker.log.tail import time_of
 from seaweedq.broker.log.time_search import find_in_entry
 from seaweedq.clock import Clock
 from seaweedq.concurrency.deadline import Deadline
@@ -204,6 +205,8 @@ class Reader:
         try:
             group = await segment.chain.read(load, segment.chain, name, key[2], segment.layout)
             self._cache.put(key, group)
+            if group.first == name.first_offset and group.rows.num_rows:
+                segment.chain.came(name, time_of(group.rows, 0))
             return group
         finally:
             del self._loading[key]

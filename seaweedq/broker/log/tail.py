@@ -4,6 +4,7 @@ Only the end grows, only the start goes (flushed). All buffered rows know the co
 journal can be released up to the oldest commit that is still here.
 """
 
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 
@@ -26,6 +27,11 @@ class BufferedRows:
     def end(self) -> int:
         """One above the last offset."""
         return self.first + int(self.rows.num_rows)
+
+
+def time_of(rows: pa.RecordBatch, at: int) -> int:
+    """Returns the `_timestamp` of a row, in microseconds since 1970."""
+    return int(rows.column(0)[at].value)
 
 
 class Tail:
@@ -69,6 +75,15 @@ class Tail:
             require(first.end <= end, "rows %d to %d of a tail are dropped up to %d", first.first, first.end, end)
             self.size_bytes -= self._buffered.popleft().size_bytes
         self.start = end
+
+    def weigh(self, offset: int) -> tuple[int, int | None]:
+        """Returns about how many bytes the rows from `offset` on take, by their share, and the `_timestamp` of the
+        first one; None where there is none."""
+        if offset >= self.end:
+            return 0, None
+        first = self._buffered[max(0, bisect_right(self._buffered, offset, key=lambda rows: rows.first) - 1)]
+        time_us = time_of(first.rows, max(0, offset - first.first))
+        return self.size_bytes * (self.end - max(offset, self.start)) // (self.end - self.start), time_us
 
     def since(self, offset: int) -> list[BufferedRows]:
         """Returns the rows that end above `offset`, in order. Looks from the end, where readers mostly are."""

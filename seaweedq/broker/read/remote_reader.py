@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from seaweedq.broker.log.reader import Pieces, Reader
+from seaweedq.broker.log.tail import time_of
 from seaweedq.broker.read.cluster_time import ClusterTime
 from seaweedq.broker.read.read_server import MAX_WAIT_S, SegmentRows
 from seaweedq.broker.read.segment_reader import LocalSegment, Readable
@@ -26,6 +27,7 @@ from seaweedq.broker.topics.segment_records import Records, starts_at
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.errors import NotOwner, SeaweedqError, SegmentNotFound, Unavailable
+from seaweedq.segments.extent import Course
 from seaweedq.segments.layout import Layout
 
 CALL_S = 5.0
@@ -65,6 +67,7 @@ class RemoteSegment:
         self.id = number
         self.owner = owner
         self.end = end
+        self.course = Course()
         self._readables = readables
         self._topic = topic
 
@@ -81,7 +84,11 @@ class RemoteSegment:
         """Returns rows from `offset` on. Raises Unavailable."""
         lending = await self._ask("read", SegmentRows, offset=offset, limit=limit, max_bytes=max_bytes)
         self.end = max(self.end, lending.end)
-        return lending.rows(self.layout)
+        pieces = lending.rows(self.layout)
+        for first, rows in pieces:
+            self.course.took(rows.num_rows, rows.nbytes)
+            self.course.came(first, time_of(rows, 0))
+        return pieces
 
     async def find(self, timestamp_us: int) -> int:
         """Returns the first offset whose `_timestamp` reaches this, or the end. Raises Unavailable."""
@@ -133,6 +140,17 @@ class ReadableSegments:
         remote = self._topics.get(topic)
         segment = remote.segments.get(number) if remote else None
         return segment.end if segment else None
+
+    def weigh(self, topic: Topic, number: int, offset: int) -> tuple[int, int | None]:
+        """Returns about how many bytes the rows of a segment from `offset` on take, and when the first one came, or
+        later; None where that is not known. It asks nobody."""
+        if opened := topic.opened.get(number):
+            return opened.weigh(offset)
+        remote = self._topics.get(topic)
+        segment = remote.segments.get(number) if remote else None
+        if segment is None or offset >= segment.end:
+            return 0, None
+        return segment.course.size_of(segment.end - offset), segment.course.came_us(offset)
 
     def check_whole(self, topic: Topic) -> None:
         """Raises NeedsNewerBroker where a segment of the topic cannot be read."""
@@ -259,7 +277,9 @@ class ReadableSegments:
         ends = await self.ask(topic, owner, "ends", call, dict[int, int], wait_s + CALL_S)
         remote.unreachable.discard(owner)
         rises = [(segment, end) for n, end in ends.items() if (segment := remote.segments.get(n)) and end > segment.end]
+        now_us = self._clock.now_us()
         for segment, end in rises:
+            segment.course.came(segment.end, now_us)
             segment.end = end
         if rises:
             topic.signal.wake()

@@ -25,6 +25,7 @@ from seaweedq.segments.keyrange import KEY_SPACE, KeyRange
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.producers import ProducerTables
 from seaweedq.segments.rows import Single, rows_of_singles
+from seaweedq.storage.interface import Listed
 from seaweedq.storage.memory import MemoryStore
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
 
@@ -49,6 +50,9 @@ class MadeStore(MemoryStore):
         folder = segment_folder("t", 0)
         first = int(after.removeprefix(folder)[:8]) + ("-" in after.removeprefix(folder)) if after else 0
         return [f"{folder}{EntryName(n, n * ROWS)}" for n in range(first, min(first + limit, FILES))]
+
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+        return [Listed(name, 0, 0) for name in await self.list(prefix, after, limit)]
 
     def open(self, name: str) -> BinaryIO:
         data = entry(EntryName.parse(name).sequence)

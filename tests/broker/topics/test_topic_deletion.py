@@ -84,7 +84,7 @@ async def test_what_a_deletion_takes_from_under_a_reader_is_no_damage(tmp_path: 
         topic = await make_topic(broker)
         await publish(broker, topic, "1")
         await broker.serving.reading.positions.positions(topic, flush=True)
-        topic.opened[0].chain._sizes.clear()  # as of a chain that was opened after its files were made
+        topic.opened[0].chain._known.clear()  # as of a chain that was opened after its files were made
         store.gate = gate = Gate()
         showing = asyncio.create_task(http.get("/v1/topics/t"))
         await gate.reached.wait()

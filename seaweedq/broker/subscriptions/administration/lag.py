@@ -74,12 +74,15 @@ def total(lags: Sequence[Lag], subscription: Subscription) -> Counted:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """How far a subscription of this dispatcher is behind, as far as ends are known here. `held_up_s` is for how long
+    """How far a subscription of this dispatcher is behind, as far as ends, sizes and times are known here; the oldest
+    message is at least `seconds` old, and rarely much older. `held_up_s` is for how long
     successors have waited for the same message."""
 
     topic: str
     name: str
     messages: int
+    size_bytes: int
+    seconds: float
     in_flight: int
     delayed: int
     dying: int
@@ -116,14 +119,20 @@ class LagMeter:
         request."""
         opened = ((self._messages(one), one) for one in self._dispatcher.subscriptions())
         furthest = nlargest(limit, opened, key=lambda one: (one[0], one[1].topic.name, one[1].name))
-        now_s = self._clock.monotonic_s()
-        return [_behind(subscription, self._backlogs(subscription), now_s) for _, subscription in furthest]
+        return [self._behind(subscription) for _, subscription in furthest]
+
+    def _behind(self, subscription: Subscription) -> Behind:
+        backlogs = [subscription.backlog(number, end) for number, end in self._ends(subscription)]
+        weights = [
+            self._readables.weigh(subscription.topic, one.segment, one.acked_to) for one in backlogs if one.messages
+        ]
+        now_us = self._clock.now_us()
+        oldest_us = min((came_us for _, came_us in weights if came_us is not None), default=now_us)
+        weight = sum(size for size, _ in weights), max(0.0, (now_us - oldest_us) / 1e6)
+        return _behind(subscription, backlogs, weight, self._clock.monotonic_s())
 
     def _messages(self, subscription: Subscription) -> int:
         return sum(subscription.unacked(number, end) for number, end in self._ends(subscription))
-
-    def _backlogs(self, subscription: Subscription) -> list[Backlog]:
-        return [subscription.backlog(number, end) for number, end in self._ends(subscription)]
 
     def _ends(self, subscription: Subscription) -> list[tuple[int, int]]:
         left_out = subscription.frontier.done | subscription.frontier.hidden
@@ -161,12 +170,14 @@ class LagMeter:
         return await gather_bounded(LAGS, lag, left)
 
 
-def _behind(subscription: Subscription, backlogs: Sequence[Backlog], now_s: float) -> Behind:
+def _behind(subscription: Subscription, backlogs: Sequence[Backlog], weight: tuple[int, float], now_s: float) -> Behind:
     in_flight = subscription.in_flight
     return Behind(
         subscription.topic.name,
         subscription.name,
         messages=sum(one.messages for one in backlogs),
+        size_bytes=weight[0],
+        seconds=weight[1],
         in_flight=in_flight,
         delayed=sum(one.delayed for one in backlogs),
         dying=sum(one.dying for one in backlogs),

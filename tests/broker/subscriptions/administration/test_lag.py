@@ -1,6 +1,7 @@
 """The lag costs no request a file, and says in all and by segment what is left; metrics show it of the furthest behind
 without any request."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -64,3 +65,43 @@ async def test_metrics_show_those_furthest_behind_and_no_more(tmp_path: Path) ->
             assert not one.environment.store.requests
             await http.post(f"{TOPIC}/subscriptions/third/pull", json={"max_messages": 1})
             assert await metric(http, "seaweedq_subscription_in_flight") == {"first": 0, "second": 0}
+
+
+async def test_metrics_say_bytes_and_seconds_of_files_and_tails_as_the_lag_does_without_a_request(
+    tmp_path: Path,
+) -> None:
+    """They said messages alone."""
+    async with in_loop(tmp_path, 2) as together:
+        one, other = together.brokers
+        await make(one)
+        await fill(one, 3)
+        async with at(together, one) as http, at(together, other) as elsewhere:
+            hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+            for here, name in ((http, "near"), (elsewhere, "far")):
+                path = f"{TOPIC}/subscriptions/{name}"
+                assert (await here.put(path, json={"start": "latest"})).status_code == 201
+                await here.post(f"{path}/pull", json={"max_messages": 1})
+            for _ in range(2):  # a file, and then the tail
+                await http.post(f"{TOPIC}/messages", json={"value": "x" * 1000, "timestamp": hour_ago})
+                await http.post(f"{TOPIC}/flush")
+                await http.post(f"{TOPIC}/messages", json={"value": "y" * 1000, "timestamp": hour_ago})
+            for here, broker, name in ((http, one, "near"), (elsewhere, other, "far")):
+                path = f"{TOPIC}/subscriptions/{name}"
+                dispatching = broker.serving.subscribing.dispatcher.has(broker.core.catalog.topic("t"), name)
+                assert dispatching, "who was asked first dispatches"
+                for broker in (one, other):
+                    broker.environment.store.requests.clear()
+                sizes = await metric(here, "seaweedq_subscription_lag_bytes")
+                ages = await metric(here, "seaweedq_subscription_lag_seconds")
+                assert not one.environment.store.requests + other.environment.store.requests
+                total = (await here.get(path)).json()["lag_total"]
+                assert total["messages"] == 4
+                if name == "near":
+                    assert sizes["near"] == total["bytes"] > 1000
+                    assert ages["near"] == pytest.approx(total["seconds"], abs=30)
+                    assert ages["near"] > 3500
+                else:  # ends alone were heard of
+                    assert 0 <= ages["far"] < 60
+                    await here.post(f"{path}/pull", json={"max_messages": 1})
+                    assert (await metric(here, "seaweedq_subscription_lag_seconds"))["far"] > 3500
+                    assert (await metric(here, "seaweedq_subscription_lag_bytes"))["far"] > 1000

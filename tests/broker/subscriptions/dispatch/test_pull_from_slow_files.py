@@ -102,7 +102,7 @@ async def test_a_size_is_estimated_where_the_store_is_slow(tmp_path: Path, monke
             asked, slow.read = asked + 1, slow.read + 3
             return await list_page(after)
 
-        segment.chain._sizes.clear()
+        segment.chain._known.clear()
         monkeypatch.setattr(chain, "PAGE", 2)
         monkeypatch.setattr(segment.chain, "_page", page)
         monkeypatch.setattr(broker.core.reader, "_clock", slow)

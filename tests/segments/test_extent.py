@@ -1,0 +1,46 @@
+"""What is known of the sizes and times of a segment's messages."""
+
+from seaweedq.segments.entry import EntryName
+from seaweedq.segments.extent import MARKS, Course, Extent, KnownEntry
+
+
+def test_the_bytes_since_an_offset_are_those_of_its_file_by_their_share_and_of_all_later_ones() -> None:
+    known = {
+        EntryName(0, 0): KnownEntry(0, 5),
+        EntryName(1, 0): KnownEntry(100, 10),
+        EntryName(2, 10): KnownEntry(40, 20),
+    }
+    extent = Extent(known, 20)
+    assert [extent.size_since(offset) for offset in (0, 5, 10, 15, 20)] == [140, 90, 40, 20, 0]
+    assert [extent.came_us(offset) for offset in (0, 9, 10, 30)] == [10, 10, 20, 20]
+
+
+def test_entries_that_are_not_known_count_as_those_that_are() -> None:
+    extent = Extent({EntryName(4, 40): KnownEntry(10, 7), EntryName(8, 80): KnownEntry(10, 9)}, 90)
+    assert extent.size_since(40) == 50, "of three between only their number is known"
+    assert extent.size_since(0) == 90
+    assert extent.came_us(0) == 7, "it came then or before: a lag is never said to be older than it is"
+    assert Extent({}, 0).size_since(0) == 0
+    assert Extent({}, 0).came_us(0) is None
+
+
+def test_a_course_has_the_last_mark_up_to_an_offset() -> None:
+    course = Course()
+    assert course.came_us(0) is None
+    assert course.size_of(5) == 0
+    course.came(10, 100)
+    course.came(20, 200)
+    course.came(15, 140)  # read, after its end was heard of
+    course.came(20, 190)
+    assert [course.came_us(offset) for offset in (0, 10, 14, 15, 25)] == [100, 100, 100, 140, 190]
+    course.took(2, 30)
+    assert course.size_of(10) == 150
+
+
+def test_a_course_is_bounded() -> None:
+    course = Course()
+    for offset in range(10 * MARKS):
+        course.came(offset, offset)
+    assert len(course._marks) <= MARKS
+    assert course.came_us(0) == 0
+    assert (course.came_us(10 * MARKS) or 0) >= 10 * MARKS - 2 * 10
