@@ -1,8 +1,11 @@
-"""The consumers that a crew plays."""
+"""The consumers that a crew plays, and listeners: once they settle, no lag may be theirs."""
+
+import math
 
 import httpx
 
 from tests.support.chaos_clients.crews import Crowd
+from tests.support.chaos_clients.listeners import IN_FLIGHT, Listener
 
 MESSAGE = {"id": "0-0", "key": "k", "value": {"n": 1}, "attempt": 1}
 
@@ -31,3 +34,25 @@ def test_one_that_does_not_settle_yet_holds_messages_of_several_consumers_at_onc
     crew = Told("crowd-0", ["http://127.0.0.1:1"], history, 1)
     crew.steps(20)
     assert [what for what, _ in crew.asked].count("pull") > 15
+
+
+class Noting(Listener):
+    """Notes how long its connections may last, and how much they have in flight."""
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.noted: list[tuple[bool, int]] = []
+
+    def listen(self, call, until_s):
+        assert self.path.endswith(f"max_in_flight={self.most}")
+        self.noted.append((math.isinf(until_s), self.most))
+
+
+def test_listeners_that_settle_stay_and_have_much_in_flight(history):
+    listener = Noting("streams-0", ["http://127.0.0.1:1"], history, 1)
+    listener.steps(10)
+    assert not any(stays for stays, _ in listener.noted)
+    assert {most for _, most in listener.noted} == set(IN_FLIGHT)
+    listener.settling, listener.noted = True, []
+    listener.steps(10)
+    assert listener.noted == [(True, max(IN_FLIGHT))] * 10

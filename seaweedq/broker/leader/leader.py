@@ -4,8 +4,10 @@ It is level triggered and keeps nothing that it cannot read again: each round lo
 next step. A round costs what is wrong, not what there is, and waits for coordination alone: work that may take long
 goes on beside it (recoveries, and the periodic tasks: broker/leader/periodic). Every transaction compares the leader's
 key, and the key of each broker that it names an owner; one that takes a segment from a dead broker also compares that
-this broker is gone and that its journal was recovered. Both are read again before, since the views may be behind: the
-keys of a broker existed before it owned anything, and never come back.
+this broker is gone. Before, its journal was recovered, or is being replayed by this leader and nothing of the segment
+remains in it (broker/recovery/remaining): so the first segments have an owner long before the last ones. The broker's
+key and its journal's are read again before, since the views may be behind: they existed before it owned anything, and
+never come back.
 """
 
 import asyncio
@@ -19,11 +21,12 @@ from seaweedq.balancer.placement import SegmentId
 from seaweedq.broker.leader.periodic import PeriodicTask
 from seaweedq.broker.leader.rebalancer import Rebalancer
 from seaweedq.broker.leader.recoveries import Recoveries
+from seaweedq.broker.recovery.remaining import Remaining
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.interface import Compare, Coordination, Put
+from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
 from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.roster import is_replayed
 from seaweedq.coordination.unreadable import Unreadable
@@ -75,6 +78,7 @@ class Leader:
         self._clock = view.clock
         self._wake = asyncio.Event()
         self._recovering: dict[str, asyncio.Task[bool]] = {}
+        self._remaining: dict[str, Remaining] = {}  # by the broker whose journal this one replays
         self._again: dict[str, _Again] = {}
 
     def wake(self) -> None:
@@ -128,12 +132,14 @@ class Leader:
                 continue
             self._election.leader_compare()
             reach("leader.recover")
-            task = asyncio.create_task(self._recoveries.recover(broker, journal), name=f"recovery of {broker}")
+            remaining = self._remaining[broker] = Remaining(self.wake)
+            recovery = self._recoveries.recover(broker, journal, remaining)
+            task = asyncio.create_task(recovery, name=f"recovery of {broker}")
             self._recovering[broker] = task
             task.add_done_callback(partial(self._recovered, broker))
 
     def _recovered(self, broker: str, task: asyncio.Task[bool]) -> None:
-        del self._recovering[broker]
+        del self._recovering[broker], self._remaining[broker]
         again = self._again.setdefault(broker, _Again())
         again.at_s = self._clock.monotonic_s() + again.pause_s
         again.pause_s = min(2 * again.pause_s, LAST_AGAIN_S)
@@ -162,8 +168,14 @@ class Leader:
         if await self._coordination.get(broker):
             return [], []
         if there:
-            segments = [one for one in segments if is_replayed(there, one.segment[0])]
+            segments = [one for one in segments if self._is_free(owner, there, one.segment)]
         return [Compare(broker, 0)], segments  # from now on the journal is only replayed further, and goes
+
+    def _is_free(self, owner: str, journal: Entry, segment: SegmentId) -> bool:
+        """Tells whether nothing of a segment is left in a dead owner's journal."""
+        topic, _, number = segment
+        remaining = self._remaining.get(owner)
+        return is_replayed(journal, topic) or (remaining is not None and (topic, number) not in remaining)
 
     async def _give(self, unassigned: Sequence[_Unassigned], released: list[Compare]) -> None:
         targets = await self._rebalancer.assign([one.segment for one in unassigned])

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Container
 
 from seaweedq.broker.recovery.journal_recovery import JournalRecovery
+from seaweedq.broker.recovery.remaining import Remaining
 from seaweedq.broker.recovery.requested import ANSWER_S
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import RecoverCall
@@ -51,12 +52,14 @@ class Recoveries:
         self._unable: dict[str, set[str]] = {}  # by broker: those that cannot read its journal
         self._asked: dict[str, str | None] = {}  # by broker: whom this one has asked last
 
-    async def recover(self, broker: str, journal: Versioned[JournalRecord] | Unreadable) -> bool:
+    async def recover(
+        self, broker: str, journal: Versioned[JournalRecord] | Unreadable, remaining: Remaining | None = None
+    ) -> bool:
         """As JournalRecovery.recover; returns False also where another broker is still at it, or nobody reads it. One
         whose record this broker cannot read is for others alone."""
         if isinstance(journal, Unreadable):
             return await self._ask_others(broker, None, journal.why)
-        if await self._recovery.recover(broker, journal):
+        if await self._recovery.recover(broker, journal, remaining):
             return True
         why = self._recovery.left(broker)
         return why is not None and await self._ask_others(broker, journal, why)

@@ -1,10 +1,11 @@
 """Recovery of the journals of dead brokers; their segments may change hands only after it.
 
 Order of writes for a dead broker X, by any broker that reaches its journal: 1. X's journal is fenced; from here X
-acknowledges nothing. 2. Its commits are replayed (broker/recovery/replay); nothing changes hands before. 3. X's journal
-key says `recovered`: now, and not before, the leader gives X's segments to living brokers. 4. The journal's content
-goes, then its key. A crash between any two leaves the key, and the next recovery begins again; each step does nothing
-where it was done before, and two brokers may do them at once.
+acknowledges nothing. 2. Its commits are replayed (broker/recovery/replay). A leader that does it itself gives X's
+segments to living brokers meanwhile, each once nothing of it remains in the journal (broker/recovery/remaining). 3. X's
+journal key says `recovered`: now the leader, whoever it is, gives the others away, and dispatchers change hands. 4. The
+journal's content goes, then its key. A crash between any two leaves the key, and the next recovery begins again; each
+step does nothing where it was done before, and two brokers may do them at once.
 
 A journal that cannot be reached is unknown, never empty: its segments wait. So do those of a damaged one. But while
 one broker reads a journal another may finish, and delete what the first one misses then. It has marked the key before,
@@ -18,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Container, Sequence
 
+from seaweedq.broker.recovery.remaining import Remaining
 from seaweedq.broker.recovery.replay import Replay
 from seaweedq.coordination import keys
 from seaweedq.coordination.ended_lives import end_life, journals_of
@@ -86,8 +88,8 @@ class JournalRecovery:
                 except SeaweedqError as error:
                     logger.warning("the journals of this folder are not recovered yet: %s", error)
 
-    async def recover(self, broker: str, journal: Versioned[JournalRecord]) -> bool:
-        """Recovers the journal of a broker whose lease has ended.
+    async def recover(self, broker: str, journal: Versioned[JournalRecord], remaining: Remaining | None = None) -> bool:
+        """Recovers the journal of a broker whose lease has ended, and notes meanwhile what is `remaining` of it.
 
         Returns False where it cannot be reached from here, or is left for a newer broker. Raises Unavailable, Damaged.
         """
@@ -99,7 +101,7 @@ class JournalRecovery:
             self._note_reached(broker)
             if not journal.record.recovered:
                 async with self._turns:
-                    await self._replay_all(broker, journal, dead)
+                    await self._replay_all(broker, journal, dead, remaining)
                 reach("takeover.recovered")
                 await self._mark(broker, journal)
             reach("takeover.remove")
@@ -143,8 +145,10 @@ class JournalRecovery:
         found = await journals_of(self._coordination, self._place)
         return {broker: journal for broker, journal in found.items() if broker != self._membership.broker}
 
-    async def _replay_all(self, broker: str, journal: Versioned[JournalRecord], dead: DeadJournal) -> None:
-        done = await self._replay.replay(broker, dead.commits)
+    async def _replay_all(
+        self, broker: str, journal: Versioned[JournalRecord], dead: DeadJournal, remaining: Remaining | None
+    ) -> None:
+        done = await self._replay.replay(broker, dead.commits, remaining)
         if done.left:
             self._causes[broker] = set().union(*done.left.values())
             await self._note_replayed(broker, journal, sorted(done.left))

@@ -5,8 +5,9 @@ chains in batches, a batch's segments side by side, each segment's rows in order
 chain, and the next try begins at its new end. An entry that the dead broker's own late put, or another recovery, got in
 first holds the same rows: the end is read again, and the rest appended. Then marks get their entries: one without rows
 is put as long as the chain's next sequence is not above the mark's. 3. Acks of the subscription's present epoch are
-added to its cursors, in one transaction a segment; adding twice changes nothing. Only after all of it may the segments
-change hands and the journal go (broker/recovery/journal_recovery).
+added to its cursors, in one transaction a segment; adding twice changes nothing. Only after all of it may the journal
+go (broker/recovery/journal_recovery). A segment may change hands as soon as 2 is done for it, and the journal was read
+to its end: each says so to the leader, if the leader asks (broker/recovery/remaining).
 
 Memory holds one batch of commits (BATCH_BYTES, or one commit where that is larger) with the entries that are made of
 it, at most twice as much again, and of all acks the runs, as many as the cursors will hold. The size of the journal
@@ -29,6 +30,7 @@ from msgspec.structs import replace
 from seaweedq.broker.log.entry_writer import EntryWriter, Source, known_producers
 from seaweedq.broker.log.intervals import Runs
 from seaweedq.broker.recovery.recovery_memory import Held, RecoveryMemory
+from seaweedq.broker.recovery.remaining import Place, Remaining
 from seaweedq.broker.subscriptions.cursors.invariants import broken_by
 from seaweedq.broker.subscriptions.cursors.subscription import Acks
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
@@ -55,8 +57,8 @@ FRAME_BYTES = 512  # that a frame takes in memory beside its payload
 SEGMENTS = 16  # replayed at a time
 logger = logging.getLogger(__name__)
 
-Place = tuple[str, int]  # topic and segment
 Left = dict[str, set[str]]  # by topic: the keys of the records that cannot be read
+Done: TypeAlias = Callable[[Place], None]
 Read: TypeAlias = Callable[[Claim], AsyncGenerator[Commit, None]]
 EpochRuns = dict[int, Runs]  # acked runs by the epoch of their subscription
 
@@ -91,21 +93,22 @@ class Replay:
         self._level = level
         self._memory = memory
 
-    async def replay(self, broker: str, read: Read) -> Replayed:
-        """Brings all frames of a broker's journal, which `read` yields in their order, to where they belong. Raises
-        Damaged.
+    async def replay(self, broker: str, read: Read, remaining: Remaining | None = None) -> Replayed:
+        """Brings all frames of a broker's journal, which `read` yields in their order, to where they belong, and notes
+        of which segments something is `remaining`. Raises Damaged.
 
         Rows of segments that are not its own any more are left alone: they were flushed before it gave them away, and
         a commit that failed there must not take an offset that their owner has given out since.
         """
+        remaining = remaining or Remaining(lambda: None)
         with self._memory.recovery() as held:
-            run = _Run(held, lambda rows, left: self._append_all(broker, rows, left), self._read_records)
+            run = _Run(held, partial(self._append_all, broker), self._read_records)
             async with aclosing(read(run.claim)) as commits:
                 async for commit in commits:
                     run.add(commit)
                     del commit  # its memory must be free before the next batch gathers
-            await run.end_batch()
-            await self._mark_all(broker, run.marks, run.done.left)
+            await run.end_batch(remaining)
+            await self._mark_all(broker, run.marks, run.done.left, remaining.done)
             for (name, segment), subscriptions in run.acks.items():
                 if topic := self._live(name, segment, run.done.left):
                     await self._acknowledge(topic, segment, subscriptions, run.done.left)
@@ -120,13 +123,15 @@ class Replay:
             by_topic.setdefault(name, set()).add(segment)
         await gather_bounded(SEGMENTS, lambda one: self._catalog.read_again(*one), by_topic.items())
 
-    async def _append_all(self, broker: str, rows: dict[Place, list[Frame]], left: Left) -> int:
+    async def _append_all(self, broker: str, rows: dict[Place, list[Frame]], left: Left, done: Done) -> int:
         async def append(place: Place) -> int:
             name, segment = place
             topic = self._live(name, segment, left)
             if topic is None or self._catalog.segment(topic, segment).record.owner != broker:
                 return 0
-            return await self._append(topic, segment, rows[place])
+            appended = await self._append(topic, segment, rows[place])
+            done(place)
+            return appended
 
         return sum(await gather_bounded(SEGMENTS, append, rows))
 
@@ -164,7 +169,7 @@ class Replay:
                 await chain.open()
         return appended
 
-    async def _mark_all(self, broker: str, marks: dict[Place, int], left: Left) -> None:
+    async def _mark_all(self, broker: str, marks: dict[Place, int], left: Left, done: Done) -> None:
         """Puts the entries that marks name, of those segments that are still the dead broker's."""
 
         async def mark(place: Place) -> None:
@@ -172,6 +177,7 @@ class Replay:
             topic = self._live(name, segment, left)
             if topic and self._catalog.segment(topic, segment).record.owner == broker:
                 await self._mark(topic, segment, marks[place])
+                done(place)
 
         await gather_bounded(SEGMENTS, mark, marks)
 
@@ -278,7 +284,7 @@ class _Run:
     def __init__(
         self,
         held: Held,
-        append: Callable[[dict[Place, list[Frame]], Left], Awaitable[int]],
+        append: Callable[[dict[Place, list[Frame]], Left, Done], Awaitable[int]],
         look: Callable[[Iterable[Place]], Awaitable[None]],
     ) -> None:
         self.done = Replayed()
@@ -312,8 +318,9 @@ class _Run:
         self._batch += commit.frames
         self._held.note(FRAME_BYTES * len(commit.frames))
 
-    async def end_batch(self) -> None:
-        """Replays the batch, and lets go of it. Acks wait for the end."""
+    async def end_batch(self, remaining: Remaining | None = None) -> None:
+        """Replays the batch, and lets go of it. Acks wait for the end. Behind the last batch nothing more comes: what
+        is `remaining` is known then."""
         rows, acks = _by_segment(self._batch)
         _add_marks(self.marks, self._batch)
         self._batch = []
@@ -322,11 +329,17 @@ class _Run:
         places = rows.keys() | self.acks.keys() | self.marks.keys()
         await self._look(places - self._seen)
         self._seen |= places
-        self.done.rows += await self._append(rows, self.done.left)
+        if remaining:
+            remaining.know(rows.keys() | self.marks.keys())
+        self.done.rows += await self._append(rows, self.done.left, partial(self._appended, remaining))
         self.places.update(rows)
         del rows, acks
         self._held.keep(AHEAD_BYTES + RUN_BYTES * self._runs())
         self._held.release()
+
+    def _appended(self, remaining: Remaining | None, place: Place) -> None:
+        if remaining and place not in self.marks:
+            remaining.done(place)
 
     def _runs(self) -> int:
         subscriptions = (one for each in self.acks.values() for one in each.values())

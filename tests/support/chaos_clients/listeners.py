@@ -1,7 +1,11 @@
 """Listeners to the stream of a subscription, by server-sent events and by a WebSocket, that come and go: they reconnect
-where they were, or somewhere before, or anew, and leave without a word."""
+where they were, or somewhere before, or anew, and leave without a word.
+
+Once they are settling they stay, with much in flight: what one of them holds as it leaves comes again behind its
+deadline only, so a lag that they shall end would be their own."""
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -39,7 +43,7 @@ class Listener(Roaming):
         asked = {"subscription": SUBSCRIPTION}
         lost = self.history.invoke(self.name, "deliver", [asked])
         call = self.history.invoke(self.name, "deliver", [asked])
-        self.listen(call, time.monotonic() + self.rng.uniform(*LIFE_S))
+        self.listen(call, time.monotonic() + (math.inf if self.settling else self.rng.uniform(*LIFE_S)))
         self.history.told(self.name, "deliver", "info", lost, [asked])
 
     def listen(self, call: int, until_s: float) -> None:
@@ -49,7 +53,7 @@ class Listener(Roaming):
     @property
     def path(self) -> str:
         """The stream's, with its parameters."""
-        self.most = self.rng.choice(IN_FLIGHT)
+        self.most = max(IN_FLIGHT) if self.settling else self.rng.choice(IN_FLIGHT)
         asked = f"consumer={self.name}&max_in_flight={self.most}"
         return f"/v1/topics/{TOPIC}/subscriptions/{SUBSCRIPTION}/stream?{asked}"
 
