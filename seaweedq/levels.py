@@ -11,6 +11,7 @@ other, has the form of a level that each of them reads.
 |  | marks of leases that were ended on suspicion: whoever takes a subscription over waits for them |
 |  | field ids on all columns of files; entries state the oldest upload that their rows name |
 | 4 | records of principals and tokens; brokers prove that they know the cluster's secret and no longer show it |
+|  | a checksum of the footer in files |
 
 A form is *written* at the cluster's written level (broker/cluster_level) and *read* from LOWEST on. Each change of a
 form, after a version with the level was released, takes the next level.

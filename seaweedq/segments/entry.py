@@ -22,6 +22,7 @@ from seaweedq.errors import ChainDamaged
 from seaweedq.formats import needs_newer
 from seaweedq.levels import HIGHEST
 from seaweedq.segments.field_ids import file_schema
+from seaweedq.segments.footer import FOOTER_LEVEL, GUARD, guard, read_footer
 from seaweedq.segments.layout import OFFSET_FIELD, OPTIONAL_FIELDS, Format, Layout
 
 ROW_GROUP_ROWS = 65_536
@@ -110,14 +111,20 @@ def encode_entry(
     (first offset, rows); none make a file without rows."""
     table = layout.gather(batches)
     space = page_aligned(table.nbytes + _SPARE_BYTES)
+    guard_bytes = GUARD.size if level >= FOOTER_LEVEL else 0
     sink: pa.NativeFile = pa.FixedSizeBufferWriter(space)
     try:
         _write(sink, table, layout, metadata, level)
-    except OSError:  # few files are larger than their rows
+        size = sink.tell()
+    except OSError:
+        size = space.size
+    if size + guard_bytes > space.size:  # few files are larger than their rows
         sink = pa.BufferOutputStream()
         _write(sink, table, layout, metadata, level)
-        return sink.getvalue()
-    return space.slice(0, sink.tell())
+        file = sink.getvalue()
+        size, space = file.size, page_aligned(file.size + guard_bytes)
+        memoryview(space).cast("B")[:size] = memoryview(file).cast("B")
+    return space.slice(0, guard(memoryview(space).cast("B"), size) if guard_bytes else size)
 
 
 def oldest_upload(batches: Sequence[tuple[int, pa.RecordBatch]]) -> str:
@@ -176,10 +183,10 @@ def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata
     """Opens an entry: the Parquet file and its metadata, which must match its name. Raises ChainDamaged,
     NeedsNewerBroker.
 
-    The pages' checksums are verified when rows are read; on a mismatch reading raises OSError.
+    The footer's checksum is verified here, those of the pages when rows are read; on a mismatch reading raises OSError.
     """
     try:
-        parquet = pq.ParquetFile(file, page_checksum_verification=True)
+        parquet = pq.ParquetFile(file, metadata=read_footer(file), page_checksum_verification=True)
         raw = parquet.metadata.metadata or {}
         metadata = _decoded(raw[METADATA_KEY], name)
         if parquet.schema_arrow.names[0] != OFFSET_FIELD.name:

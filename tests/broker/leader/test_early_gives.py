@@ -1,0 +1,145 @@
+"""A dead broker's segments that the leader has replayed are given away while it still replays the others."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.recovery import remaining
+from seaweedq.broker.recovery.remaining import Remaining
+from seaweedq.broker.recovery.replay import Replay
+from seaweedq.broker.topics.catalog import Topic
+from seaweedq.coordination.records import TopicConfig
+from seaweedq.errors import Unavailable
+from seaweedq.segments.frames import Frame
+from tests.broker.leader.test_leader_is_not_held_up import leader
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
+from tests.support.brokers.reshaped import at
+
+EACH, COUNT = 3, 9  # segments of a broker, and of all
+KEYS = [f"k{n}" for n in range(100)]
+
+
+class Slow:
+    """Holds up the replay of one segment, until it is `free`; then it fails as often as told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int = 0) -> None:
+        self.free, self.held = asyncio.Event(), -1
+        self._failures = failures
+        self._append = Replay._append
+        monkeypatch.setattr(remaining, "LEAST", 1)
+        monkeypatch.setattr(Replay, "_append", lambda *given: self._slow(*given))
+
+    async def _slow(self, replay: Replay, topic: Topic, segment: int, frames: list[Frame]) -> int:
+        self.held = segment if self.held < 0 else self.held
+        if segment == self.held:
+            await self.free.wait()
+            if self._failures:
+                self._failures -= 1
+                raise Unavailable("the store is away")
+        return await self._append(replay, topic, segment, frames)
+
+
+@asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[tuple[InLoop, Broker, set[int]]]:
+    """Three brokers with rows in all segments; one of them is dead, and not the leader. With its segments."""
+    async with in_loop(folder, 3, journal="object") as together:
+        await leader(together).joined.topics.create("t", TopicConfig(initial_segments=COUNT))
+        await send(together, leader(together), "before")
+        dead = next(broker for broker in together.brokers if broker is not leader(together))
+        mine = {number for _, _, number in dead.core.catalog.owned_by(dead.id)}
+        assert len(mine) == EACH
+        await together.crash(dead)
+        yield together, dead, mine
+
+
+async def send(together: InLoop, broker: Broker, text: str) -> None:
+    async with at(together, broker) as http:
+        messages = [{"key": key, "value": text} for key in KEYS]
+        answer = await http.post("/v1/topics/t/messages", json={"messages": messages})
+        assert answer.status_code == 200, answer.text
+
+
+async def rows(together: InLoop, broker: Broker) -> list[tuple[str, str]]:
+    found = []
+    async with at(together, broker) as http:
+        for number in range(COUNT):
+            page = (await http.get(f"/v1/topics/t/segments/{number}/messages?limit=1000")).json()
+            found += [(one["value"], one["key"]) for one in page["messages"]]
+    return sorted(found)
+
+
+def owned(broker: Broker, dead: Broker) -> set[int]:
+    return {number for _, _, number in broker.core.catalog.owned_by(dead.id)}
+
+
+async def test_all_but_the_one_that_is_slow_take_messages_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    async with cluster(tmp_path) as (together, dead, _):
+        here = leader(together)
+        await until(lambda: owned(here, dead) == {slow.held}, "nothing is given before all is replayed")
+        assert dead.id in here.core.roster.journals
+        slow.free.set()
+        await until(lambda: not owned(here, dead))
+        await send(together, here, "behind")
+        await until(lambda: dead.id not in here.core.roster.journals)
+        assert await rows(together, here) == sorted((text, key) for text in ("before", "behind") for key in KEYS)
+
+
+async def test_a_recovery_that_fails_has_given_some_and_the_next_one_passes_them_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch, failures=1)
+    async with cluster(tmp_path) as (together, dead, mine):
+        here = leader(together)
+        await until(lambda: owned(here, dead) == {slow.held})
+        seen: list[int] = []
+        append = Replay._append_entry
+
+        async def note(self: Replay, source, *given) -> int:
+            seen.append(source.segment)
+            return await append(self, source, *given)
+
+        monkeypatch.setattr(Replay, "_append_entry", note)
+        slow.free.set()
+        await until(lambda: not owned(here, dead))
+        assert seen == [slow.held]
+        await send(together, here, "behind")
+        assert await rows(together, here) == sorted((text, key) for text in ("before", "behind") for key in KEYS)
+        assert slow.held in mine
+
+
+async def test_a_leader_that_dies_midway_leaves_the_rest_to_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    async with cluster(tmp_path) as (together, dead, _):
+        first = leader(together)
+        (last,) = (broker for broker in together.brokers if broker not in (first, dead))
+        await until(lambda: owned(last, dead) == {slow.held})
+        await together.crash(first)
+        await until(lambda: last.joined.election.is_leader)
+        slow.free.set()
+        await until(lambda: not owned(last, dead) and not owned(last, first))
+        await send(together, last, "behind")
+        assert await rows(together, last) == sorted((text, key) for text in ("before", "behind") for key in KEYS)
+
+
+def test_nothing_is_free_before_the_journal_was_read_to_its_end() -> None:
+    told: list[int] = []
+    left = Remaining(lambda: told.append(1))
+    assert ("t", 0) in left
+    left.done(("t", 0))
+    assert ("t", 0) in left
+    left.know({("t", number) for number in range(100)})
+    assert ("t", 100) not in left
+    for number in range(80):
+        left.done(("t", number))
+    assert ("t", 79) not in left
+    assert ("t", 80) in left
+    assert len(told) == 3, "once it is known, and twice behind 40"

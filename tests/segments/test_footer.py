@@ -1,0 +1,79 @@
+"""A flipped bit in an entry is an error, or harmless: no reader is given other rows than were written."""
+
+import io
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from seaweedq.errors import ChainDamaged
+from seaweedq.levels import HIGHEST
+from seaweedq.segments.entry import EntryMetadata, EntryName, encode_entry, open_entry, read_rows, segment_folder
+from seaweedq.segments.footer import FOOTER_LEVEL, GUARD, MAGIC
+from seaweedq.segments.rows import Reference, Single, rows_of_singles
+from tests.segments.test_entry_bytes import LAYOUT, METADATA
+
+COUNT = 20
+NAME = segment_folder("t", 0) + str(EntryName(0, 0))
+
+
+def entry(level: int = HIGHEST) -> bytes:
+    singles = [
+        Single(f"k{n % 7}" if n % 3 else None, b"%d" % n, None, 1_700_000_000_000_000 + n, None, reference(n))
+        for n in range(COUNT)
+    ]
+    metadata = msgspec.structs.replace(METADATA, next_offset=COUNT)
+    return bytes(encode_entry([(0, rows_of_singles(singles, LAYOUT))], LAYOUT, metadata, level))
+
+
+def reference(n: int) -> Reference | None:
+    return Reference(f"s3://b/q/{n:032x}", 1000 + n, "text/plain", f"{n:064x}") if n % 2 else None
+
+
+def read(data: bytes) -> tuple[pa.RecordBatch, EntryMetadata]:
+    parquet, metadata = open_entry(io.BytesIO(data), NAME)
+    with parquet:
+        return read_rows(parquet, 0, LAYOUT), metadata
+
+
+def footer_of(data: bytes) -> int:
+    return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_of_a_footer_is_damage(bit: int) -> None:
+    data = entry()
+    for at in range(footer_of(data), len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << bit
+        with pytest.raises(ChainDamaged):
+            open_entry(io.BytesIO(flipped), NAME)
+
+
+def test_one_of_the_guard_itself_is_damage_or_harmless() -> None:
+    data, sound = entry(), read(entry())
+    first = footer_of(data) - GUARD.size
+    for at in range(first, first + GUARD.size):
+        flipped = bytearray(data)
+        flipped[at] ^= 1
+        if at < first + len(MAGIC):
+            rows, metadata = read(bytes(flipped))
+            assert rows.equals(sound[0])
+            assert metadata == sound[1]
+        else:
+            with pytest.raises(ChainDamaged, match="its footer is not as it was written"):
+                read(bytes(flipped))
+
+
+def test_below_the_level_there_is_no_guard_and_files_read_alike() -> None:
+    older, newer = entry(FOOTER_LEVEL - 1), entry(FOOTER_LEVEL)
+    assert MAGIC not in older[footer_of(older) - GUARD.size : footer_of(older)]
+    assert read(older)[0].equals(read(newer)[0])
+    assert pq.read_table(io.BytesIO(newer)).equals(pq.read_table(io.BytesIO(older)))
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"\xff\xff\xff\x7fPAR1", b"PAR1\x00\x00\x00\x00PAR1", b"x" * 100])
+def test_what_is_no_file_is_damage(data: bytes) -> None:
+    with pytest.raises(ChainDamaged):
+        open_entry(io.BytesIO(data), NAME)
