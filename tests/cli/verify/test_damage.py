@@ -10,6 +10,7 @@ import pytest
 
 from seaweedq.cli.main import main
 from seaweedq.segments.entry import METADATA_KEY, EntryMetadata, Seal
+from seaweedq.segments.footer import GUARD
 from tests.support.segments.sound_topic import SoundTopic
 
 Verify = Callable[..., tuple[int, str]]
@@ -181,7 +182,10 @@ def test_statistics_that_would_hide_rows_are_found(topic: SoundTopic, verify: Ve
     data, last = file.read_bytes(), (499).to_bytes(8, "little")
     footer = len(data) - pq.read_metadata(file).serialized_size - 8
     assert last in data[footer:]
-    file.write_bytes(data[:footer] + data[footer:].replace(last, (400).to_bytes(8, "little")))
+    rows, wrong = data[: footer - GUARD.size], data[footer:].replace(last, (400).to_bytes(8, "little"))
+    file.write_bytes(data[:footer] + wrong)
+    found(verify, "its footer is not as it was written")
+    file.write_bytes(rows + wrong)  # as a writer with a defect, whose footer is as it was written
     assert pq.read_table(file, partitioning=None).num_rows == 200
     found(verify, "statistics")
 
