@@ -1,6 +1,7 @@
 """The search for a time in a chain: few requests to the store, however many files there are."""
 
 import random
+from collections.abc import Sequence
 from typing import BinaryIO, cast
 from unittest.mock import patch
 
@@ -51,7 +52,7 @@ class MadeStore(MemoryStore):
         first = int(after.removeprefix(folder)[:8]) + ("-" in after.removeprefix(folder)) if after else 0
         return [f"{folder}{EntryName(n, n * ROWS)}" for n in range(first, min(first + limit, FILES))]
 
-    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> list[Listed]:
+    async def listed(self, prefix: str, after: str = "", limit: int = 1000) -> Sequence[Listed]:
         return [Listed(name, 0, 0) for name in await self.list(prefix, after, limit)]
 
     def open(self, name: str) -> BinaryIO:
