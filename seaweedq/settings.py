@@ -58,6 +58,17 @@ class Settings(BaseSettings):
         description="Where requests to the store name the bucket: in the path or in the host. `auto` leaves the "
         "choice to boto.",
     )
+    s3_sse: Literal["none", "AES256", "aws:kms"] = Field(
+        "none",
+        description="Encryption that each object is written with: Parquet, journals, payloads, those that clients put "
+        "themselves, too. `none` leaves it to the bucket; AWS then encrypts with AES256 by itself. With `aws:kms` each "
+        "reader of the files needs the right to use the key.",
+    )
+    s3_sse_kms_key: str = Field(
+        "",
+        pattern=r"^[!-~]*$",
+        description="Id or ARN of the key for s3_sse=aws:kms. Empty: the account's own key for S3.",
+    )
     coordination: str = Field(
         "embedded",
         pattern=r"^(embedded|etcd://[^/,\s]+(,[^/,\s]+)*)$",

@@ -18,6 +18,7 @@ from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.storage.interface import Data, Listed
 from seaweedq.storage.names import check_place, check_prefix
 from seaweedq.storage.ranges import TAIL_BYTES, RangeReader
+from seaweedq.storage.s3_encryption import Encryption
 from seaweedq.storage.s3_payloads import S3Payloads
 from seaweedq.storage.s3_requests import Bucket, ConnectionLimits
 
@@ -50,6 +51,10 @@ class S3Store(S3Payloads):
         root = f"{match['prefix'][1:]}/" if match["prefix"] else ""
         super().__init__(bucket(on_loop=True), bucket(on_loop=False), root)
         self.readers = Pool("store reads", READS)
+
+    def encrypt(self, encryption: Encryption) -> None:
+        """States this encryption for each object that is made from now on."""
+        self._bucket.encryption = self._readers.encryption = encryption
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore. Raises UnfitStore if the store does not support the condition."""
@@ -115,12 +120,17 @@ class S3Store(S3Payloads):
 
 
 def s3_stores(
-    url: str, endpoints: Sequence[str], addressing: str = "auto", pools: Pools | None = None
+    url: str,
+    endpoints: Sequence[str],
+    addressing: str = "auto",
+    pools: Pools | None = None,
+    encryption: Encryption | None = None,
 ) -> list[S3Store]:
     """Returns one store per endpoint; without endpoints, one at the endpoint in boto's variables and files."""
     stores = [S3Store(url, endpoint, addressing) for endpoint in endpoints or (None,)]
-    if pools:
-        for store in stores:
+    for store in stores:
+        store.encrypt(encryption or Encryption())
+        if pools:
             store.readers = pools.reads
     return stores
 

@@ -86,7 +86,7 @@ class S3Payloads:
             stated["ChecksumSHA256"] = base64.b64encode(bytes.fromhex(sha256)).decode()
             headers["x-amz-checksum-sha256"] = stated["ChecksumSHA256"]
         url = await self._sign("put_object", name, expires_s, **stated)
-        return SignedRequest(url, "PUT", {**headers, **no_copies(url)})
+        return SignedRequest(url, "PUT", {**headers, **self._bucket.encryption.headers, **no_copies(url)})
 
     async def presign_get(self, name: str, expires_s: int) -> SignedRequest:
         """As PayloadStore; the URL may be valid for a twentieth less, since many are derived from one example. Raises

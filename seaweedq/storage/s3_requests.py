@@ -24,6 +24,7 @@ from s3fs import S3FileSystem
 
 from seaweedq.errors import InvalidRequest, StoreUnavailable, UnfitStore
 from seaweedq.storage.interface import NO_BUCKET, Data, Listed
+from seaweedq.storage.s3_encryption import Encryption
 
 T = TypeVar("T")
 logger = logging.getLogger("seaweedq")
@@ -79,6 +80,7 @@ class Bucket:
         limits: ConnectionLimits,
     ) -> None:
         self.name = name
+        self.encryption = Encryption()
         self._where = f"bucket {name}" + (f" at {endpoint}" if endpoint else "")
         self._worked_around: set[str] = set()
         self._timeout_s = limits.connect_timeout_s + limits.read_timeout_s
@@ -218,14 +220,15 @@ class Bucket:
     async def presign(self, method: str, key: str, expires_s: int, **parameters: Any) -> str:
         """Returns a URL that allows one kind of request without credentials; never log it. Sends no request.
 
-        A put may need headers beyond those of the parameters: see `no_copies`.
+        A put may need headers beyond those of the parameters: see `no_copies`, and those of the encryption.
         """
         try:
             await self._connect()
             client = await self._files.set_session()
             for operation in ("PutObject", "UploadPart"):
                 client.meta.events.register(f"before-sign.s3.{operation}", _bar_copies, unique_id=operation)
-            url: str = await self._files._url(f"{self.name}/{key}", expires_s, method, **parameters)
+            stated = {**self.encryption.parameters(method), **parameters}
+            url: str = await self._files._url(f"{self.name}/{key}", expires_s, method, **stated)
         except FAILURES as error:
             raise self._unavailable(f"presign {key}", error) from error
         return url
@@ -253,7 +256,8 @@ class Bucket:
 
     async def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         await self._connect()
-        answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self.name, **parameters)
+        stated = {**self.encryption.parameters(method), **parameters}
+        answer: dict[str, Any] = await self._files._call_s3(method, Bucket=self.name, **stated)
         return answer
 
     async def _repeat(self, what: str, act: Callable[[], Awaitable[T]]) -> T:

@@ -50,7 +50,9 @@ def _s3(settings: Settings, pools: Pools) -> OpenStore:
         ) from None
     from seaweedq.storage.endpoints import Endpoints
     from seaweedq.storage.s3 import s3_stores
+    from seaweedq.storage.s3_encryption import Encryption
 
     endpoints = [endpoint.strip() for endpoint in settings.s3_endpoints.split(",") if endpoint.strip()]
-    stores = s3_stores(settings.store, endpoints, settings.s3_addressing, pools)
+    encryption = Encryption(settings.s3_sse, settings.s3_sse_kms_key)
+    stores = s3_stores(settings.store, endpoints, settings.s3_addressing, pools, encryption)
     return stores[0] if len(stores) == 1 else Endpoints(stores)
