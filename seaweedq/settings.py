@@ -134,6 +134,17 @@ class Settings(BaseSettings):
         description="Address to listen on. Clients are not authenticated yet: on any but a loopback address, everyone "
         "who reaches the broker has full access.",
     )
+    auth: Literal["auto", "none", "required"] = Field(
+        "auto",
+        description="Whether requests need a token. `required`: all but probes and links to payloads. `none`: those "
+        "without one may do everything; a token that is sent is judged all the same. `auto` is `none`.",
+    )
+    admin_token_file: str = Field(
+        "",
+        description="File with a token of at least 32 characters that may do everything on this broker: the first "
+        "token, and the way back in. It is read again when it changes. Empty, with auth other than `auto` and embedded "
+        "coordination: `admin-token` in the data folder, which is drawn if it is not there.",
+    )
     allowed_hosts: str = Field(
         "",
         pattern=r"^(\s*(\*|(\*\.)?[A-Za-z0-9._-]+)\s*(,|$))*$",
@@ -400,6 +411,14 @@ class Settings(BaseSettings):
         if self.journal != "auto":
             return self.journal
         return "file" if self.coordination == "embedded" else "object"
+
+    @property
+    def admin_token_path(self) -> Path | None:
+        """Returns the file of the token that may do everything, None where there is none."""
+        if self.admin_token_file:
+            return Path(self.admin_token_file)
+        drawn = self.auth != "auto" and self.coordination == "embedded"
+        return self.data_dir / "admin-token" if drawn else None
 
     @property
     def home(self) -> Path:

@@ -6,7 +6,7 @@ the route uses.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
@@ -17,6 +17,7 @@ from fastapi_offline import FastAPIOffline
 
 from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.error_handlers import Note, handlers
+from seaweedq.api.asgi.gate import Gate
 from seaweedq.api.asgi.hosts_and_origins import HostRules
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, check_query, send, staying
 from seaweedq.api.asgi.openapi import document_of
@@ -40,10 +41,12 @@ from seaweedq.api.routes import (
     imports,
     metrics,
     payloads,
+    principals,
     seek,
     segment_changes,
     segment_map,
     subscriptions,
+    tokens,
     topic_files,
     topics,
     upload_content,
@@ -56,12 +59,14 @@ from seaweedq.api.routes.cluster_level import LevelServices
 from seaweedq.api.routes.fetch import FetchServices
 from seaweedq.api.routes.imports import ImportServices
 from seaweedq.api.routes.payloads import PayloadServices
+from seaweedq.api.routes.principals import PrincipalServices
 from seaweedq.api.routes.publish import Publish
 from seaweedq.api.routes.pulls import Pulls, SubscriptionCalls
 from seaweedq.api.routes.seek import SeekServices
 from seaweedq.api.routes.segment_changes import ChangeServices
 from seaweedq.api.routes.segment_map import SegmentMapServices
 from seaweedq.api.routes.subscriptions import SubscriptionServices
+from seaweedq.api.routes.tokens import TokenServices
 from seaweedq.api.routes.topic_files import FileServices
 from seaweedq.api.routes.topics import TopicServices
 from seaweedq.api.routes.upload_content import StreamedBody, UploadContent
@@ -69,14 +74,16 @@ from seaweedq.api.routes.uploads import UploadServices
 from seaweedq.api.streams.chunks import Chunks
 from seaweedq.api.streams.declared import declare_streams
 from seaweedq.api.streams.outlets import Room
+from seaweedq.api.streams.sse import last_event
 from seaweedq.api.streams.subscription_stream import SubscriptionStreamRoute
 from seaweedq.api.streams.topic_stream import TopicStreamRoute
-from seaweedq.api.streams.web_socket import refuse
+from seaweedq.api.streams.web_socket import end, is_accepted, refuse
+from seaweedq.broker.access.principals import Principals
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.subscriptions.dispatch.relayed_waits import RelayedWaits
 from seaweedq.errors import NotReady, RouteNotFound, SeaweedqError
 
-Work = Awaitable[Answer]
+Work = Coroutine[Any, Any, Answer | None]
 T = TypeVar("T")
 A = TypeVar("A", Answer, Answer | None, None)
 
@@ -95,6 +102,8 @@ class Application:
         self.connections = Connections()
         self._hosts = HostRules(environment.url, environment.settings.allowed_hosts.split(","))
         self._secret = PeerSecret(environment.secret)
+        needs_token = environment.settings.auth == "required"
+        self._gate = Gate(broker.core.callers, needs_token, self._secret.is_shown)
         self._internal = InternalServer(self._secret, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
         self.fastapi = self._make_fastapi()
@@ -143,22 +152,33 @@ class Application:
         elif scope["type"] == "http" and scope["method"] == "POST":
             work = self._hot(scope, receive)
         elif scope["type"] == "http" and (streamed := self._streamed(scope, body := StreamedBody(scope, receive), out)):
-            if answer := await answered(streamed, self._note):
-                await send(answer, out if await body.drained() else _last_answer(out))
+            if answer := await self._answered(scope, streamed):
+                if out.begun:  # a stream whose caller has lost the right to it
+                    await out(last_event(bytes(answer.body)))
+                else:
+                    await send(answer, out if await body.drained() else _last_answer(out))
             return
-        if work is None:
-            with suppress(Exception):  # answered and logged; starlette raises it once more
-                await self.fastapi(scope, receive, out)
-        elif answer := await answered(work, self._note):
+        answer = await self._answered(scope, self._by_fastapi(scope, receive, out) if work is None else work)
+        if answer and not out.begun:
             await out.answer(answer)
 
+    async def _by_fastapi(self, scope: Scope, receive: Receive, out: Send) -> Answer | None:
+        with suppress(Exception):  # answered and logged; starlette raises it once more
+            await self.fastapi(scope, receive, out)
+        return None
+
+    async def _answered(self, scope: Scope, work: Coroutine[Any, Any, A]) -> Answer | None:
+        """Returns the answer of a route; None where it is sent, or nobody is left to answer."""
+        return await answered(self._gate.while_allowed(scope, work), self._note)
+
     def _refused(self, scope: Scope) -> Answer | None:
-        """Returns the answer to a request that names a foreign host, comes from a foreign page, hides its path, or
-        repeats a parameter."""
+        """Returns the answer to a request that names a foreign host, comes from a foreign page, hides its path, repeats
+        a parameter, or may not be served to its caller."""
         try:
             self._hosts.check(scope)
             check_raw_path(scope)
             check_query(scope)
+            self._gate.admit(scope)
         except SeaweedqError as error:
             self._note(error)
             return _problem_answer(error)
@@ -179,7 +199,7 @@ class Application:
                 return self._call(Answers, getattr(Answers, verb), scope, receive, topic, name)
         return None
 
-    def _streamed(self, scope: Scope, body: StreamedBody, out: Send) -> Awaitable[Answer | None] | None:
+    def _streamed(self, scope: Scope, body: StreamedBody, out: Send) -> Work | None:
         """Returns the work of a route that receives or sends bytes as they come; its answer is None once it is sent."""
         match scope["path"].split("/"):
             case ["", "v1", "topics", topic, "uploads", upload, "content"] if scope["method"] in upload_content.METHODS:
@@ -194,11 +214,11 @@ class Application:
 
     async def _serve_socket(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Serves a WebSocket, or refuses it before it is one."""
-        answer = self._refused(scope) or await answered(self._socket(scope, receive, out), self._note)
+        answer = self._refused(scope) or await self._answered(scope, self._socket(scope, receive, out))
         if answer:
-            await refuse(answer, out)
+            await (end(answer, out) if is_accepted(scope) else refuse(answer, out))
 
-    def _socket(self, scope: Scope, receive: Receive, out: Send) -> Awaitable[Answer | None]:
+    def _socket(self, scope: Scope, receive: Receive, out: Send) -> Work:
         """Returns the work of a WebSocket, which raises RouteNotFound where there is none at the path."""
         match scope["path"].split("/"):
             case ["", "v1", "topics", topic, "stream"]:
@@ -256,6 +276,8 @@ class Application:
             cluster,
             cluster_confirm,
             cluster_level,
+            principals,
+            tokens,
         ):
             app.include_router(routes.router)
         app.openapi = lambda: document_of(app)  # type: ignore[method-assign]
@@ -319,6 +341,9 @@ def _groups(broker: Broker, reader: RequestReader, proxy: Proxy) -> Iterator[Any
     yield ClusterServices(joined.cluster, store_url, joined.view, joined.election, core.level, peers, calls.status)
     yield LevelServices(joined.rise, reader)
     yield ConfirmServices(serving.leading.restored, reader)
+    principals_ = Principals(environment.coordination, core.callers.view, core.level, clock, environment.ids)
+    yield PrincipalServices(principals_, reader)
+    yield TokenServices(principals_, reader)
 
 
 def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:

@@ -107,11 +107,13 @@ class Broker:
         return joined
 
     async def _follow_views(self) -> None:
-        roster, catalog, level = self.core.roster, self.core.catalog, self.core.level
+        roster, catalog, level, callers = self.core.roster, self.core.catalog, self.core.level, self.core.callers
         self._spawn(level.follow(await level.load()), "cluster level")
         self._spawn(self.joined.guard.run(), "guard of the level")
         self._spawn(roster.follow(await roster.load()), "roster")
         self._spawn(catalog.follow(await catalog.load()), "catalog")
+        self._spawn(callers.view.follow(await callers.view.load()), "principals and tokens")
+        self._spawn(callers.look_often(), "rights of those who wait")
 
     def _open_journal(self, joined: Joined) -> Serving:
         serving = self._serving = build_serving(self.environment, self.core, joined, self.readiness)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.reader_process import StartReader, no_reader
@@ -106,6 +107,7 @@ class Environment:
 class Core:
     """The services that exist from the beginning: views of the cluster, and memory."""
 
+    callers: Callers
     catalog: Catalog
     tombstones: Tombstones
     quota: ClusterQuota

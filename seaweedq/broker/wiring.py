@@ -6,6 +6,8 @@ journal, which must not exist before the journals of earlier lives are recovered
 
 from collections.abc import Callable
 
+from seaweedq.broker.access.admin_token import AdminToken
+from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.drain import Drain
 from seaweedq.broker.imports.record_store import ImportRecords
@@ -111,7 +113,10 @@ def build_core(
     cache = GroupCache(budget, settings.cache_bytes)
     roster = Roster(coordination, roster_changed)
     catalog = Catalog(coordination, topic_closed)
+    admin = AdminToken(settings.admin_token_path)
+    admin.require()
     return Core(
+        callers=Callers(coordination, environment.clock, admin),
         catalog=catalog,
         tombstones=Tombstones(coordination),
         quota=ClusterQuota(catalog, coordination, settings.max_topics, settings.max_segments),

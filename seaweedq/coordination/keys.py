@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from seaweedq.coordination.access_records import PrincipalRecord, TokenRecord
 from seaweedq.coordination.cursor_form import packed, unpacked
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records import (
@@ -290,6 +291,18 @@ URL_SECRET = KeyKind(
     writer="the first broker that signs a URL of its own",
     lifetime="for ever",
 )
+PRINCIPALS = KeyKind(
+    "principals/{principal}",
+    PrincipalRecord,
+    writer="the broker that takes the request, from level 4 on",
+    lifetime="until it is deleted",
+)
+TOKENS = KeyKind(
+    "tokens/{token}",
+    TokenRecord,
+    writer="the broker that takes the request; it compares the principal and the token from which it was issued",
+    lifetime="until it, its principal or a token from which it came is revoked, or a day after it has expired",
+)
 
 CATALOGUE = (
     CLUSTER,
@@ -312,4 +325,6 @@ CATALOGUE = (
     GROWTH,
     RETENTION,
     URL_SECRET,
+    PRINCIPALS,
+    TOKENS,
 )

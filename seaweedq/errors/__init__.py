@@ -8,12 +8,13 @@
     │   ├── RequestTooLarge, MessageTooLarge, RequestTimeout
     │   ├── RouteNotFound, MethodNotAllowed
     │   ├── TopicNotFound, SegmentNotFound, SubscriptionNotFound, UploadNotFound, PayloadNotFound
+    │   ├── PrincipalNotFound, TokenNotFound
     │   ├── UploadIncomplete, UploadMismatch, InvalidUpload, UploadExpired, UploadConflict
     │   ├── PayloadTooLarge, TooManyUploads, TooManyTopics, TooManySegments, InvalidImport
     │   ├── TopicConflict, SubscriptionConflict, TopicBeingDeleted, SegmentConflict,
     │   │   SequenceOutOfOrder, NeedsLevel, LevelConflict
     │   ├── OffsetOutOfRange, BelowRetention, LeaseEnded, LeaseOfAnother, NoDeadLetters
-    │   ├── WrongHost
+    │   ├── WrongHost, Unauthenticated
     │   └── Forbidden
     │       └── ForeignOrigin, PeerRefused
     ├── Unavailable               the client may retry after `retry_after_s`

@@ -118,6 +118,18 @@ class SubscriptionNotFound(BadRequest):
     slug, title = "subscription-not-found", "Subscription not found"
 
 
+class PrincipalNotFound(BadRequest):
+    """No principal has this name; fields: principal."""
+
+    slug, title = "principal-not-found", "Principal not found"
+
+
+class TokenNotFound(BadRequest):
+    """No token has this id; fields: token."""
+
+    slug, title = "token-not-found", "Token not found"
+
+
 class UploadNotFound(BadRequest):
     """The topic has no upload of that id, or its record has been removed; fields: topic, upload_id."""
 
@@ -246,8 +258,14 @@ class BelowRetention(BadRequest):
     slug, title = "below-retention", "Retention has removed the offset"
 
 
+class Unauthenticated(BadRequest):
+    """The request has no token, or one that does not count (any more)."""
+
+    slug, title = "unauthenticated", "Not authenticated"
+
+
 class Forbidden(BadRequest):
-    """The caller may not do this."""
+    """The caller may not do this; fields: action and resource, where a right is missing."""
 
     slug, title = "forbidden", "Forbidden"
 

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seaweedq.coordination import records, upload_records
+from seaweedq.access.actions import Action
+from seaweedq.access.grants import Grant
+from seaweedq.access.limits import Limits
+from seaweedq.coordination import access_records, records, upload_records
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.keys import (
     BROKERS,
@@ -19,6 +22,7 @@ from seaweedq.coordination.keys import (
     IMPORTS,
     JOURNALS,
     LEADER,
+    PRINCIPALS,
     RETENTION,
     REVOCATIONS,
     REWINDS,
@@ -26,6 +30,7 @@ from seaweedq.coordination.keys import (
     STARTS,
     SUBSCRIPTIONS,
     SUSPICIONS,
+    TOKENS,
     TOMBSTONES,
     TOPICS,
     UPLOADS,
@@ -58,10 +63,42 @@ CONFIGS = st.builds(
     retention=st.builds(records.RetentionPolicy, max_age_s=st.none() | SECONDS, max_bytes=st.none() | COUNTS),
     columns=st.none() | st.text(),
 )
+GRANTS = st.lists(
+    st.builds(
+        Grant,
+        st.lists(st.sampled_from(Action)).map(tuple),
+        st.lists(st.text()).map(tuple),
+        st.lists(st.text()).map(tuple),
+    )
+).map(tuple)
 CASES: dict[KeyKind[Any], tuple[list[st.SearchStrategy[Any]], st.SearchStrategy[Any]]] = {
     BROKERS: (
         [NAMES],
         st.builds(records.BrokerRecord, url=st.text(), name=st.text(), started_us=COUNTS, zone=st.text()),
+    ),
+    PRINCIPALS: (
+        [NAMES],
+        st.builds(
+            access_records.PrincipalRecord,
+            uid=st.text(),
+            grants=GRANTS,
+            created_us=COUNTS,
+            disabled=st.booleans(),
+            limits=st.builds(Limits, requests=st.none() | SECONDS, topics=st.none() | COUNTS),
+        ),
+    ),
+    TOKENS: (
+        [NAMES],
+        st.builds(
+            access_records.TokenRecord,
+            digest=st.text(),
+            principal=NAMES,
+            uid=st.text(),
+            created_us=COUNTS,
+            expires_us=st.none() | COUNTS,
+            grants=st.none() | GRANTS,
+            parent=st.none() | NAMES,
+        ),
     ),
     SUSPICIONS: ([NAMES, NAMES], st.builds(records.SuspicionRecord, url=st.text())),
     REVOCATIONS: (

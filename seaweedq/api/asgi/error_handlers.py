@@ -5,12 +5,11 @@ from typing import Any
 
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
-from starlette.routing import compile_path
 from starlette.types import ExceptionHandler
 
 from seaweedq.api.asgi.http import ClientGone
 from seaweedq.api.asgi.problems import problem, unexpected
-from seaweedq.errors import MethodNotAllowed, RouteNotFound, SeaweedqError
+from seaweedq.errors import RouteNotFound, SeaweedqError
 
 Note = Callable[[SeaweedqError], None]
 
@@ -25,16 +24,11 @@ def handlers(note: Note) -> dict[Any, ExceptionHandler]:
         return _response(problem(error))
 
     async def routing(request: Request, error: Exception) -> Response:
-        """Answers that there is no such route, or that the method is another one."""
-        assert isinstance(error, HTTPException)
-        path, method = request.url.path[:200], request.method
-        if error.status_code == 405:
-            allowed = _methods(request)
-            names = ", ".join(allowed)
-            answer = problem(MethodNotAllowed(f"{method} is not allowed on {path}, only {names}", allowed=allowed))
-            answer[1]["allow"] = names
-            return _response(answer)
-        return _response(problem(RouteNotFound(f"there is no route {method} {path}; see /docs")))
+        """Answers that there is no such route. The gate has found its rule: a part of the path is empty, or names no
+        file."""
+        return _response(
+            problem(RouteNotFound(f"there is no route {request.method} {request.url.path[:200]}; see /docs"))
+        )
 
     async def gone(request: Request, error: Exception) -> Response:
         """Ends a request whose client has gone: nobody reads the answer."""
@@ -45,17 +39,6 @@ def handlers(note: Note) -> dict[Any, ExceptionHandler]:
         return _response(unexpected(error))
 
     return {SeaweedqError: known, HTTPException: routing, ClientGone: gone, Exception: unknown}
-
-
-def _methods(request: Request) -> list[str]:
-    """Returns the methods of all routes of a path: starlette names those of the first route alone."""
-    paths: dict[str, Any] = request.app.openapi()["paths"]
-    return sorted(
-        method.upper()
-        for path, operations in paths.items()
-        if compile_path(path)[0].fullmatch(request.url.path)
-        for method in operations
-    ) or ["GET"]
 
 
 def _response(answer: tuple[int, dict[str, str], bytes]) -> Response:

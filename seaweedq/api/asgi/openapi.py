@@ -14,6 +14,7 @@ from fastapi.openapi.utils import get_openapi
 
 from seaweedq.api.asgi.parameters import MAX_NUMBER
 from seaweedq.api.asgi.problems import Problem, responses
+from seaweedq.api.asgi.rules import Kind, rules_of
 from seaweedq.segments.names import NAME
 
 REF = "#/components/schemas/{name}"
@@ -23,6 +24,8 @@ PATH_PARAMETERS = {
     "subscription": (NAME_SCHEMA, "billing"),
     "upload": (NAME_SCHEMA, "20260131-0-5f2b8a6c"),
     "segment": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 0),
+    "principal": (NAME_SCHEMA, "importer"),
+    "token": ({"type": "string", "pattern": "^[0-9a-f]{16}$"}, "5f2b8a6c90d1e2f3"),
     "offset": ({"type": "integer", "minimum": 0, "maximum": MAX_NUMBER}, 17),
 }
 Content = type | Mapping[str, Any]  # a struct, or contents by media type
@@ -89,9 +92,11 @@ def document_of(app: FastAPI) -> dict[str, Any]:
         _, components = msgspec.json.schema_components(_types, ref_template=REF)
         schemas.update(components)
         schemas["Problem"] = Problem.model_json_schema()
-        for operations in document["paths"].values():
-            for operation in operations.values():
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
                 _name_parameters(operation)
+                _name_right(path, method, operation)
         app.openapi_schema = document
     return app.openapi_schema
 
@@ -100,6 +105,17 @@ def _name_parameters(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
             parameter["schema"], parameter["example"] = PATH_PARAMETERS[parameter["name"]]
+
+
+def _name_right(path: str, method: str, operation: dict[str, Any]) -> None:
+    """Says of a route that it needs a token, where one is required, and for which action."""
+    rule = rules_of(path)[method.upper()]
+    if rule.kind in (Kind.OPEN, Kind.OWN_RIGHT):
+        return
+    operation["security"] = [{"token": []}]
+    operation["responses"] |= {str(status): one for status, one in responses(401, 403).items()}
+    if rule.action:
+        operation["x-action"] = str(rule.action)
 
 
 def _content(described: Content, example: Any) -> dict[str, Any]:

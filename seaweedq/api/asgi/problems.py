@@ -18,6 +18,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.UnreadableRequest: 400,
     errors.UnreadableBody: 400,
     errors.InvalidPositions: 400,
+    errors.Unauthenticated: 401,
     errors.Forbidden: 403,
     errors.ForeignOrigin: 403,
     errors.PeerRefused: 403,
@@ -25,6 +26,8 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.TopicNotFound: 404,
     errors.SegmentNotFound: 404,
     errors.SubscriptionNotFound: 404,
+    errors.PrincipalNotFound: 404,
+    errors.TokenNotFound: 404,
     errors.UploadNotFound: 404,
     errors.PayloadNotFound: 404,
     errors.MethodNotAllowed: 405,
@@ -112,6 +115,10 @@ def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
         headers["retry-after"] = str(error.retry_after_s)
     elif status == 503:
         headers["retry-after"] = "1"
+    elif status == 401:
+        headers["www-authenticate"] = 'Bearer realm="seaweedq"'
+    elif isinstance(error, errors.MethodNotAllowed):
+        headers["allow"] = ", ".join(error.fields["allowed"])
     elif status == 408:
         headers["connection"] = "close"  # the rest of the body would be read as the next request
     return status, headers, msgspec.json.encode(document)

@@ -4,6 +4,7 @@ as its id, which EventSource sends back as Last-Event-ID when it connects again.
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -58,11 +59,15 @@ class EventStream:
 
     async def bye(self, error: SeaweedqError) -> None:
         """Sends `event: bye` with a problem, and ends the answer."""
-        _, _, content = problem(error)
-        await self._out({"type": "http.response.body", "body": b"event: bye\ndata: %b\n\n" % content})
+        await self._out(last_event(problem(error)[2]))
 
     async def _send(self, content: bytes) -> None:
         await self._out({"type": "http.response.body", "body": content, "more_body": True})
+
+
+def last_event(content: bytes) -> dict[str, Any]:
+    """Returns the message that ends a stream, with the problem why."""
+    return {"type": "http.response.body", "body": b"event: bye\ndata: %b\n\n" % content}
 
 
 def events(chunks: Sequence[Chunk], positions: str) -> bytes:

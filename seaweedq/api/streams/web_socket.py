@@ -1,7 +1,7 @@
 """WebSockets: an outlet for streams, and what their clients say.
 
 Each frame is a JSON object. Subprotocols: `seaweedq.v1`; `bearer.{token}` is for browsers, whose WebSockets send no
-headers of a page's own: it is taken, and means nothing while there is no authentication.
+headers of a page's own (api/asgi/gate takes it). It is never the one that the broker chooses, which would show it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +18,8 @@ from seaweedq.codec.message_json import json_array
 from seaweedq.errors import InvalidRequest, NotReady, SeaweedqError, UnreadableBody
 
 SUBPROTOCOL = "seaweedq.v1"
-RESTARTS, GOES_AWAY = 1012, 1001  # why the broker closes
+RESTARTS, GOES_AWAY, UNAUTHENTICATED = 1012, 1001, 4401  # why the broker closes
+_ACCEPTED = "seaweedq.accepted"  # the key in a scope
 Hear = Callable[[str | None], Awaitable[bytes]]  # returns the answer to a text; of bytes there is none
 
 
@@ -35,6 +36,19 @@ async def accept(scope: Scope, receive: Receive, out: Send) -> None:
     await receive()
     chosen = SUBPROTOCOL if SUBPROTOCOL in scope["subprotocols"] else None
     await _said(out, {"type": "websocket.accept", "subprotocol": chosen})
+    scope[_ACCEPTED] = True
+
+
+def is_accepted(scope: Scope) -> bool:
+    """Returns whether a request has become a WebSocket."""
+    return _ACCEPTED in scope
+
+
+async def end(answer: Answer, out: Send) -> None:
+    """Ends a WebSocket whose caller has lost the right to it, and says why."""
+    with suppress(OSError):  # the client has gone
+        await out({"type": "websocket.send", "text": f'{{"bye":{bytes(answer.body).decode()}}}'})
+        await out({"type": "websocket.close", "code": UNAUTHENTICATED})
 
 
 async def _said(out: Send, message: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.services import Environment
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.cli.server import shell_hints as paste
+from seaweedq.cli.server.admin_token import draw_admin_token
 from seaweedq.cli.server.certificates import certificate_of, trust_of
 from seaweedq.cli.server.coordinations import open_coordination
 from seaweedq.cli.server.data_folder import check_folders
@@ -128,6 +129,7 @@ class BrokerProcess:
         coordination = open_coordination(settings, clock, pools)
         stack.push_async_callback(coordination.close)
         secret = cluster_secret(settings)
+        draw_admin_token(settings)
         return Environment(
             settings,
             Counted(store),

@@ -9,7 +9,7 @@ from pathlib import Path
 from seaweedq.settings import Settings
 
 # The data folder's own entries. An earlier run as another user, such as root, leaves some that this one may not write.
-PARTS = ("lock", "folder-id", "cluster-secret", "coordination.db", "journals", "members", "store")
+PARTS = ("lock", "folder-id", "admin-token", "cluster-secret", "coordination.db", "journals", "members", "store")
 
 
 def check_folders(settings: Settings) -> None:

@@ -49,7 +49,7 @@ def cluster_secret(settings: Settings) -> str:
         )
     path = settings.data_dir / SECRET_FILE
     if not path.exists():
-        _draw(path)
+        draw_file(path, secrets.token_urlsafe(32))
     return _checked(path.read_text("ascii", "replace").strip(), str(path))
 
 
@@ -61,14 +61,14 @@ def _checked(secret: str, source: str) -> str:
     return secret
 
 
-def _draw(path: Path) -> None:
-    """Creates the file, whole or not at all. Of concurrent callers one wins, and all use its secret."""
+def draw_file(path: Path, content: str) -> None:
+    """Creates the file of a secret, whole or not at all. Of concurrent callers one wins, and all use its secret."""
     disk = Disk()
     disk.make_folder(path.parent)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        disk.write_all(fd, [secrets.token_urlsafe(32).encode()])
+        disk.write_all(fd, [content.encode()])
         os.fsync(fd)
         with suppress(FileExistsError):
             os.link(draft, path)

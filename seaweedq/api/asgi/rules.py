@@ -1,0 +1,183 @@
+"""The one table of rules: for every route that can be reached, who may ask for it. What has no rule has no route.
+
+A rule names the action that a route needs on the topic and the subscription in its path. The other kinds:
+
+- OPEN: for everybody, also with a wrong token;
+- OWN_RIGHT: the request shows a right of its own, which the route judges: a signed link, or that it is a broker's;
+- KNOWN: for every caller that counts. What it lists, and whose tokens it shows, the route judges for each of them.
+
+Names in paths are judged as routes see them, decoded. The tree of a path has at each place either words or one name, so
+that a path never has two rules.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import lru_cache
+
+from seaweedq.access.actions import Action, Resource
+
+READS = ("GET", "HEAD")
+SOCKET = "WEBSOCKET"  # in the place of a method
+
+
+class Kind(Enum):
+    """What a rule asks for."""
+
+    OPEN = auto()
+    OWN_RIGHT = auto()
+    KNOWN = auto()
+    ACTION = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The rule of a route. With an `action` it is of kind ACTION; `lasts` says that the request may wait or stream, so
+    that it ends with its caller's right."""
+
+    kind: Kind
+    action: Action | None = None
+    has_topic: bool = False
+    has_subscription: bool = False
+    lasts: bool = False
+
+    def resource(self, parts: list[str]) -> Resource:
+        """Returns what the action is about, from the parts of a path."""
+        if not self.has_topic:
+            return Resource()
+        return Resource(parts[TOPIC_AT], parts[SUBSCRIPTION_AT] if self.has_subscription else None)
+
+
+REMEMBERED, REMEMBERED_CHARACTERS = 4096, 512
+TOPIC_AT, SUBSCRIPTION_AT = 3, 5  # in "/v1/topics/{topic}/subscriptions/{subscription}", cut at its slashes
+TOPIC = "/v1/topics/{topic}"
+SEGMENT = f"{TOPIC}/segments/{{segment}}"
+UPLOAD = f"{TOPIC}/uploads/{{upload}}"
+SUBSCRIPTION = f"{TOPIC}/subscriptions/{{subscription}}"
+OPEN, OWN_RIGHT, KNOWN = Kind.OPEN, Kind.OWN_RIGHT, Kind.KNOWN
+LASTS = "lasts"
+
+TABLE: tuple[tuple[str, str, Kind | Action, str], ...] = (
+    ("GET", "/healthz", OPEN, ""),
+    ("GET", "/readyz", OPEN, ""),
+    ("GET", "/docs", OPEN, ""),
+    ("GET", "/docs/oauth2-redirect", OPEN, ""),
+    ("GET HEAD", "/openapi.json", OPEN, ""),
+    ("GET HEAD", "/static-offline-docs/*", OPEN, ""),
+    ("GET", "/metrics", Action.METRICS, ""),
+    ("POST", "/internal/*", OWN_RIGHT, ""),
+    ("GET", "/v1/whoami", KNOWN, ""),
+    ("GET", "/v1/cluster", Action.CLUSTER, ""),
+    ("POST", "/v1/cluster/level", Action.CLUSTER, ""),
+    ("POST", "/v1/cluster/confirm", Action.CLUSTER, ""),
+    ("GET", "/v1/principals", Action.ACCESS, ""),
+    ("GET PUT DELETE", "/v1/principals/{principal}", Action.ACCESS, ""),
+    ("GET POST", "/v1/tokens", KNOWN, ""),
+    ("GET DELETE", "/v1/tokens/{token}", KNOWN, ""),
+    ("GET", "/v1/topics", KNOWN, ""),
+    ("PUT", TOPIC, Action.CREATE, ""),
+    ("GET", TOPIC, Action.DESCRIBE, ""),
+    ("PATCH", TOPIC, Action.ALTER, ""),
+    ("DELETE", TOPIC, Action.DELETE, ""),
+    ("POST", f"{TOPIC}/flush", Action.ALTER, ""),
+    ("POST", f"{TOPIC}/messages", Action.PUBLISH, ""),
+    ("GET", f"{TOPIC}/offsets", Action.DESCRIBE, ""),
+    ("GET", f"{TOPIC}/files", Action.READ, ""),
+    ("GET", f"{TOPIC}/stream", Action.READ, LASTS),
+    (SOCKET, f"{TOPIC}/stream", Action.READ, LASTS),
+    ("GET", f"{TOPIC}/segments", Action.DESCRIBE, ""),
+    ("GET", SEGMENT, Action.DESCRIBE, ""),
+    ("GET", f"{SEGMENT}/messages", Action.READ, LASTS),
+    ("GET HEAD", f"{SEGMENT}/messages/{{offset}}/payload", Action.READ, ""),
+    ("POST", f"{SEGMENT}/split", Action.RESHAPE, ""),
+    ("POST", f"{SEGMENT}/merge", Action.RESHAPE, ""),
+    ("POST", f"{SEGMENT}/roll", Action.RESHAPE, ""),
+    ("POST", f"{SEGMENT}/move", Action.RESHAPE, ""),
+    ("POST", f"{TOPIC}/uploads", Action.PUBLISH, ""),
+    ("GET DELETE", UPLOAD, Action.PUBLISH, ""),
+    ("POST", f"{UPLOAD}/parts", Action.PUBLISH, ""),
+    ("POST", f"{UPLOAD}/complete", Action.PUBLISH, ""),
+    ("GET HEAD PUT", f"{UPLOAD}/content", OWN_RIGHT, ""),
+    ("POST", f"{TOPIC}/imports", Action.PUBLISH, ""),
+    ("GET", f"{TOPIC}/imports/{{upload}}", Action.PUBLISH, ""),
+    ("GET", f"{TOPIC}/subscriptions", Action.DESCRIBE, ""),
+    ("PUT PATCH DELETE", SUBSCRIPTION, Action.SUBSCRIBE, ""),
+    ("GET", SUBSCRIPTION, Action.DESCRIBE, ""),
+    ("POST", f"{SUBSCRIPTION}/seek", Action.SUBSCRIBE, ""),
+    ("POST", f"{SUBSCRIPTION}/pull", Action.CONSUME, LASTS),
+    ("POST", f"{SUBSCRIPTION}/ack", Action.CONSUME, ""),
+    ("POST", f"{SUBSCRIPTION}/nack", Action.CONSUME, ""),
+    ("POST", f"{SUBSCRIPTION}/extend", Action.CONSUME, ""),
+    ("GET", f"{SUBSCRIPTION}/stream", Action.CONSUME, LASTS),
+    (SOCKET, f"{SUBSCRIPTION}/stream", Action.CONSUME, LASTS),
+)
+
+
+@dataclass(slots=True)
+class _Node:
+    """A place in the tree of paths: what may follow, and the rules of the path that ends here, by method."""
+
+    words: dict[str, "_Node"] = field(default_factory=dict)
+    name: "_Node | None" = None
+    rest: dict[str, Rule] = field(default_factory=dict)
+    rules: dict[str, Rule] = field(default_factory=dict)
+
+    def add(self, parts: list[str], rules: dict[str, Rule]) -> None:
+        """Adds the rules of a path."""
+        if not parts:
+            assert not self.rules.keys() & rules.keys(), f"two rules for {rules}"
+            self.rules |= rules
+        elif parts == ["*"]:
+            self.rest |= rules
+        elif parts[0].startswith("{"):
+            self.name = self.name or _Node()
+            self.name.add(parts[1:], rules)
+        else:
+            self.words.setdefault(parts[0], _Node()).add(parts[1:], rules)
+        assert not (self.words and self.name), f"at one place there are a name and {sorted(self.words)}"
+
+
+def find(method: str, path: str) -> tuple[Rule, Resource] | None:
+    """Returns the rule of a request, and what its action is about; None where it has none. Those of short paths are
+    remembered: this is asked for each request."""
+    return _remembered(method, path) if len(path) <= REMEMBERED_CHARACTERS else _find(method, path)
+
+
+def _find(method: str, path: str) -> tuple[Rule, Resource] | None:
+    rule = rules_of(path).get(method)
+    return None if rule is None else (rule, rule.resource(path.split("/")))
+
+
+_remembered = lru_cache(REMEMBERED)(_find)
+
+
+def rules_of(path: str) -> dict[str, Rule]:
+    """Returns the rules of a path by method; none where there is no route."""
+    node = _TREE
+    for part in path.split("/"):
+        found = node.words.get(part) or (node.name if part else None)
+        if found is None:
+            return node.rest
+        node = found
+    return node.rules
+
+
+def every() -> Iterator[tuple[str, str, Rule]]:
+    """Yields method, path and rule of all routes."""
+    for methods, path, wanted, lasts in TABLE:
+        action = wanted if isinstance(wanted, Action) else None
+        kind = Kind.ACTION if isinstance(wanted, Action) else wanted
+        has_topic = action is not None and path.startswith(TOPIC)
+        rule = Rule(kind, action, has_topic, has_topic and path.startswith(SUBSCRIPTION), lasts == LASTS)
+        for method in methods.split():
+            yield method, path, rule
+
+
+def _tree() -> _Node:
+    tree = _Node()
+    for method, path, rule in every():
+        tree.add(path.split("/"), {method: rule})
+    return tree
+
+
+_TREE = _tree()

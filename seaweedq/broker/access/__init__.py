@@ -1,0 +1,1 @@
+"""Principals and tokens of the cluster: what each broker knows of them, and how they change."""

@@ -1,0 +1,81 @@
+"""The callers of requests: who a token stands for now, and the requests that last only as long as theirs may.
+
+A request that waits or streams is *held*. With each change of principals and tokens, and each LOOK_S for those whose
+time is over, the held ones are judged again, and one that may no longer do what it does is ended.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from seaweedq.access.actions import Action, Resource
+from seaweedq.access.authorizer import judge
+from seaweedq.access.caller import Caller
+from seaweedq.broker.access.admin_token import LOOK_S, AdminToken
+from seaweedq.broker.access.view import AccessView
+from seaweedq.clock import Clock
+from seaweedq.coordination.interface import Coordination
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    caller: Caller
+    action: Action
+    resource: Resource
+    end: Callable[[], None]
+
+
+class Callers:
+    """Finds callers by tokens, and ends what is held for those that lose a right."""
+
+    def __init__(self, coordination: Coordination, clock: Clock, admin: AdminToken) -> None:
+        self.view = AccessView(coordination, self._look)
+        self._admin = admin
+        self._clock = clock
+        self._held: set[_Held] = set()
+
+    def find(self, digest: bytes) -> Caller | None:
+        """Returns the caller of the token with this SHA-256, None where none counts."""
+        found = self._admin.find(digest) or self.view.find(digest)
+        return found if found and found.expires_us > self._clock.now_us() else None
+
+    def again(self, caller: Caller) -> Caller | None:
+        """Returns the caller as its token is now, None where that does not count any more."""
+        if caller.token is None:
+            return caller
+        if caller.token == self._admin.caller.token:
+            return self._admin.caller if self._admin.counts else None
+        found = self.view.caller(caller.token)
+        return found if found and found.expires_us > self._clock.now_us() else None
+
+    def principal(self, name: str) -> Caller | None:
+        """Returns the caller that a principal is by itself, None where there is none (any more)."""
+        return self._admin.caller if name == self._admin.caller.principal else self.view.principal(name)
+
+    @contextmanager
+    def holding(self, caller: Caller, action: Action, resource: Resource, end: Callable[[], None]) -> Iterator[None]:
+        """Calls `end` once the caller may no longer do this, if that is while the block runs."""
+        if caller.token is None:
+            yield
+            return
+        held = _Held(caller, action, resource, end)
+        self._held.add(held)
+        try:
+            yield
+        finally:
+            self._held.discard(held)
+
+    async def look_often(self) -> None:
+        """Looks for times that are over and for another admin token, for ever."""
+        while True:
+            self._admin.look()
+            self._look()
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        for held in list(self._held):
+            now = self.again(held.caller)
+            if now is None or not judge(now, held.action, held.resource):
+                self._held.discard(held)
+                held.end()

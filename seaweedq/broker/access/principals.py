@@ -1,0 +1,228 @@
+"""The changes of principals and tokens, each one transaction.
+
+A principal or a token ends with its own record: that is removed first, and nothing that came of it counts from then on,
+since broker/access/view asks for the whole line. What came of it is removed behind that; a crash between leaves records
+that never count again, which the next removal of the same principal or token, or nobody, takes away. Each of these
+transactions compares that what they came of is gone. A token is created in a transaction that compares the principal
+and the token from which it comes: of a creation and a revocation at once, the later one sees the earlier one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from seaweedq.access.actions import CLUSTER, Action
+from seaweedq.access.authorizer import judge
+from seaweedq.access.caller import NEVER_US, Caller
+from seaweedq.access.grants import Grant
+from seaweedq.access.limits import Limits
+from seaweedq.access.tokens import digest_of, draw, id_of
+from seaweedq.broker.access.admin_token import ADMIN
+from seaweedq.broker.access.view import MAX_DEPTH, AccessView
+from seaweedq.broker.cluster_level import ClusterLevel
+from seaweedq.clock import Clock, Ids
+from seaweedq.coordination import keys
+from seaweedq.coordination.access_records import ACCESS_LEVEL, PrincipalRecord, TokenRecord
+from seaweedq.coordination.interface import Change, Compare, Coordination, Delete, Put
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import Forbidden, InvalidRequest, PrincipalNotFound, TokenNotFound, Unavailable
+
+TRIES = 5
+TOGETHER = 100  # records that one transaction removes
+SWEPT = 20  # expired tokens that a creation removes
+KEPT_US = 86_400 * 1_000_000  # expired tokens are listed for so long, and clocks may differ
+MOST = 100_000  # tokens of a cluster
+MOST_OF_ONE = 10_000  # tokens of a principal
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A token as it is asked for: for the caller itself where no principal is named."""
+
+    principal: str | None
+    lasts_us: int | None
+    grants: tuple[Grant, ...] | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A token that was created, and its text, which nobody can see again."""
+
+    id: str
+    record: TokenRecord
+    text: str
+
+    def __repr__(self) -> str:
+        return f"Issued({self.id})"
+
+
+class Principals:
+    """Creates, changes and removes principals and tokens."""
+
+    def __init__(
+        self, coordination: Coordination, view: AccessView, level: ClusterLevel, clock: Clock, ids: Ids
+    ) -> None:
+        self.view = view
+        self._coordination = coordination
+        self._level = level
+        self._clock = clock
+        self._ids = ids
+
+    async def put(self, name: str, grants: tuple[Grant, ...], limits: Limits, disabled: bool) -> bool:
+        """Creates a principal, or replaces what it may do. Returns whether it is new. Raises NeedsLevel,
+        InvalidRequest, NeedsNewerBroker, Unavailable."""
+        self._level.require(ACCESS_LEVEL, "a principal")
+        if name == ADMIN:
+            raise InvalidRequest(
+                f"the principal {ADMIN!r} is that of admin_token_file; choose another name", field="principal"
+            )
+        key = keys.PRINCIPALS.key(name)
+        for _ in range(TRIES):
+            there = await self._coordination.get(key)
+            if there is None:
+                record = PrincipalRecord(self._ids.nonce(), grants, self._clock.now_us(), disabled, limits)
+                held = Versioned.new(record)
+            else:
+                held = keys.PRINCIPALS.require(there).replace(grants=grants, limits=limits, disabled=disabled)
+            if await self._commit([Compare(key, held.revision)], [Put(key, keys.PRINCIPALS.encode(held))]):
+                return there is None
+        raise _busy()
+
+    async def delete(self, name: str) -> None:
+        """Removes a principal, and with it all its tokens. Raises PrincipalNotFound, Unavailable."""
+        key = keys.PRINCIPALS.key(name)
+        there = await self._coordination.get(key)
+        if there is None:
+            raise PrincipalNotFound(f"there is no principal {name!r}", principal=name)
+        await self._commit([], [Delete(key)])
+        of_it = [token for token, record in self.view.tokens.items() if record.principal == name]
+        await self._remove(of_it, Compare(key, 0))
+
+    async def issue(self, caller: Caller, wanted: Wanted) -> Issued:
+        """Creates a token. Who names a principal needs the right to access, and gets one of that principal; else it is
+        one of the caller's own, which may do no more, and ends no later, than the one that the caller has.
+
+        Raises Forbidden, InvalidRequest, PrincipalNotFound, NeedsLevel, Unavailable.
+        """
+        self._level.require(ACCESS_LEVEL, "a token")
+        name, parent = self._for_whom(caller, wanted)
+        self._check_count(name)
+        for _ in range(TRIES):
+            there = await self._coordination.get(keys.PRINCIPALS.key(name))
+            if there is None:
+                raise PrincipalNotFound(f"there is no principal {name!r}", principal=name)
+            principal = keys.PRINCIPALS.require(there)
+            compares = [Compare(there.key, there.revision), *await self._parent_there(parent)]
+            issued = self._issued(caller, wanted, name, principal.record.uid, parent)
+            key = keys.TOKENS.key(issued.id)
+            put = Put(key, keys.TOKENS.encode(Versioned.new(issued.record)))
+            if await self._commit([*compares, Compare(key, 0)], [put, *self._expired()]):
+                return issued
+        raise _busy()
+
+    async def revoke(self, caller: Caller, token: str) -> None:
+        """Ends a token, and all that came of it. Without the right to access it must be the caller's own, or one that
+        came of it. Raises Forbidden, TokenNotFound, Unavailable."""
+        self.check_seen(caller, token)
+        key = keys.TOKENS.key(token)
+        if await self._coordination.get(key) is None:
+            raise TokenNotFound(f"there is no token {token!r}", token=token)
+        descendants = self.view.descendants(token)
+        await self._commit([], [Delete(key)])
+        await self._remove(descendants, Compare(key, 0))
+
+    def check_seen(self, caller: Caller, token: str) -> None:
+        """Raises Forbidden where a caller may not see or revoke a token, whether or not it exists."""
+        if not self.may_see(caller, token):
+            raise Forbidden(
+                f"this needs the right to {Action.ACCESS}, or the token from which it came",
+                action=str(Action.ACCESS),
+                resource="cluster",
+            )
+
+    def may_see(self, caller: Caller, token: str) -> bool:
+        """Returns whether a caller may see and revoke a token."""
+        if judge(caller, Action.ACCESS, CLUSTER):
+            return True
+        return caller.token is not None and caller.token in dict(self.view.lineage(token))
+
+    def _for_whom(self, caller: Caller, wanted: Wanted) -> tuple[str, str | None]:
+        """Returns the principal of a token, and the token from which it comes."""
+        if wanted.principal is not None and judge(caller, Action.ACCESS, CLUSTER):
+            return wanted.principal, None
+        if wanted.principal not in (None, caller.principal):
+            raise Forbidden(
+                f"a token of another principal needs the right to {Action.ACCESS}",
+                action=str(Action.ACCESS),
+                resource="cluster",
+            )
+        if caller.principal is None or caller.token is None or caller.principal == ADMIN:
+            raise InvalidRequest("name the principal for which the token is", field="principal")
+        if wanted.grants is not None and not all(layer.cover(wanted.grants) for layer in caller.layers):
+            raise Forbidden("a token cannot give more than the one from which it comes")
+        if len(list(self.view.lineage(caller.token))) >= MAX_DEPTH:
+            raise InvalidRequest(f"at most {MAX_DEPTH} tokens may come one of the other", bound=MAX_DEPTH)
+        return caller.principal, caller.token
+
+    def _check_count(self, name: str) -> None:
+        """Raises InvalidRequest where there are so many tokens that they would fill coordination."""
+        own = sum(record.principal == name for record in self.view.tokens.values())
+        if own >= MOST_OF_ONE or len(self.view.tokens) >= MOST:
+            raise InvalidRequest(
+                f"the principal has {own} tokens and may have {MOST_OF_ONE}, the cluster {MOST}; revoke some",
+                bound=MOST_OF_ONE,
+            )
+
+    async def _parent_there(self, parent: str | None) -> list[Compare]:
+        """Returns the comparison that the token from which another one comes still is."""
+        if parent is None:
+            return []
+        there = await self._coordination.get(keys.TOKENS.key(parent))
+        if there is None:
+            raise TokenNotFound("the token of this request was revoked meanwhile", token=parent)
+        return [Compare(there.key, there.revision)]
+
+    def _issued(self, caller: Caller, wanted: Wanted, name: str, uid: str, parent: str | None) -> Issued:
+        text, now_us = draw(self._ids), self._clock.now_us()
+        ends = [] if wanted.lasts_us is None else [now_us + wanted.lasts_us]
+        if parent is not None and caller.expires_us != NEVER_US:
+            ends.append(caller.expires_us)
+        record = TokenRecord(
+            digest=digest_of(text.encode()).hex(),
+            principal=name,
+            uid=uid,
+            created_us=now_us,
+            issuer=caller.principal or "",
+            expires_us=min(ends, default=None),
+            grants=wanted.grants,
+            parent=parent,
+            note=wanted.note,
+        )
+        token = id_of(text)
+        assert token is not None
+        return Issued(token, record, text)
+
+    def _expired(self) -> list[Delete]:
+        """Returns the removal of some tokens that have long been over, and so all that came of them."""
+        before_us = self._clock.now_us() - KEPT_US
+        over = [one for one, r in self.view.tokens.items() if r.expires_us is not None and r.expires_us < before_us]
+        return [Delete(keys.TOKENS.key(one)) for one in over[:SWEPT]]
+
+    async def _remove(self, tokens: Sequence[str], gone: Compare) -> None:
+        """Removes tokens for as long as that of which they came is gone."""
+        for at in range(0, len(tokens), TOGETHER):
+            some = [Delete(keys.TOKENS.key(one)) for one in tokens[at : at + TOGETHER]]
+            if not await self._commit([gone], some):
+                return  # a principal has the name again: those of the old one count no more, whatever is left
+
+    async def _commit(self, compares: list[Compare], writes: Sequence[Put | Delete]) -> bool:
+        """Writes, and has this broker know it at once. Returns whether the comparisons held."""
+        revision = await self._coordination.commit(compares, writes)
+        if revision is None:
+            return False
+        self.view.take([Change(one.key, one.value if isinstance(one, Put) else None, revision) for one in writes])
+        return True
+
+
+def _busy() -> Unavailable:
+    return Unavailable("others change the same principal or token all the time; try again")

@@ -1,0 +1,296 @@
+"""Principals and tokens over HTTP, on several brokers in one loop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from seaweedq.access.tokens import draw
+from seaweedq.clock import SystemIds
+from seaweedq.coordination.interface import Put
+from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
+
+EVERYTHING = [{"actions": ["describe", "create", "publish", "read", "consume", "subscribe"], "topics": ["*"]}]
+
+
+class Http:
+    """Requests to the brokers of a cluster, each with a token; `admin` is that of the administrators."""
+
+    def __init__(self, together: InLoop, admin: str) -> None:
+        self.together = together
+        self.admin = admin
+
+    async def __call__(
+        self, method: str, path: str, token: str | None = None, broker: int = 0, **more: Any
+    ) -> httpx.Response:
+        url = f"http://b{broker}"
+        headers = {**more.pop("headers", {}), **({"authorization": f"Bearer {token}"} if token else {})}
+        transport = httpx.ASGITransport(self.together.apps[url])
+        async with httpx.AsyncClient(transport=transport, base_url=url, timeout=None) as http:
+            return await http.request(method, path, headers=headers, **more)
+
+    async def stream(self, path: str, token: str, broker: int, sent: list[Any]) -> None:
+        """Listen to a stream; `sent` gets its messages as they come."""
+
+        async def receive() -> Any:
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"authorization", f"Bearer {token}".encode()), (b"host", f"b{broker}".encode())]
+        scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+        await self.together.apps[f"http://b{broker}"]({**scope, "headers": headers}, receive, send)
+
+    async def principal(self, name: str, grants: list[Any], **more: Any) -> None:
+        """Put a principal, and wait until all brokers know it."""
+        answer = await self("PUT", f"/v1/principals/{name}", self.admin, json={"grants": grants, **more})
+        assert answer.status_code in (200, 201), answer.text
+        views = [one.core.callers.view for one in self.together.brokers]
+        here = views[0].principals[name]
+        await until(lambda: all(view.principals.get(name) == here for view in views))
+
+    async def token(self, issuer: str | None = None, **wanted: Any) -> str:
+        """Issue a token, and wait until all brokers know it."""
+        answer = await self("POST", "/v1/tokens", issuer or self.admin, json=wanted)
+        assert answer.status_code == 201, answer.text
+        assert answer.headers["cache-control"] == "no-store"
+        await self.known(answer.json()["id"], True)
+        return str(answer.json()["token"])
+
+    async def known(self, token: str, there: bool) -> None:
+        views = [one.core.callers.view for one in self.together.brokers]
+        await until(lambda: all((token in view.tokens) == there for view in views))
+
+    async def status(self, method: str, path: str, token: str | None, broker: int = 0, **more: Any) -> int:
+        return (await self(method, path, token, broker, **more)).status_code
+
+
+@asynccontextmanager
+async def access(folder: Path, count: int = 1, **settings: Any) -> AsyncIterator[Http]:
+    """Brokers that need tokens."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "admin"
+    file.write_text(admin := draw(SystemIds()))
+    async with in_loop(folder, count, **{"auth": "required", "admin_token_file": str(file), **settings}) as together:
+        yield Http(together, admin)
+
+
+def id_of(token: str) -> str:
+    return token.split("_")[1]
+
+
+async def test_a_token_works_on_all_brokers_and_ends_on_all(tmp_path: Path) -> None:
+    async with access(tmp_path, 3) as http:
+        await http.principal("p", EVERYTHING)
+        token = await http.token(principal="p", note="for a test")
+        for broker in range(3):
+            me = (await http("GET", "/v1/whoami", token, broker)).json()
+            assert (me["principal"], me["token"]) == ("p", id_of(token))
+        assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
+        await http.known(id_of(token), False)
+        assert [await http.status("GET", "/v1/whoami", token, broker) for broker in range(3)] == [401] * 3
+
+
+async def test_what_is_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        token = await http.token(principal="p")
+        secret = token.split("_")[2]
+        for path in ("/v1/tokens", f"/v1/tokens/{id_of(token)}", "/v1/whoami", "/v1/principals", "/openapi.json"):
+            assert secret not in (await http("GET", path, http.admin)).text
+        wrong = await http("GET", "/v1/whoami", token[:-1] + "x")
+        assert secret not in wrong.text
+        stored = b"".join(change.value or b"" for some in http.together.coordination.history for change in some)
+        assert b"tokens" not in stored or secret.encode() not in stored
+        assert secret.encode() not in stored
+        assert secret not in caplog.text
+        assert secret not in repr(http.together.brokers[0].core.callers.view.tokens)
+
+
+async def test_narrower_tokens_end_with_the_one_they_came_of(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        first = await http.token(principal="p", expires_s=1000)
+        reading = [{"actions": ["read", "describe"], "topics": ["a*"]}]
+        second = await http.token(first, grants=reading)
+        third = await http.token(second, expires_s=5000)
+        shown = (await http("GET", f"/v1/tokens/{id_of(third)}", http.admin)).json()
+        above = (await http("GET", f"/v1/tokens/{id_of(first)}", http.admin)).json()
+        assert shown["issued_from"] == id_of(second)
+        assert shown["expires_at"] == above["expires_at"], "it ends no later"
+        assert await http.status("GET", "/v1/topics/a1", third) == 404
+        assert await http.status("GET", "/v1/topics/b1", third) == 403
+        assert await http.status("PUT", "/v1/topics/a1", third) == 403
+        for wider in ([{"actions": ["read"], "topics": ["*"]}], [{"actions": ["create"], "topics": ["a"]}]):
+            assert await http.status("POST", "/v1/tokens", second, json={"grants": wider}) == 403
+        listed = (await http("GET", "/v1/tokens", second)).json()["tokens"]
+        assert {one["id"] for one in listed} == {id_of(second), id_of(third)}
+        assert await http.status("GET", f"/v1/tokens/{id_of(first)}", second) == 403
+        assert await http.status("GET", "/v1/tokens/0000000000000000", second) == 403, "whether or not it exists"
+        assert await http.status("DELETE", f"/v1/tokens/{id_of(first)}", second) == 403
+        assert await http.status("DELETE", f"/v1/tokens/{id_of(second)}", first) == 204
+        assert [await http.status("GET", "/v1/whoami", one) for one in (first, second, third)] == [200, 401, 401]
+        assert len(http.together.brokers[0].core.callers.view.tokens) == 1, "what came of it is removed"
+
+
+async def test_the_principal_rules_its_tokens(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        token = await http.token(principal="p")
+        child = await http.token(token)
+        assert await http.status("PUT", "/v1/topics/a", child) == 201
+        await http.principal("p", [{"actions": ["describe"], "topics": ["a"]}])
+        assert await http.status("GET", "/v1/topics/a", child) == 200
+        assert await http.status("PUT", "/v1/topics/b", child) == 403
+        await http.principal("p", EVERYTHING, disabled=True)
+        assert await http.status("GET", "/v1/topics/a", child) == 401
+        await http.principal("p", EVERYTHING)
+        assert await http.status("GET", "/v1/topics/a", child) == 200
+        assert await http.status("DELETE", "/v1/principals/p", http.admin) == 204
+        assert await http.status("GET", "/v1/topics/a", child) == 401
+        await http.principal("p", EVERYTHING)
+        assert [await http.status("GET", "/v1/topics/a", one) for one in (token, child)] == [401, 401]
+
+
+async def test_a_token_that_outlives_its_principal_in_coordination_never_counts(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        token = await http.token(principal="p")
+        callers = http.together.brokers[0].core.callers
+        kept = await http.together.coordination.get(f"tokens/{id_of(token)}")
+        assert kept is not None
+        assert await http.status("DELETE", "/v1/principals/p", http.admin) == 204
+        await http.together.coordination.commit([], [Put(kept.key, kept.value)])  # as if the removal had been cut off
+        await http.principal("p", EVERYTHING)
+        await until(lambda: id_of(token) in callers.view.tokens)
+        assert await http.status("GET", "/v1/whoami", token) == 401
+
+
+async def test_no_token_of_a_principal_that_goes_at_the_same_time(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        parent = await http.token(principal="p")
+        coordination = http.together.coordination
+        begun: list[Any] = []
+
+        async def before(writes: Any) -> None:
+            if not begun and any(one.key.startswith("tokens/") and hasattr(one, "value") for one in writes):
+                begun.append(1)
+                assert await http.status("DELETE", f"/v1/tokens/{id_of(parent)}", http.admin) == 204
+
+        coordination.before = before
+        answer = await http("POST", "/v1/tokens", parent, json={})
+        assert answer.status_code == 404, answer.text
+        assert begun
+
+
+async def test_expiry_ends_what_waits(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        await http("PUT", "/v1/topics/a", http.admin)
+        await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
+        token = await http.token(principal="p", expires_s=1.5)
+        pull = {"wait_s": 30}
+        answer = await asyncio.wait_for(http("POST", "/v1/topics/a/subscriptions/s/pull", token, json=pull), 10)
+        assert answer.status_code == 401
+
+
+@pytest.mark.parametrize("at", [0, 1])
+async def test_a_revocation_ends_what_waits_wherever_it_waits(tmp_path: Path, at: int) -> None:
+    async with access(tmp_path, 2) as http:
+        await http.principal("p", EVERYTHING)
+        await http("PUT", "/v1/topics/a", http.admin)
+        await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
+        token = await http.token(principal="p")
+        streams: list[list[Any]] = [[], []]
+        waiting = [
+            asyncio.create_task(http("POST", "/v1/topics/a/subscriptions/s/pull", token, at, json={"wait_s": 30})),
+            asyncio.create_task(http("GET", "/v1/topics/a/segments/0/messages?offset=0&wait_s=30", token, at)),
+            asyncio.create_task(http.stream("/v1/topics/a/stream", token, at, streams[0])),
+            asyncio.create_task(http.stream("/v1/topics/a/subscriptions/s/stream", token, at, streams[1])),
+        ]
+        callers = http.together.brokers[at].core.callers
+        await until(lambda: len(callers._held) == 4 and all(streams))
+        other = asyncio.create_task(
+            http("POST", "/v1/topics/a/subscriptions/s/pull", http.admin, at, json={"wait_s": 2})
+        )
+        assert await http.status("DELETE", f"/v1/tokens/{id_of(token)}", http.admin) == 204
+        pulled, fetched, *_ = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        assert (pulled.status_code, fetched.status_code) == (401, 401)
+        for sent in streams:
+            assert [one.get("status") for one in sent if one["type"] == "http.response.start"] == [200]
+            assert sent[-1]["body"].startswith(b"event: bye\n")
+            assert b"unauthenticated" in sent[-1]["body"]
+            assert not sent[-1].get("more_body")
+        assert (await other).status_code == 200, "others go on"
+        assert not callers._held
+
+
+async def test_a_change_that_leaves_the_right_ends_nothing(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", EVERYTHING)
+        await http("PUT", "/v1/topics/a", http.admin)
+        await http("PUT", "/v1/topics/a/subscriptions/s", http.admin, json={})
+        token = await http.token(principal="p")
+        waiting = asyncio.create_task(http("POST", "/v1/topics/a/subscriptions/s/pull", token, json={"wait_s": 30}))
+        await until(lambda: len(http.together.brokers[0].core.callers._held) == 1)
+        await http.principal("p", [{"actions": ["consume"], "topics": ["a"]}])
+        await http("POST", "/v1/topics/a/messages", http.admin, json={"value": 1})
+        assert len((await waiting).json()["messages"]) == 1
+
+
+async def test_the_admins_file_is_read_again(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        assert await http.status("GET", "/v1/principals", http.admin) == 200
+        (tmp_path / "admin").write_text(another := draw(SystemIds()))
+        callers = http.together.brokers[0].core.callers
+        callers._admin.look()
+        assert await http.status("GET", "/v1/principals", http.admin) == 401
+        assert await http.status("GET", "/v1/principals", another) == 200
+        (tmp_path / "admin").write_text("short")
+        callers._admin.look()
+        assert await http.status("GET", "/v1/principals", another) == 401
+
+
+async def test_anonymous_ones_where_none_is_required(tmp_path: Path) -> None:
+    async with access(tmp_path, auth="none") as http:
+        assert await http.status("PUT", "/v1/topics/a", None) == 201
+        await http.principal("p", [{"actions": ["read"], "topics": ["a"]}])
+        token = await http.token(principal="p")
+        assert await http.status("DELETE", "/v1/topics/a", token) == 403, "whom a token names is judged"
+        assert await http.status("GET", "/v1/topics/a", draw(SystemIds())) == 401
+        assert (await http("GET", "/v1/whoami")).json()["principal"] is None
+
+
+async def test_no_principals_below_level_4(tmp_path: Path) -> None:
+    async with of_level_1(tmp_path) as together:
+        http = Http(together, "")
+        answer = await http("PUT", "/v1/principals/p", json={})
+        assert (answer.status_code, answer.json()["needs"]) == (409, 4)
+
+
+@pytest.mark.parametrize(
+    "grant",
+    [
+        {"actions": ["read"]},
+        {"actions": ["read"], "topics": ["a*b"]},
+        {"actions": ["read"], "topics": ["**"]},
+        {"actions": ["read"], "topics": ["seaweedq.*"]},
+        {"actions": ["read"], "topics": [""]},
+        {"actions": ["read"], "topics": ["a/b"]},
+        {"actions": ["read"], "topics": ["a\n"]},
+        {"actions": ["fly"], "topics": ["a"]},
+        {"actions": [], "topics": ["a"]},
+        {"actions": ["consume"], "topics": ["a"], "subscriptions": ["x y"]},
+    ],
+)
+async def test_grants_that_are_none(tmp_path: Path, grant: Any) -> None:
+    async with access(tmp_path) as http:
+        assert await http.status("PUT", "/v1/principals/p", http.admin, json={"grants": [grant]}) == 422
+        assert await http.status("PUT", "/v1/principals/admin", http.admin, json={}) == 422
