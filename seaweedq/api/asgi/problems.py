@@ -117,8 +117,8 @@ def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
         headers["retry-after"] = "1"
     elif status == 401:
         headers["www-authenticate"] = 'Bearer realm="seaweedq"'
-    elif isinstance(error, errors.MethodNotAllowed):
-        headers["allow"] = ", ".join(error.fields["allowed"])
+    elif allowed := error.fields.get("allowed"):
+        headers["allow"] = ", ".join(allowed)
     elif status == 408:
         headers["connection"] = "close"  # the rest of the body would be read as the next request
     return status, headers, msgspec.json.encode(document)
