@@ -59,8 +59,8 @@ def test_a_damaged_one_is_refused_and_its_file_named(tmp_path, content):
 
 def test_all_who_draw_at_once_agree(tmp_path, monkeypatch):
     everybody = Barrier(8)
-    draw = secret._draw
-    monkeypatch.setattr(secret, "_draw", lambda path: (everybody.wait(30), draw(path)))
+    draw = secret.draw_file
+    monkeypatch.setattr(secret, "draw_file", lambda *given: (everybody.wait(30), draw(*given)))
     settings = Settings(data_dir=tmp_path)
     with ThreadPoolExecutor(8) as pool:
         found = [future.result() for future in [pool.submit(cluster_secret, settings) for _ in range(8)]]
