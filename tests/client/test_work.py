@@ -10,6 +10,8 @@ import pytest
 
 from seaweedq import AsyncClient, Client, Reject, Worked
 from seaweedq.client.core.consuming.pulling import Pulling
+from seaweedq.client.core.consuming.working import Held
+from seaweedq.client.sync import work as sync_work
 from tests.support.tiers import later
 
 
@@ -41,6 +43,36 @@ def test_messages_are_handled_by_several_at_once_and_acked(real_client: Client, 
     done = real_client.work(topic, "s", handle, workers=4, start="earliest", idle_timeout_s=0.1, mode="shared")
     assert (sorted(seen), done) == (list(range(40)), Worked(acked=40))
     assert lag(real_client, topic) == (0, 0)
+
+
+def test_what_is_held_is_looked_at_and_changed_under_the_lock_alone(
+    real_client: Client, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locks: list[Any] = []
+    seen: set[str] = set()
+    begin = sync_work.Work._begin
+
+    def note(work: sync_work.Work) -> None:
+        locks.append(work._changed)
+        begin(work)
+
+    class Guarded(Held):
+        def __getattribute__(self, name: str) -> Any:
+            if not name.startswith("_") and name != "ack_deadline_s" and locks:
+                seen.add(name)
+                assert locks[0]._is_owned(), f"{name} without the lock: another thread changes it meanwhile"
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(sync_work.Work, "_begin", note)
+    monkeypatch.setattr(
+        sync_work, "held_of", lambda shown, wanted, most_s: Guarded("shared", wanted.ack_deadline_s, most_s)
+    )
+    fill(real_client, topic, 20)
+    done = real_client.work(
+        topic, "s", lambda message: None, workers=3, start="earliest", idle_timeout_s=0.1, mode="shared"
+    )
+    assert done == Worked(acked=20)
+    assert seen >= {"waiting", "wait_s", "add", "next", "done", "clear"}
 
 
 @pytest.mark.parametrize("mode", [later("ordered"), "keyed"])

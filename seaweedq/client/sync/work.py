@@ -93,9 +93,9 @@ class Work:
         wanted, idle_s = self._pulling.wanted, 0.0
         limit_s = wanted.idle_timeout_s
         while self._has_room():
-            wait_s = self._held.wait_s(WAIT_S, limit_s, idle_s)
-            most = wanted.max_messages - self._held.waiting
             with self._changed:
+                wait_s = self._held.wait_s(WAIT_S, limit_s, idle_s)
+                most = wanted.max_messages - self._held.waiting
                 was_empty = self._held.is_empty  # else what is handled may come again
                 self._held.begin_pull()
             is_settled = self._acker.is_settled()  # else what is behind those acks may be held up by them
