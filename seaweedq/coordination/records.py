@@ -1,6 +1,7 @@
 """The records in the values of coordination's keys. Later versions may add members (coordination/versioned says which
 ones); an earlier one keeps them."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -304,7 +305,7 @@ class MessageFilter(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkn
 
 class SeekRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The last seek of a subscription, which began `epoch`; `ids` are the names of the last ones, the newest at the
-    end.
+    end, and `asked` has a digest of where to each of them went, so that a name is not used for another place.
 
     `plan` says where the cursors of that epoch begin (coordination/seek_plan). It is there until all of them are
     written: until then nothing is delivered, and nobody acks.
@@ -313,6 +314,7 @@ class SeekRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int
     ids: tuple[str, ...] = ()
     plan: str | None = None
+    asked: Mapping[str, str] = {}
 
 
 class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 from seaweedq.broker.subscriptions.administration.starts import AtOffsets, Place, Starts
 from seaweedq.broker.subscriptions.cursors.subscription import SeekResult, Subscription
-from seaweedq.broker.subscriptions.dispatch.dispatcher import SEEK_NAMES, Dispatcher
+from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher, Sought
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination import seek_plan
-from seaweedq.coordination.seek_plan import Sought
 from seaweedq.errors import InvalidRequest, TooManySegments
+
+DIGEST = 16  # characters
 
 
 class Seeking:
@@ -29,7 +30,7 @@ class Seeking:
         seek of this name went to another place."""
         if known := _known(await self._dispatcher.open(topic, name), key, place):
             return known
-        plan: Sequence[Sought]
+        plan: Sequence[seek_plan.Sought]
         moved: Sequence[int]
         if isinstance(place, AtOffsets):
             plan, moved = await self._starts.at(topic, place.offsets)
@@ -38,25 +39,24 @@ class Seeking:
         packed = seek_plan.packed(plan)
         if len(packed) > seek_plan.MAX_BYTES:
             raise TooManySegments(f"topic {topic.name!r} has {len(plan)} segments, too many for one seek")
-        before, after = await self._dispatcher.seek(topic, name, key, packed)
+        before, after = await self._dispatcher.seek(topic, name, key, Sought(packed, _digest(place)))
         if known := _known(before, key, place):  # a repetition was faster
             return known
         segments = [(one.segment, before.stands_at(one.segment, one.end), one.to) for one in plan if one.to is not None]
         after.last_seek = SeekResult(key, segments, moved)
-        after.asked = dict([*before.asked.items(), (key, _digest(place))][-SEEK_NAMES:])
         return after.last_seek
 
 
-def _digest(place: Place) -> bytes:
+def _digest(place: Place) -> str:
     at = sorted(place.offsets.items()) if isinstance(place, AtOffsets) else place
-    return hashlib.sha256(repr(at).encode()).digest()
+    return hashlib.sha256(repr(at).encode()).hexdigest()[:DIGEST]
 
 
 def _known(subscription: Subscription, key: str, place: Place) -> SeekResult | None:
     """Returns the outcome of a seek of this name, None where there was none. Raises InvalidRequest where that one went
-    to another place, as far as this dispatcher knows."""
-    known = subscription.sought_as(key)
-    if known and subscription.asked.get(key, digest := _digest(place)) != digest:
+    to another place."""
+    known, seek = subscription.sought_as(key), subscription.record.seek
+    if known and seek and seek.asked.get(key, digest := _digest(place)) != digest:
         detail = f"id is {key!r}, under which this subscription went elsewhere; another seek takes another id"
         raise InvalidRequest(detail, field="id", value=key)
     return known

@@ -101,7 +101,6 @@ class Subscription:
         self.full = False  # the last look gave nothing, since too many messages were in flight
         self.buries = held.record.dead_letter_topic is not None  # messages may be rejected
         self.last_seek: SeekResult | None = None
-        self.asked: dict[str, bytes] = {}  # by the names of its last seeks at this dispatcher: a digest of where to
         self.skipped: Counter[int] = Counter()  # by segment: messages that retention took before they were acked
         self.risen = -1  # of the topic's risen starts, those that it has followed
         self.hold_ups = HoldUps()

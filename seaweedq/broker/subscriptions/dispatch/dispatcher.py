@@ -15,6 +15,7 @@ crash behind 4 leaves 5 to the next dispatcher, before it opens the subscription
 """
 
 import logging
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,6 +39,13 @@ from seaweedq.failpoints import reach
 
 SEEK_NAMES = 16  # of the last seeks that are remembered
 logger = logging.getLogger(__name__)
+
+
+class Sought(NamedTuple):
+    """Where a seek goes: its plan (coordination/seek_plan), and a digest of what was asked for."""
+
+    plan: str
+    digest: str
 
 
 class Dispatcher:
@@ -89,10 +97,9 @@ class Dispatcher:
             finally:
                 self.forget(topic, name)
 
-    async def seek(self, topic: Topic, name: str, key: str, plan: str) -> tuple[Subscription, Subscription]:
-        """Begins a new epoch as a plan says (coordination/seek_plan), unless the seek of this name has. Returns the
-        subscription as it was, which is closed, and as it is. Raises NotOwner where it was changed meanwhile: then try
-        again."""
+    async def seek(self, topic: Topic, name: str, key: str, sought: Sought) -> tuple[Subscription, Subscription]:
+        """Begins a new epoch as a plan says, unless the seek of this name has. Returns the subscription as it was,
+        which is closed, and as it is. Raises NotOwner where it was changed meanwhile: then try again."""
         async with self.changing(topic, name):
             before = await self._opened.take(topic, name)
             before.check()
@@ -102,7 +109,7 @@ class Dispatcher:
             if not await self._write_all(before, f"subscription {name!r} is just being sought; try again"):
                 self.forget(topic, name)
                 raise NotOwner(f"subscription {name!r} is no longer dispatched by this broker")
-            new = before.held.with_record(self.used(_sought(before.record, key, plan)).in_its_form())
+            new = before.held.with_record(self.used(_sought(before.record, key, sought)).in_its_form())
             try:
                 reach("seek.begin")
                 held = await self._assignment.claim(topic, name, new, before.held, rewinds=True)
@@ -214,8 +221,10 @@ class Dispatcher:
                 subscription.retire(number, below)
 
 
-def _sought(record: SubscriptionRecord, key: str, plan: str) -> SubscriptionRecord:
+def _sought(record: SubscriptionRecord, key: str, sought: Sought) -> SubscriptionRecord:
     """Returns the record in the epoch that a seek begins."""
-    names = (*(record.seek.ids if record.seek else ()), key)[-SEEK_NAMES:]
+    before = record.seek or SeekRecord(record.epoch)
+    names = (*before.ids, key)[-SEEK_NAMES:]
+    asked = {name: digest for name, digest in {**before.asked, key: sought.digest}.items() if name in names}
     epoch = record.epoch + 1
-    return replace(record, epoch=epoch, seek=SeekRecord(epoch, names, plan))
+    return replace(record, epoch=epoch, seek=SeekRecord(epoch, names, sought.plan, asked))

@@ -147,10 +147,16 @@ async def test_a_repetition_under_its_id_changes_nothing(tmp_path: Path) -> None
         await ack(clients[1], ids[:10])
         assert await seek(clients[1], "earliest", id="again.1") == sought
         assert (await pull(clients[0]))[0]["id"] == ids[10]
-        for other in ("latest", {"offsets": {"0": 1}}, {"timestamp": "2026-01-01T00:00:00Z"}):
-            answer = await clients[0].post(f"{SUBSCRIPTION}/seek", json={"to": other, "id": "again.1"})
-            assert answer.status_code == 422, "it was told that it had gone there"
-            assert "again.1" in answer.json()["detail"]
+        for is_handed_over in (False, True):
+            for other in ("latest", {"offsets": {"0": 1}}, {"timestamp": "2026-01-01T00:00:00Z"}):
+                answer = await clients[0].post(f"{SUBSCRIPTION}/seek", json={"to": other, "id": "again.1"})
+                assert answer.status_code == 422, "it was told that it had gone there"
+                assert "again.1" in answer.json()["detail"]
+            for broker in () if is_handed_over else together.brokers:
+                dispatcher = broker.serving.subscribing.dispatcher
+                for topic, name in dispatcher.names():
+                    await dispatcher.hand_over(topic, name)
+        assert (await seek(clients[1], "earliest", id="again.1"))["segments"] == []
 
 
 async def test_a_refusal_names_all_forms_of_a_place(tmp_path: Path) -> None:
