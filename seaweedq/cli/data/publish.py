@@ -27,6 +27,31 @@ seaweedq publish logs app.ndjson --skip-invalid ·
 echo '{"key": "a", "value": 1}' | seaweedq publish events --envelope ·
 seaweedq publish films --file one.mp4 --file two.mp4 --key mine"""
 
+File = Annotated[
+    Path | None, typer.Argument(exists=True, dir_okay=False, help="The file; left out or -: stdin.", allow_dash=True)
+]
+InputFormatName = Annotated[
+    str | None, typer.Option(help="ndjson, csv or parquet; by default that of the file's suffix.")
+]
+KeyField = Annotated[
+    str | None, typer.Option(help="Field of the record to use as the key, if the topic has no key_field of its own.")
+]
+Envelope = Annotated[
+    bool, typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp.")
+]
+SkipInvalid = Annotated[
+    bool, typer.Option("--skip-invalid", help="Name records that are no valid messages, and publish the others.")
+]
+BatchSize = Annotated[
+    int | None, typer.Option(min=1, max=100_000, help="Maximum number of messages per request; 10,000 by default.")
+]
+WholeFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--file", exists=True, dir_okay=False, help="A file of any size as one message; may be repeated."),
+]
+FileKey = Annotated[str | None, typer.Option(help="The key of the messages of --file.")]
+ContentType = Annotated[str | None, typer.Option(help="Media type of each --file; by default that of its suffix.")]
+
 INTERRUPTED = 130  # the exit code of a program that SIGINT ended, by the convention of shells
 
 
@@ -50,35 +75,15 @@ class _How:
 
 def publish(
     topic: Topic,
-    file: Annotated[
-        Path | None,
-        typer.Argument(exists=True, dir_okay=False, help="The file; left out or -: stdin.", allow_dash=True),
-    ] = None,
-    input_format: Annotated[
-        str | None, typer.Option(help="ndjson, csv or parquet; by default that of the file's suffix.")
-    ] = None,
-    key_field: Annotated[
-        str | None,
-        typer.Option(help="Field of the record to use as the key, if the topic has no key_field of its own."),
-    ] = None,
-    envelope: Annotated[
-        bool,
-        typer.Option("--envelope", help="Each NDJSON line is a whole message with key, value, headers, timestamp."),
-    ] = False,
-    skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Name records that are no valid messages, and publish the others.")
-    ] = False,
-    batch: Annotated[
-        int | None, typer.Option(min=1, max=100_000, help="Maximum number of messages per request; 10,000 by default.")
-    ] = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option("--file", exists=True, dir_okay=False, help="A file of any size as one message; may be repeated."),
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="The key of the messages of --file.")] = None,
-    content_type: Annotated[
-        str | None, typer.Option(help="Media type of each --file; by default that of its suffix.")
-    ] = None,
+    file: File = None,
+    input_format: InputFormatName = None,
+    key_field: KeyField = None,
+    envelope: Envelope = False,
+    skip_invalid: SkipInvalid = False,
+    batch: BatchSize = None,
+    files: WholeFiles = None,
+    key: FileKey = None,
+    content_type: ContentType = None,
     url: Url = DEFAULT_URL,
 ) -> None:
     """Publish the records of FILE, each exactly once: NDJSON (one value per line), CSV or Parquet.

@@ -1,6 +1,6 @@
 """`seaweedq topic create` and `set`: a topic's configuration as options."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,8 +31,8 @@ CoolDown = Annotated[float | None, typer.Option(help="How long idle segments wai
 Scaling = Annotated[
     bool | None, typer.Option("--scaling/--no-scaling", help="Whether segments split and merge automatically.")
 ]
-# What `set` takes back to its default, by the name of its option, and its place in the configuration.
-_DEFAULTS = {
+# The places of options in the configuration. `set --default` takes those of the first table back.
+_DEFAULTS: dict[str, tuple[str, ...]] = {
     "flush-max-bytes": ("flush", "max_bytes"),
     "flush-max-age-s": ("flush", "max_age_s"),
     "retention-max-age-s": ("retention", "max_age_s"),
@@ -46,9 +46,17 @@ _DEFAULTS = {
     "cool-down-s": ("scaling", "cool_down_s"),
     "scaling": ("scaling", "enabled"),
 }
+_PLACES = _DEFAULTS | {
+    "format": ("format",),
+    "key-field": ("key_field",),
+    "segments": ("initial_segments",),
+    "keep-unread": ("retention", "keep_unread"),
+    "delete-read": ("retention", "delete_read"),
+}
 
 
 def create(
+    context: typer.Context,
     topic: Topic,
     format: Annotated[str | None, typer.Option(help="json (the default), bytes or typed.")] = None,
     schema: Annotated[
@@ -71,23 +79,16 @@ def create(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Create a topic, or check that an existing one matches the given options."""
-    config = _present(
-        format=format,
-        schema=_schema(schema),
-        key_field=key_field,
-        initial_segments=segments,
-        flush=_present(max_bytes=flush_max_bytes, max_age_s=flush_max_age_s) or None,
-        retention=_present(max_age_s=retention_max_age_s, max_bytes=retention_max_bytes) or None,
-        max_payload_bytes=max_payload_bytes,
-        ndjson=ndjson,
-        scaling=_policy(target_messages_per_s, target_bytes_per_s, min_segments, max_segments, cool_down_s, scaling),
-    )
+    config = _placed(context.params)
+    if schema is not None:
+        config["schema"] = _schema(schema)
     with connect(url) as client:
         client.create_topic(topic, **config)
     say(f"topic {topic} exists")
 
 
 def change(
+    context: typer.Context,
     topic: Topic,
     flush_max_bytes: FlushMaxBytes = None,
     flush_max_age_s: FlushMaxAge = None,
@@ -116,16 +117,7 @@ def change(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Change a topic's configuration; what no option names stays. It takes effect at once, at all brokers."""
-    retention = _present(
-        max_age_s=retention_max_age_s, max_bytes=retention_max_bytes, keep_unread=keep_unread, delete_read=delete_read
-    )
-    config = _present(
-        flush=_present(max_bytes=flush_max_bytes, max_age_s=flush_max_age_s) or None,
-        retention=retention or None,
-        max_payload_bytes=max_payload_bytes,
-        ndjson=ndjson,
-        scaling=_policy(target_messages_per_s, target_bytes_per_s, min_segments, max_segments, cool_down_s, scaling),
-    )
+    config = _placed(context.params)
     _restore(config, default or ())
     if not config:
         raise typer.BadParameter("name at least one option to change", param_hint="OPTIONS")
@@ -141,46 +133,36 @@ def change(
     say(f"the retention would take {said}, of which {found['unread']:,} are not acked by some subscription")
 
 
+def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the configuration that the given options state."""
+    config: dict[str, Any] = {}
+    for name, where in _PLACES.items():
+        if (value := options.get(name.replace("-", "_"))) is not None:
+            _group(config, where)[where[-1]] = value
+    return config
+
+
 def _restore(config: dict[str, Any], names: Sequence[str]) -> None:
     """Adds nulls, which restore defaults, to a change."""
     for name in names:
         where = _DEFAULTS.get(name.removeprefix("--"))
         if where is None:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(_DEFAULTS)}", param_hint="--default")
-        inside = config.setdefault(where[0], {}) if len(where) > 1 else config
+        inside = _group(config, where)
         if where[-1] in inside:
             raise typer.BadParameter(f"{name} is also given a value", param_hint="--default")
         inside[where[-1]] = None
 
 
-def _policy(
-    target_messages: int | None,
-    target_bytes: int | None,
-    least: int | None,
-    most: int | None,
-    cool_down_s: float | None,
-    enabled: bool | None,
-) -> dict[str, Any] | None:
-    named = _present(
-        target_messages_per_s=target_messages,
-        target_bytes_per_s=target_bytes,
-        min_segments=least,
-        max_segments=most,
-        cool_down_s=cool_down_s,
-        enabled=enabled,
-    )
-    return named or None
+def _group(config: dict[str, Any], where: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the part of a configuration that has the member at a place."""
+    group: dict[str, Any] = config.setdefault(where[0], {}) if len(where) > 1 else config
+    return group
 
 
-def _present(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _schema(path: Path | None) -> Any:
+def _schema(path: Path) -> Any:
     import msgspec
 
-    if path is None:
-        return None
     try:
         return msgspec.json.decode(path.read_bytes())
     except msgspec.DecodeError as error:

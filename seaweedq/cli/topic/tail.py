@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
-from itertools import count
+from itertools import cycle
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -87,24 +87,31 @@ def _coming(url: str, topic: str, start: str, key: str | None) -> Iterator[str]:
     """Yields the messages that come, over the topic's stream, and goes on at the next broker where one leaves."""
     import httpx
 
-    brokers = [one.strip().rstrip("/") for one in url.split(",")]
+    urls = [f"{one.strip().rstrip('/')}/v1/topics/{topic}/stream" for one in url.split(",")]
+    with httpx.Client(timeout=httpx.Timeout(10.0, read=SILENT_S), params={"start": start}) as http:
+        for line in _of_any(http, urls, start):
+            if key is None or _key_of(line) == key:
+                yield line
+
+
+def _of_any(http: "httpx.Client", urls: list[str], start: str) -> Iterator[str]:
+    import httpx
+
     at: dict[str, str] = {}
     told = False
-    with httpx.Client(timeout=httpx.Timeout(10.0, read=SILENT_S), params={"start": start}) as http:
-        for turn in count():
-            try:
-                for line in _listen(http, f"{brokers[turn % len(brokers)]}/v1/topics/{topic}/stream", at):
-                    told = False
-                    if key is None or _key_of(line) == key:
-                        yield line
-            except BelowRetention as error:
-                complain(f"{one_line(error)}; going on there")
-                at["last-event-id"] = _risen(at.get("last-event-id", start), error)
-            except (httpx.TransportError, Unavailable) as error:
-                if not told:
-                    complain(f"{one_line(error)}; trying again")
-                told = True
-            time.sleep(PAUSE_S)
+    for url in cycle(urls):
+        try:
+            for line in _listen(http, url, at):
+                told = False
+                yield line
+        except BelowRetention as error:
+            complain(f"{one_line(error)}; going on there")
+            at["last-event-id"] = _risen(at.get("last-event-id", start), error)
+        except (httpx.TransportError, Unavailable) as error:
+            if not told:
+                complain(f"{one_line(error)}; trying again")
+            told = True
+        time.sleep(PAUSE_S)
 
 
 def _risen(positions: str, error: BelowRetention) -> str:
