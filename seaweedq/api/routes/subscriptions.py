@@ -2,7 +2,7 @@
 answers."""
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ from seaweedq.api.routes.subscription_requests import (
 from seaweedq.broker.cluster_level import ClusterLevel
 from seaweedq.broker.letters.target import LetterTopics
 from seaweedq.broker.read.request_search import Search
-from seaweedq.broker.subscriptions.administration.lag import LagMeter, total
+from seaweedq.broker.subscriptions.administration.lag import Counted, LagMeter, total
 from seaweedq.broker.subscriptions.administration.subscription_admin import SubscriptionAdmin
 from seaweedq.broker.subscriptions.delivery.backlog import Stall
 from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
@@ -176,6 +176,7 @@ async def create_subscription(services: Services, request: Request, topic: str, 
     record = record_of(wanted, services.reader.clock.now_us())
 
     async def create() -> int:
+        """Creates it or compares it; returns the status."""
         services.check_new(record, changes)
         await services.letters.check(found, record)
         created = await services.admin.create(found, subscription, record)
@@ -329,7 +330,13 @@ async def _encoded(services: SubscriptionServices, topic: Topic, name: str) -> b
         len(opened.room),
         created,
         record.seek.epoch if record.seek else record.created_us,
-        TotalLagAnswer(*astuple(total(lags, opened))),
-        [LagAnswer(one.segment, one.acked_to, one.end_offset, *astuple(one.counted)) for one in lags],
+        TotalLagAnswer(**_named(total(lags, opened))),
+        [LagAnswer(one.segment, one.acked_to, one.end_offset, **_named(one.counted)) for one in lags],
     )
     return msgspec.json.encode(answer)
+
+
+def _named(counted: Counted) -> dict[str, Any]:
+    """Returns the members of an answer; its sizes are all bytes, so that `bytes` says enough."""
+    members = asdict(counted)
+    return {"bytes": members.pop("size_bytes"), **members}

@@ -155,15 +155,15 @@ class LagMeter:
             if segment := segments.get(one.segment):
                 size, age_s = await _weigh(segment, one.acked_to, now_us)
             counted = Counted(
-                one.messages,
-                size,
-                age_s,
-                one.in_flight,
-                one.delayed,
-                one.dying,
-                one.waiting,
-                one.stalled(subscription.record, in_flight),
-                subscription.skipped[one.segment],
+                messages=one.messages,
+                size_bytes=size,
+                seconds=age_s,
+                in_flight=one.in_flight,
+                delayed=one.delayed,
+                dying=one.dying,
+                waiting=one.waiting,
+                stalled=one.stalled(subscription.record, in_flight),
+                skipped=subscription.skipped[one.segment],
             )
             return Lag(one.segment, one.acked_to, one.end, counted)
 
