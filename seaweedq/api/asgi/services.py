@@ -23,6 +23,7 @@ def given(group: type[T]) -> Any:
     """Returns the dependency of a route on a group of services. A request before the broker is ready gets NotReady."""
 
     async def find(request: Request) -> T:  # a plain function would be called in a thread
+        """Returns the group of services."""
         return services_of(request, group)
 
     return Depends(find)

@@ -21,6 +21,7 @@ class UntilClosed:
         """As ASGI."""
 
         async def send(message: MutableMapping[str, Any]) -> None:
+            """Sends a part of the answer on, as the rest of a body whose length is not stated."""
             if message["type"] == "http.response.start":
                 self._has_length = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
                 if not self._has_length:

@@ -122,6 +122,7 @@ async def cluster(services: Services) -> Response:
     known = [(id, roster.brokers[id].record) for id in sorted(roster.brokers)]
 
     async def answer(one: tuple[str, BrokerRecord]) -> BrokerAnswer:
+        """Returns one broker, with its load where it says it."""
         id, record = one
         status = await _status(services, id, record.url)
         return BrokerAnswer(

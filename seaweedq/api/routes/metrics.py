@@ -51,6 +51,7 @@ class _Exposition(Collector):
         self._sources = sources
 
     def collect(self) -> Iterable[Metric]:
+        """Yields the metrics of all sources."""
         yield GaugeMetricFamily("seaweedq_ready", "1 when /readyz says 200", value=float(self._can_take_work))
         for source in self._sources:
             yield from source.metrics()
