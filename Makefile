@@ -15,7 +15,7 @@ WORKERS := 3
 # Of some files a tier may have no test: pytest's exit status 5, a failure only where all tests were asked for.
 SOME = $(TESTS) $(if $(TESTS),|| [ $$? -eq 5 ])
 
-.PHONY: demo test test-fast test-all soak chaos minio weed kube check bench format clean help
+.PHONY: demo test test-fast test-all soak chaos minio weed kube chromium check bench format clean help
 
 help:           ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/'
@@ -61,6 +61,9 @@ $(BIN)/minio: | $(STAMP)
 
 kube: $(STAMP)  ## Kubernetes' API server, controllers and scheduler in .venv/bin, built with Go 1.25 or newer in ten minutes of CPU: with them `make test-all` runs the chart
 	$(BIN)/python scripts/build_kube.py
+
+chromium:       ## a browser, of Debian's packages, for the tests of the console; needs root where there is none
+	@command -v chromium || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; }
 
 check: $(STAMP) ## lint, format, types, import contracts, documentation links, the Helm chart, the image's locks
 	$(BIN)/ruff check .

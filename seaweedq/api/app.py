@@ -28,6 +28,7 @@ from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import provide
 from seaweedq.api.asgi.terminal import ending_lines
+from seaweedq.api.console import pages
 from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
 from seaweedq.api.internal.peer_secret import PeerSecret
 from seaweedq.api.internal.proxy import Proxy
@@ -278,6 +279,7 @@ class Application:
             cluster_level,
             principals,
             tokens,
+            pages,
         ):
             app.include_router(routes.router)
         app.openapi = lambda: document_of(app)  # type: ignore[method-assign]

@@ -58,6 +58,9 @@ OPEN, OWN_RIGHT, KNOWN = Kind.OPEN, Kind.OWN_RIGHT, Kind.KNOWN
 LASTS = "lasts"
 
 TABLE: tuple[tuple[str, str, Kind | Action, str], ...] = (
+    ("GET HEAD", "/", OPEN, ""),
+    ("GET HEAD", "/console", OPEN, ""),
+    ("GET HEAD", "/console/*", OPEN, ""),
     ("GET", "/healthz", OPEN, ""),
     ("GET", "/readyz", OPEN, ""),
     ("GET", "/docs", OPEN, ""),

@@ -1,0 +1,133 @@
+"""Serves the console's static files, and at `/` the page to browsers and a document with links to everybody else.
+
+The files lie in `static`, as they are edited: nothing is built. The page uses public routes alone, and relative URLs,
+so that a broker may stand behind a path prefix. Its places are behind `#`, so all of them are this one page. The policy
+of its answers lets it load, and send to, nothing but its own origin, and lets no page frame it.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.metadata import version
+from mimetypes import guess_type
+from pathlib import Path
+
+from fastapi import APIRouter, Request, Response
+from msgspec import Struct
+
+from seaweedq.api.asgi.accepted import names
+from seaweedq.api.asgi.openapi import described, json_answer, schema_ref
+from seaweedq.codec.bodies import JSON
+from seaweedq.errors import RouteNotFound
+
+STATIC = Path(__file__).parent / "static"
+PAGE, HTML = "index.html", "text/html"
+SAFE = ["GET", "HEAD"]
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",  # the arrows and ticks in the style sheet of Pico
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+    )
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-cache",  # which asks again each time: a broker of another version may answer
+}
+
+router = APIRouter(tags=["cluster"])
+
+
+class Start(Struct):
+    """The name and version of what answers, and `links`, relative to this document, to what else there is."""
+
+    name: str
+    version: str
+    links: dict[str, str]
+
+
+LINKS = {
+    "topics": "v1/topics",
+    "cluster": "v1/cluster",
+    "documentation": "docs",
+    "openapi": "openapi.json",
+    "metrics": "metrics",
+    "health": "healthz",
+    "readiness": "readyz",
+}
+_SHOWN = {"name": "seaweedq", "version": "0.1.0", "links": LINKS}
+
+
+@dataclass(frozen=True)
+class _File:
+    content: bytes
+    media_type: str
+    tag: str
+
+
+@router.get(
+    "/",
+    **described(
+        None, {200: {JSON: {"schema": schema_ref(Start), "example": _SHOWN}, HTML: {"schema": {"type": "string"}}}}
+    ),
+)
+async def start(request: Request) -> Response:
+    """Returns links to what there is here; to a browser, which asks for HTML, the console."""
+    if names(request.scope, HTML):
+        return _file(request, PAGE)
+    answer = json_answer(Start("seaweedq", version("seaweedq"), LINKS))
+    answer.headers["vary"] = "accept"
+    return answer
+
+
+@router.head("/", include_in_schema=False)
+async def start_head(request: Request) -> Response:
+    """Returns the headers of `start`."""
+    return await start(request)
+
+
+@router.api_route("/console", methods=SAFE, include_in_schema=False)
+@router.api_route("/console/", methods=SAFE, include_in_schema=False)
+async def console(request: Request) -> Response:
+    """Leads to the page, whose links are relative to its own folder."""
+    return Response(status_code=308, headers={"location": "../" if request.scope["path"].endswith("/") else "./"})
+
+
+@router.api_route("/console/{name:path}", methods=SAFE, include_in_schema=False)
+async def console_file(request: Request, name: str) -> Response:
+    """Returns a file of the console. Raises RouteNotFound."""
+    if name == PAGE or name not in _places():
+        raise RouteNotFound(f"the console has no file {name[:200]!r}")
+    return _file(request, name)
+
+
+def _file(request: Request, name: str) -> Response:
+    path = _places()[name]
+    file = _read(path, path.stat().st_mtime_ns)
+    headers = {**HEADERS, "etag": file.tag, "vary": "accept"}
+    if request.headers.get("if-none-match") == file.tag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.content, headers=headers, media_type=file.media_type)
+
+
+@cache
+def _places() -> dict[str, Path]:
+    """Returns the files' places by their names; all others are none of the console's."""
+    return {str(path.relative_to(STATIC)): path for path in STATIC.rglob("*") if path.is_file()}
+
+
+@lru_cache(100)
+def _read(path: Path, changed_ns: int) -> _File:
+    """Returns a file as it was changed last: an edited line is there at the next look."""
+    content = path.read_bytes()
+    media_type = guess_type(path.name)[0] or "text/plain"
+    return _File(content, media_type, f'"{hashlib.sha256(content).hexdigest()[:16]}"')

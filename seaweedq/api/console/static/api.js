@@ -1,0 +1,81 @@
+// Requests to the broker. All of them go through `call`, and their headers come from `headers` alone: what a request
+// needs to show who sends it belongs there, and nowhere else. All URLs are relative to the page.
+
+import { parse } from "./json.js";
+
+const TIMEOUT_MS = 15_000;
+const SLOW_MS = 120_000; // a deletion answers once all is deleted
+
+/** Returns the headers of every request. */
+function headers(more) {
+  return { accept: "application/json", ...more };
+}
+
+/** An answer that is no success; `status` is 0 where there was no answer. */
+export class Problem extends Error {
+  constructor(status, document) {
+    super(document.detail || document.title || `The broker answered ${status}.`);
+    this.status = status;
+    this.slug = (document.type || "").split("/").pop();
+    this.hint = document.hint || "";
+    this.errors = document.errors || [];
+  }
+}
+
+/** Returns a path whose inserted parts are encoded: path`v1/topics/${name}`. */
+export function path(fixed, ...parts) {
+  return fixed.reduce((left, text, i) => left + encodeURIComponent(parts[i - 1]) + text);
+}
+
+/** Sends a request and returns its document, null where there is none. Throws Problem. `body` is JSON text;
+ * with `exact` numbers keep their digits (json.js). */
+export async function call(url, { method = "GET", body, signal, exact = false } = {}) {
+  const limit = AbortSignal.timeout(method === "DELETE" ? SLOW_MS : TIMEOUT_MS);
+  const more = body === undefined ? {} : { "content-type": "application/json" };
+  let answer, text;
+  try {
+    answer = await fetch(url, {
+      method, body, headers: headers(more), credentials: "same-origin",
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+    });
+    text = await answer.text();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Problem(0, { detail: limit.aborted ? "The broker has not answered in time." : "The broker does not answer." });
+  }
+  if (!answer.ok) throw new Problem(answer.status, documentOf(text));
+  if (!text) return null;
+  return exact ? parse(text) : JSON.parse(text);
+}
+
+/** Returns all parts of a list that comes in pages. */
+export async function pages(url, name, signal) {
+  const found = [];
+  let token = "";
+  do {
+    const page = await call(token ? `${url}?page_token=${encodeURIComponent(token)}` : url, { signal });
+    found.push(...page[name]);
+    token = page.next_page_token;
+  } while (token);
+  return found;
+}
+
+/** Runs `work` over items, `most` at a time, and returns the results in their order. */
+export async function gather(items, work, most = 4) {
+  const results = new Array(items.length);
+  let next = 0;
+  const lane = async () => {
+    for (let i = next++; i < items.length; i = next++) results[i] = await work(items[i]);
+  };
+  await Promise.all(Array.from({ length: Math.min(most, items.length) }, lane));
+  return results;
+}
+
+function documentOf(text) {
+  try {
+    const found = JSON.parse(text);
+    return found && typeof found === "object" ? found : {};
+  } catch {
+    return {};
+  }
+}

@@ -1,0 +1,76 @@
+// Finds messages of a topic over the routes of its segments. Nothing of this needs a subscription, or acks anything.
+
+import { call, gather, path } from "./api.js";
+
+const PAGE = 1_000;
+const MOST_SEGMENTS = 32; // of one look: each costs a request
+
+/** Returns the newest messages of the open segments, the newest first, and of older ones while some are missing. */
+export async function newest(topic, map, limit, signal) {
+  const [open, left] = [map.segments.filter((one) => one.state === "open"), map.segments.filter((one) => one.state !== "open")];
+  const looked = [...open].sort((a, b) => last(b) - last(a)).slice(0, MOST_SEGMENTS);
+  const found = (await gather(looked, (one) => range(topic, one, one.end_offset - limit, one.end_offset, signal))).flat();
+  for (const one of left.sort((a, b) => b.id - a.id).slice(0, MOST_SEGMENTS)) {
+    if (found.length >= limit) break;
+    found.push(...await range(topic, one, one.end_offset - limit, one.end_offset, signal));
+  }
+  return { messages: found.sort(byTime).reverse().slice(0, limit), leftOut: open.length - looked.length };
+}
+
+/** Returns the first messages from a time on, in the order of time. */
+export async function fromTime(topic, map, timestamp, limit, signal) {
+  const { offsets } = await call(`${path`v1/topics/${topic}/offsets`}?timestamp=${encodeURIComponent(timestamp)}`, { signal });
+  const all = map.segments.filter((one) => one.id in offsets && offsets[one.id] < one.end_offset).sort((a, b) => a.id - b.id);
+  const looked = all.slice(0, MOST_SEGMENTS);
+  const found = await gather(looked, (one) => range(topic, one, offsets[one.id], Math.min(one.end_offset, offsets[one.id] + limit), signal));
+  return { messages: found.flat().sort(byTime).slice(0, limit), leftOut: all.length - looked.length };
+}
+
+/** Returns messages of one segment from an offset on. */
+export async function fromOffset(topic, segment, offset, limit, signal) {
+  const page = await fetchPage(topic, segment, offset, limit, signal);
+  return { messages: page.messages, next: page.next_offset, isEnd: page.next_offset === offset, successors: page.successors };
+}
+
+/** Returns the newest messages of a key, of so many that are looked at, which are the newest of each segment. */
+export async function ofKey(topic, map, key, limit, depth, signal) {
+  const segments = [...map.segments].sort((a, b) => (a.state === "open" ? 0 : 1) - (b.state === "open" ? 0 : 1) || b.id - a.id);
+  const found = [];
+  let searched = 0;
+  let isWhole = true;
+  for (const one of segments) {
+    if (one.state !== "open" && found.length >= limit) break;
+    let high = one.end_offset;
+    while (high > one.start_offset && searched < depth) {
+      const low = Math.max(one.start_offset, high - PAGE);
+      found.push(...(await range(topic, one, low, high, signal)).filter((message) => message.key === key));
+      searched += high - low;
+      high = low;
+    }
+    isWhole &&= high <= one.start_offset;
+  }
+  return { messages: found.sort(byTime).reverse().slice(0, limit), searched, isWhole };
+}
+
+async function range(topic, segment, low, high, signal) {
+  const found = [];
+  for (let at = Math.max(low, segment.start_offset); at < high; ) {
+    const page = await fetchPage(topic, segment.id, at, Math.min(PAGE, high - at), signal);
+    if (page.next_offset === at) break;
+    found.push(...page.messages);
+    at = page.next_offset;
+  }
+  return found;
+}
+
+function fetchPage(topic, segment, offset, limit, signal) {
+  return call(`${path`v1/topics/${topic}/segments/${segment}/messages`}?offset=${offset}&limit=${limit}`, { signal, exact: true });
+}
+
+function last(segment) {
+  return segment.rates ? segment.rates.messages_per_s[0] : 0;
+}
+
+function byTime(a, b) {
+  return a.timestamp < b.timestamp ? -1 : a.timestamp > b.timestamp ? 1 : a.segment - b.segment || a.offset - b.offset;
+}

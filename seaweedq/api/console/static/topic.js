@@ -1,0 +1,62 @@
+// One topic: its figures, and what each of its tabs shows.
+
+import { call, path } from "./api.js";
+import { count, rate, size } from "./format.js";
+import { Files } from "./files.js";
+import { Messages } from "./messages.js";
+import { Publish } from "./publish.js";
+import { Segments } from "./segments.js";
+import { newest } from "./topics.js";
+import { DeleteTopic, Settings } from "./topic_forms.js";
+import { Figures, html, Polled, useEffect, usePolled, useRef, useState } from "./ui.js";
+
+const POLL_MS = 3_000;
+const KEPT = 600; // points of the rates' chart: half an hour
+const TABS = [["messages", "Messages"], ["publish", "Publish"], ["segments", "Segments"], ["files", "Files"], ["settings", "Settings"]];
+
+export function Topic({ name, tab = "messages", place }) {
+  const [isDeleting, setDeleting] = useState(false);
+  const polled = usePolled(async (signal) => {
+    const topic = await call(path`v1/topics/${name}`, { signal });
+    const map = await call(path`v1/topics/${name}/segments`, { signal });
+    return { topic, map };
+  }, POLL_MS, [name]);
+  const rates = useRates(polled);
+  const at = `#/topics/${encodeURIComponent(name)}`;
+  return html`
+    <nav aria-label="Where this is" class="crumbs"><a href="#/topics">Topics</a></nav>
+    <h1>${name}</h1>
+    <${Polled} of=${polled}>${({ topic, map }) => html`
+      <${Figures} of=${[
+        ["Messages", count(topic.messages)],
+        ["Size", size(topic.bytes)],
+        ["Messages/s", rate(newest(map, "messages_per_s"))],
+        ["Bytes/s", size(newest(map, "bytes_per_s"))],
+        ["Segments", count(topic.segments)],
+        ["Hot keys", count(topic.hot_segments.length)],
+        ["Format", topic.format],
+      ]} />
+      <nav aria-label=${`Views of ${name}`} class="tabs"><ul>${TABS.map(([one, title]) => html`<li>
+        <a href=${`${at}/${one}`} aria-current=${one === tab ? "page" : undefined}>${title}</a></li>`)}
+        <li><a href=${`#/subscriptions/${encodeURIComponent(name)}`}>Subscriptions</a></li></ul></nav>
+      ${tab === "messages" && html`<${Messages} topic=${topic} map=${map} place=${place} />`}
+      ${tab === "publish" && html`<${Publish} topic=${topic} onPublished=${polled.reload} />`}
+      ${tab === "segments" && html`<${Segments} map=${map} rates=${rates} />`}
+      ${tab === "files" && html`<${Files} topic=${topic} />`}
+      ${tab === "settings" && html`<${Settings} topic=${topic} onChanged=${polled.reload} onDelete=${() => setDeleting(true)} />`}
+    `}<//>
+    ${isDeleting && html`<${DeleteTopic} name=${name} onClose=${() => setDeleting(false)} onDone=${() => { location.hash = "#/topics"; }} />`}`;
+}
+
+/** Keeps the rates that were polled, as the chart takes them: [times, messages a second]. */
+function useRates({ data, at }) {
+  const kept = useRef([[], []]);
+  const [, drawn] = useState(0);
+  useEffect(() => {
+    if (!data) return;
+    const [times, rates] = kept.current;
+    kept.current = [[...times, at.getTime() / 1000].slice(-KEPT), [...rates, newest(data.map, "messages_per_s")].slice(-KEPT)];
+    drawn(kept.current[0].at(-1));
+  }, [at]);
+  return kept.current;
+}

@@ -1,0 +1,138 @@
+// Forms about a topic's configuration: create, change, delete.
+
+import { call, path } from "./api.js";
+import { count, size } from "./format.js";
+import { whyInvalid } from "./json.js";
+import { Dialog, Failure, Field, html, Input, Select, useAction, useState } from "./ui.js";
+
+export function CreateTopic({ onClose, onDone }) {
+  const [form, set] = useState({ name: "", format: "json", key: "", segments: "1", schema: "" });
+  const put = (name) => (value) => set({ ...form, [name]: value });
+  const isTyped = form.format === "typed";
+  const [create, isRunning, error] = useAction(async () => {
+    const config = { format: form.format, initial_segments: Number(form.segments) };
+    if (form.key) config.key_field = form.key;
+    if (isTyped && whyInvalid(form.schema)) throw new Error(`The schema is not JSON: ${whyInvalid(form.schema)}`);
+    if (isTyped) config.schema = JSON.parse(form.schema);
+    await call(path`v1/topics/${form.name}`, { method: "PUT", body: JSON.stringify(config) });
+    onDone();
+  });
+  return html`<${Dialog} title="Create a topic" onClose=${onClose}>
+    <form onSubmit=${submits(create)}>
+      <${Input} label="Name" value=${form.name} onValue=${put("name")} required autocomplete="off" />
+      <${Select} label="Format" value=${form.format} onValue=${put("format")} help="It stays as it is."
+        options=${[["json", "json: any JSON value"], ["bytes", "bytes: anything"], ["typed", "typed: columns of a schema"]]} />
+      ${isTyped && html`<${Field} label="Iceberg schema, as JSON">${(id) => html`<textarea id=${id} rows="5" required value=${form.schema} onInput=${(event) => put("schema")(event.target.value)} />`}<//>`}
+      ${form.format !== "bytes" && html`<${Input} label="Key field (may be empty)" value=${form.key} onValue=${put("key")} help="The field of a value that is the message's key. Messages of one key stay in their order." autocomplete="off" />`}
+      <${Input} label="Segments at the start" type="number" min="1" max="1024" required value=${form.segments} onValue=${put("segments")} help="They split and merge by themselves." />
+      <${Failure} error=${error} />
+      <${Buttons} onClose=${onClose} isRunning=${isRunning} text="Create" />
+    </form>
+  <//>`;
+}
+
+export function DeleteTopic({ name, onClose, onDone }) {
+  const [typed, type] = useState("");
+  const [remove, isRunning, error] = useAction(async () => {
+    await call(path`v1/topics/${name}`, { method: "DELETE" });
+    onDone();
+  });
+  return html`<${Dialog} title=${`Delete ${name}`} onClose=${onClose}>
+    <form onSubmit=${submits(remove)}>
+      <p>This deletes its messages, files, payloads and subscriptions. Nothing brings them back.</p>
+      <${Input} label=${`Type the name, ${name}, to delete it`} value=${typed} onValue=${type} autocomplete="off" spellcheck="false" />
+      <${Failure} error=${error} />
+      <${Buttons} onClose=${onClose} isRunning=${isRunning} isOff=${typed !== name} text="Delete" kind="danger" />
+    </form>
+  <//>`;
+}
+
+function Buttons({ onClose, isRunning, isOff = false, text, kind = "" }) {
+  return html`<footer class="buttons">
+    <button type="button" class="secondary outline" onClick=${onClose}>Cancel</button>
+    <button type="submit" class=${kind} disabled=${isOff || isRunning} aria-busy=${isRunning}>${text}</button>
+  </footer>`;
+}
+
+/** What can be changed: [group, member, label, kind, help]. An empty field is the default. */
+const MEMBERS = [
+  ["flush", "max_age_s", "A file is written after, in seconds", "float"],
+  ["flush", "max_bytes", "A file is written at, in bytes", "int"],
+  ["retention", "max_age_s", "Messages go at the age of, in seconds", "float"],
+  ["retention", "max_bytes", "The oldest messages go above, in bytes", "int"],
+  ["retention", "grace_s", "Files stay behind that for, in seconds", "float"],
+  ["retention", "keep_unread", "Keep what a subscription has not acked", "bool"],
+  ["retention", "delete_read", "Delete what all subscriptions have acked", "bool"],
+  ["scaling", "enabled", "Segments split and merge by themselves", "bool"],
+  ["scaling", "target_messages_per_s", "Messages a second that split a segment", "int"],
+  ["scaling", "target_bytes_per_s", "Bytes a second that split a segment", "int"],
+  ["scaling", "min_segments", "Least segments", "int"],
+  ["scaling", "max_segments", "Most segments", "int"],
+  ["scaling", "cool_down_s", "Idle segments merge after, in seconds", "float"],
+];
+const GROUPS = { flush: "Files", retention: "Retention", scaling: "Scaling" };
+
+/** The form that changes a topic: it sends what was changed alone. */
+export function Settings({ topic, onChanged, onDelete }) {
+  const [edited, edit] = useState({});
+  const [told, tell] = useState("");
+  const body = () => JSON.stringify(grouped(edited));
+  const url = path`v1/topics/${topic.name}`;
+  const [change, isRunning, error] = useAction(async () => {
+    await call(url, { method: "PATCH", body: body() });
+    edit({});
+    tell("The topic is changed.");
+    onChanged();
+  });
+  const [preview, isCounting, previewError] = useAction(async () => {
+    const found = await call(`${url}?dry_run=true`, { method: "PATCH", body: body() });
+    tell(`It would take ${count(found.files)} files, ${size(found.bytes)}, ${count(found.messages)} messages, of which ${count(found.unread)} are not acked by some subscription.`);
+  });
+  const names = Object.keys(edited);
+  const isRetention = names.length > 0 && names.every((one) => one.startsWith("retention."));
+  return html`<form onSubmit=${submits(change)}>
+    <p>A change takes effect at once, at all brokers. An empty field is the default.</p>
+    ${Object.entries(GROUPS).map(([group, title]) => html`<fieldset class="group"><legend>${title}</legend>
+      ${MEMBERS.filter(([of]) => of === group).map((one) => html`<${Member} of=${one} topic=${topic} edited=${edited} edit=${(next) => { edit(next); tell(""); }} />`)}
+    </fieldset>`)}
+    <${Failure} error=${error || previewError} />
+    <p role="status">${told}</p>
+    <div class="buttons">
+      <button type="submit" disabled=${names.length === 0 || isRunning} aria-busy=${isRunning}>Change</button>
+      <button type="button" class="outline" disabled=${!isRetention || isCounting} onClick=${preview}>What would the retention take?</button>
+      <button type="button" class="outline danger" onClick=${onDelete}>Delete the topic</button>
+    </div>
+  </form>`;
+}
+
+function Member({ of: [group, name, label, kind], topic, edited, edit }) {
+  const key = `${group}.${name}`;
+  const now = topic[group][name];
+  const value = key in edited ? edited[key] : now;
+  const put = (next) => {
+    const { [key]: _, ...rest } = edited;
+    edit(next === now ? rest : { ...rest, [key]: next });
+  };
+  if (kind === "bool") {
+    return html`<label><input type="checkbox" role="switch" checked=${value} onChange=${(event) => put(event.target.checked)} />${label}</label>`;
+  }
+  return html`<${Input} label=${label} type="number" step=${kind === "int" ? 1 : "any"} min="0" value=${value ?? ""}
+    onValue=${(text) => put(text === "" ? null : Number(text))} />`;
+}
+
+function grouped(edited) {
+  const body = {};
+  for (const [key, value] of Object.entries(edited)) {
+    const [group, name] = key.split(".");
+    (body[group] ||= {})[name] = value;
+  }
+  return body;
+}
+
+/** Returns a handler of a form that sends nothing by itself. */
+export function submits(act) {
+  return (event) => {
+    event.preventDefault();
+    act();
+  };
+}

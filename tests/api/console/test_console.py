@@ -1,0 +1,186 @@
+"""The console in a browser: each page with data, without, and with errors; what a person does there; and no error in
+the browser's own log."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.brokers.in_process import running
+from tests.support.brokers.serving import Served, served
+from tests.support.browser import Page, browser, chromium
+
+pytestmark = pytest.mark.skipif(
+    not chromium() and not os.environ.get("CI"), reason="there is no Chromium: `make chromium` installs it"
+)
+BIG = 12345678901234567890  # which a float does not hold
+PAGES = [
+    "",
+    "#/topics/orders",
+    "#/topics/orders/publish",
+    "#/topics/orders/segments",
+    "#/topics/orders/files",
+    "#/topics/orders/settings",
+    "#/subscriptions",
+    "#/brokers",
+]
+
+
+@asynccontextmanager
+async def console(tmp_path: Path) -> AsyncIterator[tuple[Page, Served, httpx.AsyncClient]]:
+    """A page, a broker to look at, and a client of it. No error may be in the browser's log at the end."""
+    async with AsyncExitStack() as stack:
+        broker = await stack.enter_async_context(running(tmp_path))
+        serving = await stack.enter_async_context(served(broker))
+        page = await stack.enter_async_context(browser())
+        yield page, serving, await stack.enter_async_context(httpx.AsyncClient(base_url=serving.url, trust_env=False))
+        assert page.errors == []
+
+
+async def fill(http: httpx.AsyncClient) -> None:
+    """Two topics, one with messages and a subscription."""
+    await http.put("/v1/topics/orders", json={"initial_segments": 2})
+    await http.put("/v1/topics/clicks", json={"format": "bytes"})
+    messages: list[dict[str, Any]] = [{"key": f"k{n % 7}", "value": {"n": n, "big": BIG}} for n in range(40)]
+    messages[-1]["headers"] = {"source": "<b>not a tag</b>"}
+    answer = await http.post("/v1/topics/orders/messages", json={"messages": messages})
+    assert answer.status_code == 200, answer.text
+    await http.put("/v1/topics/orders/subscriptions/billing", json={"start": "earliest"})
+    await http.post("/v1/topics/orders/flush")
+
+
+async def test_each_page_shows_its_data_in_both_colours_and_on_a_narrow_screen(tmp_path: Path) -> None:
+    async with console(tmp_path) as (page, serving, http):
+        await page.open(f"{serving.url}/")
+        await page.shows("No topics yet")
+        await page.open(f"{serving.url}/#/subscriptions")
+        await page.shows("There is no such topic")
+        await fill(http)
+        shown = {
+            "": ["orders", "clicks", "40"],
+            "#/topics/orders": [str(BIG), "The newest"],
+            "#/topics/orders/segments": ["50%", serving.broker.id],
+            "#/topics/orders/files": [".parquet", "read_parquet(", "spark.read.parquet("],
+            "#/topics/orders/settings": ["Most segments"],
+            "#/subscriptions": ["billing", "ordered"],
+            "#/brokers": [serving.broker.id, "leader"],
+        }
+        for place, texts in shown.items():
+            await page.open(f"{serving.url}/{place}")
+            await page.shows(*texts)
+        for dark, place in [(True, one) for one in PAGES] + [(False, PAGES[-1])]:
+            await page.size(320, 700, dark)
+            await page.open(f"{serving.url}/{place}")
+            await page.until("document.querySelector('h1') && !document.querySelector('p[aria-busy]')")
+            assert await page.run("document.documentElement.scrollWidth") <= 320, place
+            assert await page.run(UNNAMED) == [], place
+            assert await page.run(FAINT) == [], place
+
+
+async def test_a_person_creates_publishes_reads_changes_and_deletes(tmp_path: Path) -> None:
+    async with console(tmp_path) as (page, serving, http):
+        await page.open(f"{serving.url}/")
+        await page.click("Create the first topic")
+        await page.fill("Name", "Not A Name")
+        await page.click("Create")
+        await page.shows("That did not work", "Not A Name")
+        await page.fill("Name", "orders")
+        await page.click("Create")
+        await page.click("orders")
+        await page.shows("No message here")
+        await page.click("Publish")
+        await page.fill("Value, as JSON", "{")
+        await page.shows("Not JSON")
+        await page.fill("Value, as JSON", f'{{"big": {BIG}, "text": "<i>x</i>"}}')
+        await page.fill("Key (may be empty)", "ada")
+        await page.fill("Headers (may be empty)", "source: console")
+        await page.run("document.querySelector('form button[type=submit]').click()")
+        await page.click("0-0")
+        await page.shows("From an offset on")
+        await page.click("0-0")
+        await page.shows("source", "console", f'"big": {BIG}', '"text": "<i>x</i>"')
+        await page.fill("Messages", "key")
+        await page.fill("Key", "nobody")
+        await page.click("Show")
+        await page.shows("1 messages were searched, which are all", "No message here")
+        await page.fill("Key", "ada")
+        await page.click("Show")
+        await page.shows("0-0")
+        await page.fill("Messages", "time")
+        await page.click("Show")
+        await page.shows("0-0")
+        stored = (await http.get("/v1/topics/orders/segments/0/messages")).json()["messages"]
+        assert [(one["key"], one["value"]["big"], one["headers"]) for one in stored] == [
+            ("ada", BIG, {"source": "console"})
+        ]
+
+        await page.click("Settings")
+        await page.fill("Most segments", "7")
+        await page.click("Change")
+        await page.shows("The topic is changed")
+        assert (await http.get("/v1/topics/orders")).json()["scaling"]["max_segments"] == 7
+        await page.click("Delete the topic")
+        await page.fill("Type the name, orders, to delete it", "order")
+        assert await page.run("document.querySelector('dialog button[type=submit]').disabled")
+        await page.press("Escape")
+        await page.until("!document.querySelector('dialog')")
+        await page.click("Delete the topic")
+        await page.fill("Type the name, orders, to delete it", "orders")
+        await page.click("Delete")
+        await page.shows("No topics yet")
+        assert (await http.get("/v1/topics/orders")).status_code == 404
+
+
+async def test_errors_are_told_and_a_broker_that_ends_leaves_what_it_said_last(tmp_path: Path, long_run: None) -> None:
+    async with console(tmp_path) as (page, serving, http):
+        for place in ("#/topics/nobody", "#/topics/nobody/segments"):
+            await page.open(f"{serving.url}/{place}")
+            await page.shows("That did not work", "nobody")
+        await page.open(f"{serving.url}/#/nothing/%zz")
+        await page.shows("Nothing here")
+        await fill(http)
+        await page.open(f"{serving.url}/")
+        await page.shows("orders", "40")
+        await page.press("Tab")  # the way past the navigation comes first
+        assert await page.run("document.activeElement.innerText") == "To the content"
+        await page.press("Enter")
+        assert await page.run("document.activeElement.id") == "main"
+        await page.open(f"{serving.url}/#/brokers")
+        await page.shows(serving.broker.id)
+        serving.stop.ask()
+        await asyncio.wait_for(serving.ended, 20)
+        await page.shows("Not up to date", serving.broker.id)
+
+
+# The fields, buttons and links that have no name for those who do not see them.
+UNNAMED = """[...document.querySelectorAll('input, select, textarea, button, a, [role=img], [role=region]')]
+    .filter((one) => ![one.ariaLabel, one.innerText, ...[...(one.labels || [])].map((label) => label.textContent)]
+        .some((name) => (name || "").trim()))
+    .map((one) => one.outerHTML)"""
+
+# The texts whose contrast with what is behind them is below 4.5 (WCAG AA). Buttons that are off may be faint.
+FAINT = """(() => {
+    const channel = (value) => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    const parse = (text) => text.match(/[0-9.]+/g).map(Number);
+    const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+    const behind = (one) => {
+        for (; one; one = one.parentElement) {
+            const found = parse(getComputedStyle(one).backgroundColor);
+            if (found.length < 4 || found[3] === 1) return found;
+        }
+        return parse(getComputedStyle(document.documentElement).backgroundColor);
+    };
+    const faint = [];
+    for (const one of document.querySelectorAll('main *, header *, footer *')) {
+        const own = [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+        if (!own || one.closest(':disabled') || !one.offsetParent) continue;
+        const [a, b] = [light(parse(getComputedStyle(one).color)), light(behind(one))].sort((a, b) => b - a);
+        if ((a + 0.05) / (b + 0.05) < 4.5) faint.push([one.tagName, one.innerText, getComputedStyle(one).color]);
+    }
+    return faint;
+})()"""
