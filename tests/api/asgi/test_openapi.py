@@ -70,6 +70,7 @@ SURFACE = {
     ("POST", "/v1/tokens"),
     *((method, "/v1/tokens/{token}") for method in ("GET", "DELETE")),
     ("GET", "/v1/whoami"),
+    ("GET", "/"),
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("GET", "/metrics"),
