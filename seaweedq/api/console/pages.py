@@ -96,15 +96,16 @@ async def start_head(request: Request) -> Response:
 
 
 @router.api_route("/console", methods=SAFE, include_in_schema=False)
-@router.api_route("/console/", methods=SAFE, include_in_schema=False)
-async def console(request: Request) -> Response:
+async def console() -> Response:
     """Leads to the page, whose links are relative to its own folder."""
-    return Response(status_code=308, headers={"location": "../" if request.scope["path"].endswith("/") else "./"})
+    return Response(status_code=308, headers={"location": "./"})
 
 
 @router.api_route("/console/{name:path}", methods=SAFE, include_in_schema=False)
 async def console_file(request: Request, name: str) -> Response:
-    """Returns a file of the console. Raises RouteNotFound."""
+    """Returns a file of the console; leads to the page where none is named. Raises RouteNotFound."""
+    if not name:
+        return Response(status_code=308, headers={"location": "../"})
     if name == PAGE or name not in _places():
         raise RouteNotFound(f"the console has no file {name[:200]!r}")
     return _file(request, name)

@@ -221,7 +221,8 @@ def reachable(routes: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
         elif inner := getattr(route, "original_router", None):
             yield from reachable(inner.routes, prefix)
         else:
-            yield from ((method, f"{prefix}{route.path}") for method in route.methods)
+            path = f"{prefix}{route.path}".replace("{name:path}", "*")
+            yield from ((method, path) for method in route.methods)
 
 
 async def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path: Path) -> None:
@@ -236,7 +237,7 @@ async def test_every_route_has_a_rule_and_every_rule_a_route(tmp_path: Path) -> 
                     continue
                 answer = await http.request(method, path)
                 if rule.kind is Kind.OPEN:
-                    assert answer.status_code in (200, 404), path
+                    assert answer.status_code in ((308,) if path == "/console" else (200, 404)), path
                 elif rule.kind is Kind.OWN_RIGHT:
                     assert answer.status_code in (403, 404, 411, 422), path
                 else:
