@@ -95,6 +95,7 @@ class Bucket:
                 "max_pool_connections": limits.connections,
                 "retries": {"total_max_attempts": 1, "mode": "standard"},
                 "signature_version": "s3v4",
+                "user_agent": "seaweedq",  # botocore's own is made anew for each request, a tenth of its cost
                 "request_checksum_calculation": "when_required",  # `create` has its own
                 "parameter_validation": False,  # botocore does not know `_Body`
                 # The CRC guards the content, and TLS the way; hashing 64 MiB would stop the loop for 50 ms or more.

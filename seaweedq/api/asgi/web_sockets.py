@@ -8,6 +8,7 @@ The connection keeps the place that it had before: it is busy until its end, and
 import asyncio
 from typing import Any, Protocol, cast
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode
@@ -54,6 +55,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         self._unparsed = memoryview(b"")
         self._slow: asyncio.TimerHandle | None = None
         self._last: asyncio.TimerHandle | None = None
+        self._is_shut_down = False
+        self._served, self.app = self.app, self._serve
         self.refusal = "a header of a WebSocket's request is over 8 KiB, or there are over 128"
 
     def begin(self, transport: Any, head: bytes) -> bool:
@@ -111,9 +114,20 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         await super().run_asgi()
         self._abort_later()
 
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serves the application. One that is cancelled after `shutdown`, which has told the client, is no failure:
+        uvicorn would log it with a traceback."""
+        try:
+            await self._served(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._is_shut_down:
+                raise
+            raise ClientDisconnected from None
+
     def shutdown(self) -> None:
         """As uvicorn's, but a handshake under way is refused as requests are that a stopping broker does not serve:
         uvicorn answers 500, after which no client tries again."""
+        self._is_shut_down = True
         if self.handshake_complete or self.close_sent or self.initial_response is not None:
             super().shutdown()
             return

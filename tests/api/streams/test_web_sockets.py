@@ -12,6 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
+from seaweedq.api.app import Application
 from seaweedq.api.asgi import web_sockets
 from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, connection_of
@@ -259,6 +260,28 @@ async def test_an_answer_to_one_that_has_just_gone_is_no_error(caplog: pytest.Lo
     with pytest.raises(ClientGone):  # which no log shows
         await web_socket.accept({"subprotocols": []}, heard, gone)
     assert caplog.records == []
+
+
+async def test_one_that_hangs_when_the_broker_stops_is_cancelled_without_a_word_in_the_log(
+    here: Served, topic: Topic, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun, never = asyncio.Event(), asyncio.Event()
+
+    async def hang(*_: Any) -> None:
+        begun.set()
+        await never.wait()
+
+    here.server.config.timeout_graceful_shutdown = 1
+    monkeypatch.setattr(Application, "_socket", lambda *_: hang())
+    connecting = asyncio.create_task(stream(here).__aenter__())
+    await begun.wait()
+    here.stop.ask()
+    with pytest.raises(InvalidStatus):
+        await asyncio.wait_for(connecting, 10)
+    await asyncio.wait_for(here.ended, 10)
+    await asyncio.sleep(0)
+    assert "Cancel 1 running task(s)" in caplog.text
+    assert "Exception in ASGI application" not in caplog.text
 
 
 async def test_a_handshake_under_way_is_refused_when_the_broker_stops(
