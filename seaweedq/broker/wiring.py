@@ -217,7 +217,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         publishing=publishing,
         reading=reading,
         subscribing=subscribing,
-        letters=_letters(environment, joined, reading, subscribing.dispatcher, publishing.publisher, payloads),
+        letters=_letters(environment, core, joined, reading, subscribing.dispatcher, publishing.publisher, payloads),
         streams=_streams(core, reading),
         subscription_streams=SubscriptionStreams(
             subscribing.admin, subscribing.dispatcher, subscribing.finder, payloads, environment.peers
@@ -305,13 +305,14 @@ def _subscribing(
 
 def _letters(
     environment: Environment,
+    core: Core,
     joined: Joined,
     reading: Reading,
     dispatcher: Dispatcher,
     publisher: Publisher,
     payloads: Payloads,
 ) -> DeadLetters:
-    topics = LetterTopics(joined.view.catalog, joined.topics)
+    topics = LetterTopics(joined.view.catalog, joined.topics, core.callers)
     copies = PayloadCopies(payloads, environment.store.payloads)
     return DeadLetters(joined.view, dispatcher, reading.readables, topics, publisher, copies)
 

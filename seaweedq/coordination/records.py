@@ -323,7 +323,8 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     `dispatcher` is the broker that delivered its messages last; as long as that broker lives, no other one delivers.
     `backoff_s` are the delays after the first, second, ... failed delivery. Modes other than `ordered`, and members
     from `backoff_s` on, exist from level 3 on: a record that has them says `needs_level` (`in_its_form`).
-    With `expires_after_s`, somebody used it at `used_us` or later (broker/retention/expiry).
+    With `expires_after_s`, somebody used it at `used_us` or later (broker/retention/expiry). `creator` is the principal
+    that created it, from level 4 on: its dead letters go out with the rights of that one.
     """
 
     mode: Literal["ordered", "shared", "keyed"]
@@ -342,6 +343,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     paused: bool = False
     seek: SeekRecord | None = None
     used_us: int = 0
+    creator: str | None = None
     needs_level: int | UnsetType = UNSET
 
     @property

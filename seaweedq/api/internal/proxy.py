@@ -5,6 +5,7 @@ Where a request goes, and when it is tried again, is decided by a search (broker
 
 from urllib.parse import urlencode
 
+from seaweedq.api.asgi.callers import caller_of, header_of
 from seaweedq.api.asgi.http import Answer, Scope, headers_of, query
 from seaweedq.api.internal.peer_secret import PeerSecret
 from seaweedq.broker.read.request_search import Asked, Target
@@ -38,6 +39,7 @@ class Proxy:
         headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in headers_of(scope).items() if k in _KEPT}
         if content:
             headers.setdefault("content-type", "application/json")
+        headers |= header_of(caller_of(scope))
         url = target.url + _path(scope, target.wait_s)
         found = await target.ask(self._peers.relay(scope["method"], url, headers, content, target.answer_s))
         if found.status == 503 and any(slug in found.body for slug in _NOT_THERE):

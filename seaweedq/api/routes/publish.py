@@ -13,11 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seaweedq.access.actions import Action, Resource
+from seaweedq.api.asgi.callers import caller_of, check_right
 from seaweedq.api.asgi.decoding_memory import DecodingMemory, needed
 from seaweedq.api.asgi.http import Answer, Receive, Scope, header, query
 from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
 from seaweedq.api.asgi.request_reader import RequestReader
+from seaweedq.broker.access.admin_token import ADMIN
 from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.broker.publish.local_append import in_time
 from seaweedq.broker.publish.publisher import Producer, Published, Publisher
@@ -38,6 +41,7 @@ from seaweedq.concurrency.deadline import Deadline
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import BadRequest, InvalidMessages, InvalidRequest
 from seaweedq.segments.layout import Format, Layout
+from seaweedq.segments.producers import OF_PRINCIPAL
 from seaweedq.segments.rows import Single
 
 INLINE_BYTES = 16 * 1024  # bodies up to here are decoded on the event loop: a thread costs more
@@ -153,7 +157,7 @@ class Publish:
             posted = _Posted(header(scope, b"content-type"), content, bare, key)
             topic = self.catalog.find(name)
             if topic is None or topic.record.state == "deleting":
-                topic = await in_time(self._known(name, posted), deadline)
+                topic = await in_time(self._known(scope, name, posted), deadline)
             try:
                 found = await self._publish(topic, posted, producer, deadline)
             except (InvalidMessages, *REFUSALS):
@@ -191,9 +195,10 @@ class Publish:
         with self.reader.budget.made(rows.nbytes):
             return await self.publisher.repeated(topic, rows, producer)
 
-    async def _known(self, name: str, posted: _Posted) -> Topic:
-        """Returns a topic that is not known yet, and creates it where that is asked for."""
+    async def _known(self, scope: Scope, name: str, posted: _Posted) -> Topic:
+        """Returns a topic that is not known yet, and creates it where that is asked for, and the caller may."""
         if self.catalog.find(name) is None and self.reader.settings.auto_create_topics:
+            check_right(scope, Action.CREATE, Resource(name))
             await self._create(name, posted)
         return await self.catalog.known(name)
 
@@ -232,7 +237,12 @@ def _producer(scope: Scope) -> Producer | None:
             "Producer-Id and Producer-Sequence must be sent together",
             field="Producer-Sequence" if identity else "Producer-Id",
         )
-    return Producer(check_name(identity, "producer"), whole_number(sequence, "Producer-Sequence", 0, MAX_SEQUENCE))
+    own = caller_of(scope).principal
+    check_name(identity, "producer")
+    # No name of a client's has the sign: a principal's producers are neither another's nor an anonymous one's. Brokers
+    # below level 4, at which there are no principals but this one, take no such name from each other.
+    identity = identity if own in (None, ADMIN) else f"{own}{OF_PRINCIPAL}{identity}"
+    return Producer(identity, whole_number(sequence, "Producer-Sequence", 0, MAX_SEQUENCE))
 
 
 def _single_answer(segment: int, offset: int, duplicate: bool) -> Answer:

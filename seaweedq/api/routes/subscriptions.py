@@ -10,6 +10,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
+from seaweedq.access.actions import Action, Resource
+from seaweedq.access.authorizer import judge
+from seaweedq.api.asgi.callers import caller_of, check_right
 from seaweedq.api.asgi.http import Answer, Scope
 from seaweedq.api.asgi.openapi import Takes, described
 from seaweedq.api.asgi.parameters import check_name
@@ -33,6 +36,7 @@ from seaweedq.broker.subscriptions.dispatch.dispatcher import Dispatcher
 from seaweedq.broker.subscriptions.dispatch.dispatcher_search import DispatcherFinder
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.concurrency.gather import gather_bounded
+from seaweedq.coordination.access_records import ACCESS_LEVEL
 from seaweedq.coordination.records import SUBSCRIPTION_LEVEL, MessageFilter, SubscriptionRecord
 from seaweedq.errors import SubscriptionNotFound
 
@@ -153,6 +157,14 @@ class SubscriptionServices:
         if new:
             self.level.require(SUBSCRIPTION_LEVEL, f"a subscription with {', '.join(new)}")
 
+    def check_letters(self, scope: Scope, target: str | None) -> None:
+        """Raises Forbidden where the caller may not publish to a topic for dead letters, or create it."""
+        if target is None:
+            return
+        check_right(scope, Action.PUBLISH, Resource(target))
+        if self.catalog.find(target) is None:
+            check_right(scope, Action.CREATE, Resource(target))
+
 
 Services = Annotated[SubscriptionServices, given(SubscriptionServices)]
 
@@ -174,6 +186,9 @@ async def create_subscription(services: Services, request: Request, topic: str, 
     found = await services.catalog.known(topic)
     changes = changes_of(wanted)
     record = record_of(wanted, services.reader.clock.now_us())
+    services.check_letters(request.scope, record.dead_letter_topic)
+    if services.level.written >= ACCESS_LEVEL:
+        record = msgspec.structs.replace(record, creator=caller_of(request.scope).principal)
 
     async def create() -> int:
         """Creates it or compares it; returns the status."""
@@ -203,6 +218,7 @@ async def change_subscription(services: Services, request: Request, topic: str, 
     wanted = await services.reader.json(request, _CHANGE)
     found = await services.catalog.known(topic)
     changes = changes_of(wanted)
+    services.check_letters(request.scope, changes.get("dead_letter_topic"))
 
     async def change() -> int:
         opened = await services.dispatcher.open(found, subscription)
@@ -247,7 +263,7 @@ async def show_subscription(services: Services, request: Request, topic: str, su
     **described(None, {200: SubscriptionList}, (404, 409), shows={"subscriptions": [_SHOWN]}),
 )
 async def list_subscriptions(services: Services, request: Request, topic: str) -> Response:
-    """Lists the topic's subscriptions, with their lag."""
+    """Lists those subscriptions of the topic that the caller may describe, with their lag."""
     found = await services.catalog.known(check_name(topic))
     base = request.scope["raw_path"].decode("latin-1").rstrip("/")
 
@@ -258,6 +274,9 @@ async def list_subscriptions(services: Services, request: Request, topic: str) -
             return Answer(404)
 
     names, unreadable = await services.admin.names(found)
+    caller = caller_of(request.scope)
+    names = [name for name in names if judge(caller, Action.DESCRIBE, Resource(topic, name))]
+    unreadable = [name for name in unreadable if judge(caller, Action.DESCRIBE, Resource(topic, name))]
     shown = await gather_bounded(LISTED, show, names)
     answers = [answer for answer in shown if answer.status != 404]  # those were deleted meanwhile
     if failed := next((answer for answer in answers if answer.status != 200), None):

@@ -9,6 +9,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
+from seaweedq.access.actions import Action, Resource
+from seaweedq.access.authorizer import judge
+from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer, schema_ref
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
@@ -188,12 +191,13 @@ async def _ensured(services: TopicServices, topic: str, wanted: TopicRequest) ->
     ),
 )
 async def list_topics(services: Services, request: Request) -> Response:
-    """Lists the topics by name, a page at a time."""
+    """Lists the topics that the caller may describe by name, a page at a time."""
     options = query(request.scope)
     size = whole_number(options.get("page_size", str(MAX_PAGE)), "page_size", 1, MAX_PAGE)
     unreadable = services.catalog.unreadable_names()
     every = sorted([*services.catalog.names(), *unreadable])
-    names = [name for name in every if name > options.get("page_token", "")]
+    caller, after = caller_of(request.scope), options.get("page_token", "")
+    names = [name for name in every if name > after and judge(caller, Action.DESCRIBE, Resource(name))]
     records = [(name, found.record) for name in names[:size] if (found := services.catalog.find(name))]
     page = TopicList([TopicSummary(n, r.state, r.config.format, moment(r.created_us)) for n, r in records])
     if left_out := sorted({*names[:size]} & {*unreadable}):

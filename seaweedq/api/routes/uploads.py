@@ -13,6 +13,8 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from seaweedq.access.actions import Action, Resource
+from seaweedq.api.asgi.callers import check_right
 from seaweedq.api.asgi.openapi import Takes, described, json_answer
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.request_reader import RequestReader
@@ -153,6 +155,7 @@ async def create_upload(services: Services, request: Request, topic: str) -> Res
         raise InvalidRequest(detail, field="content_type", value=wanted.content_type[:100])
     sha256 = wanted.sha256.lower() if wanted.sha256 else None
     if services.catalog.find(topic) is None and services.reader.settings.auto_create_topics:
+        check_right(request.scope, Action.CREATE, Resource(topic))
         services.uploads.check_new(wanted.size, wanted.multipart, TopicConfig())
         await services.topics.create(topic, TopicConfig())
     found = await services.catalog.known(topic)

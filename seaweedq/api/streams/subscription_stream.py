@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from seaweedq.api.asgi.callers import CALLER, caller_of
 from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
 from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name, whole_number
@@ -180,7 +181,8 @@ class Stream:
     def _request(self, verb: str) -> Scope:
         """Returns the scope of a request that says the same."""
         path = f"/v1/topics/{self.topic.name}/subscriptions/{self.name}/{verb}"
-        return {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": ()}
+        asked = {"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": ()}
+        return {**asked, CALLER: caller_of(self.life.scope)}
 
 
 def _options(scope: Scope) -> tuple[int, str | None]:

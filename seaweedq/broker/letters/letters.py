@@ -181,7 +181,7 @@ class DeadLetters:
         name, epoch = subscription.record.dead_letter_topic, subscription.record.epoch
         if name is None:
             return
-        target = await self.topics.ensure(subscription.topic, name)
+        target = await self.topics.ensure_as_creator(subscription.topic, subscription.record, name)
         batch = await self._read(subscription)
         if batch is None:
             return

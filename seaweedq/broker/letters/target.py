@@ -4,18 +4,22 @@ It is created before a subscription that names it, and again when a message dies
 the message would stay in the subscription for ever. A crash in between leaves an empty topic.
 """
 
+from seaweedq.access.actions import Action, Resource
+from seaweedq.access.authorizer import judge
+from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
 from seaweedq.coordination.records import SubscriptionRecord, TopicConfig
-from seaweedq.errors import InvalidRequest
+from seaweedq.errors import Forbidden, InvalidRequest
 
 
 class LetterTopics:
     """Finds and creates the topics for dead letters."""
 
-    def __init__(self, catalog: Catalog, admin: TopicAdmin) -> None:
+    def __init__(self, catalog: Catalog, admin: TopicAdmin, callers: Callers) -> None:
         self._catalog = catalog
         self._admin = admin
+        self._callers = callers
 
     async def check(self, source: Topic, record: SubscriptionRecord) -> None:
         """Ensures that a subscription's settings can be heeded. Raises InvalidRequest, and what `ensure` raises."""
@@ -28,6 +32,23 @@ class LetterTopics:
                 "topic to go to; name one, or set max_attempts to 0",
                 field="dead_letter_topic",
                 value=None,
+            )
+
+    async def ensure_as_creator(self, source: Topic, record: SubscriptionRecord, name: str) -> Topic:
+        """As `ensure`, with the rights that the subscription's creator has now. Raises Forbidden."""
+        if record.creator is not None:
+            self._check(record.creator, Action.PUBLISH, name)
+            if self._catalog.find(name) is None:
+                self._check(record.creator, Action.CREATE, name)
+        return await self.ensure(source, name)
+
+    def _check(self, creator: str, action: Action, name: str) -> None:
+        found = self._callers.principal(creator)
+        if found is None or not judge(found, action, Resource(name)):
+            raise Forbidden(
+                f"{creator!r}, who created the subscription, has no right to {action} on {name!r}",
+                action=str(action),
+                resource=name,
             )
 
     async def ensure(self, source: Topic, name: str) -> Topic:

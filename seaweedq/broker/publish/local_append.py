@@ -17,7 +17,7 @@ from seaweedq.broker.rpc.forward_frames import Outcome
 from seaweedq.concurrency.deadline import Deadline
 from seaweedq.concurrency.timeouts import Timeouts
 from seaweedq.errors import NotOwner, SequenceOutOfOrder, Unavailable
-from seaweedq.segments.producers import Duplicate, New, OutOfOrder, Sequences
+from seaweedq.segments.producers import OF_PRINCIPAL, OURS, Duplicate, New, OutOfOrder, Sequences
 from seaweedq.segments.rows import Single
 
 T = TypeVar("T")
@@ -135,10 +135,13 @@ async def _offset(begun: Begun) -> int:
 
 
 def _out_of_order(sequences: Sequences, verdict: OutOfOrder) -> SequenceOutOfOrder:
+    producer = sequences.producer
+    if not producer.startswith(OURS):  # a client knows it without its principal's name
+        producer = producer.rpartition(OF_PRINCIPAL)[2]
     return SequenceOutOfOrder(
-        f"producer {sequences.producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is "
+        f"producer {producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is "
         f"{verdict.newest}, and this is none of the last remembered requests",
-        producer=sequences.producer,
+        producer=producer,
         sequence=sequences.low,
         newest=verdict.newest,
     )

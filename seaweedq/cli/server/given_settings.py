@@ -14,7 +14,14 @@ from seaweedq.settings import SERVICE_LINK, Settings, redacted
 
 PREFIX = "SEAWEEDQ_"
 # Variables of that prefix which are no settings of a broker.
-OTHERS = {"SEAWEEDQ_CONFIG", "SEAWEEDQ_URL", "SEAWEEDQ_FAIL_AT", "SEAWEEDQ_ZONE"}
+OTHERS = {
+    "SEAWEEDQ_CONFIG",
+    "SEAWEEDQ_URL",
+    "SEAWEEDQ_FAIL_AT",
+    "SEAWEEDQ_ZONE",
+    "SEAWEEDQ_TOKEN",
+    "SEAWEEDQ_TOKEN_FILE",
+}
 # Kubernetes tells each pod of all services, by such names.
 _OF_SERVICES = re.compile(
     r"SEAWEEDQ(_[A-Z0-9_]+)?_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)"

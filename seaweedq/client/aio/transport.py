@@ -21,7 +21,8 @@ from seaweedq.client.core.protocol.effects import (
     Work,
 )
 from seaweedq.client.files.upload_source import Slice
-from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of
+from seaweedq.client.http.credentials import Credentials
+from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of, shows_secret
 from seaweedq.errors import ConnectionFailed
 
 T = TypeVar("T")
@@ -55,9 +56,14 @@ class AsyncTransport:
         timeout_s: float,
         headers: Mapping[str, str] | None,
         transport: httpx.AsyncBaseTransport | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._brokers, self._timeout_s, self._mock = brokers, timeout_s, transport
-        self._http = httpx.AsyncClient(headers=headers, limits=LIMITS, verify=is_secure(brokers), transport=transport)
+        self._credentials = credentials or Credentials()
+        brokers.has_secret = shows_secret(self._credentials, headers)
+        self._http = httpx.AsyncClient(
+            headers=headers, limits=LIMITS, verify=self._credentials.verify(is_secure(brokers)), transport=transport
+        )
         self._store_http: httpx.AsyncClient | None = None
 
     async def run(self, steps: Steps[T]) -> T:
@@ -120,7 +126,7 @@ class AsyncTransport:
         request = effect.request if isinstance(effect, Attempt) else effect
         http = self._http_for(effect)
         chunks = _chunks(request.content) if isinstance(request.content, Slice) else None
-        made = build(http, effect, chunks, self._timeout_s)
+        made = build(http, effect, chunks, self._timeout_s, self._credentials)
         try:
             response = await http.send(made, stream=request.streamed)
             if not request.streamed:

@@ -11,6 +11,7 @@ from seaweedq.client.core.protocol.broker_choice import Brokers
 from seaweedq.client.core.protocol.effects import Attempt, Reply, Request, Signed
 from seaweedq.client.core.protocol.signed_urls import bare
 from seaweedq.client.files.upload_source import Slice
+from seaweedq.client.http.credentials import Credentials
 from seaweedq.errors import ClientError, ConnectionFailed
 
 # Shorter than servers keep idle connections (uvicorn: 5 s), so that none is used just as it is closed.
@@ -52,16 +53,25 @@ def is_secure(brokers: Brokers) -> bool:
     return brokers.urls[0].startswith("https:")
 
 
+def shows_secret(credentials: Credentials, headers: Mapping[str, str] | None) -> bool:
+    """Tells whether requests show a token, or what users put into the header for one."""
+    return credentials.has_token or any(name.lower() == "authorization" for name in headers or {})
+
+
 def is_ours(brokers: Brokers, url: str) -> bool:
     """Tells whether a signed URL is that of a broker that the user named. Only those get the user's headers."""
     return any(url.startswith(f"{one}/") for one in brokers.urls)
 
 
 def build(
-    http: httpx.Client | httpx.AsyncClient, effect: Attempt | Signed, chunks: Any, timeout_s: float
+    http: httpx.Client | httpx.AsyncClient,
+    effect: Attempt | Signed,
+    chunks: Any,
+    timeout_s: float,
+    credentials: Credentials,
 ) -> httpx.Request:
-    """Builds the request; `chunks` are those of a body that is a Slice. Raises ClientError for an invalid signed
-    URL."""
+    """Builds the request; `chunks` are those of a body that is a Slice. A signed URL has a right of its own, and gets
+    no token. Raises ClientError for an invalid signed URL, and for a token that cannot be read."""
     if isinstance(effect, Attempt):
         request: Request | Signed = effect.request
         url, params = effect.url + effect.request.path, dict(effect.request.params) or None
@@ -69,6 +79,8 @@ def build(
     else:
         request, url, params = effect, effect.url, None
     content, headers = request.content, dict(request.headers)
+    if isinstance(effect, Attempt):
+        headers |= credentials.headers()
     if isinstance(content, Slice):
         headers |= {"Content-Length": str(content.size)}
         content = chunks if content.size else b""

@@ -24,6 +24,7 @@ from seaweedq.client.core.protocol.wire import Published, WireMessage
 from seaweedq.client.core.topics import calls
 from seaweedq.client.core.topics.topic_files import TopicFile, topic_files
 from seaweedq.client.files.upload_source import Progress, Source
+from seaweedq.client.http.credentials import Credentials
 from seaweedq.client.http.requests import check_options
 from seaweedq.client.sync.producer import Producer
 from seaweedq.client.sync.subscriptions import Subscriptions
@@ -42,9 +43,10 @@ class Client(Subscriptions):
     `url` is that of one broker, or of several: separated by commas, or a sequence. They are tried in this order. After
     a lost connection or a 502, 503 or 504, a request goes to the next one if it is safe to repeat or was never sent.
     `timeout_s` is the timeout of one answer; a subscription retries for as long again while brokers are unreachable.
-    `headers` are sent with every request. Every method raises the broker's errors (`seaweedq.errors`), and
-    ConnectionFailed if no broker answers. Only producers and subscriptions retry after all brokers have failed: that
-    publishes nothing twice.
+    `headers` are sent with every request; `token`, or what `token_file` holds, read again when it changes, or by
+    default what SEAWEEDQ_TOKEN or SEAWEEDQ_TOKEN_FILE give, shows who asks. `ca_file` has the authorities of https,
+    PEM. Every method raises the broker's errors (`seaweedq.errors`), and ConnectionFailed if no broker answers. Only
+    producers and subscriptions retry after all brokers have failed: that publishes nothing twice.
     """
 
     def __init__(
@@ -53,6 +55,9 @@ class Client(Subscriptions):
         *,
         timeout_s: float = 30,
         headers: Mapping[str, str] | None = None,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        ca_file: str | Path | None = None,
         transport: httpx.BaseTransport | None = None,
         clock: Clock | None = None,
         ids: Ids | None = None,
@@ -60,7 +65,13 @@ class Client(Subscriptions):
         self._clock, self._ids = clock or SystemClock(), ids or SystemIds()
         self._urls = parse_urls(url)
         check_options(timeout_s, headers)
-        self._transport = SyncTransport(Brokers(self._urls, self._clock.monotonic_s), timeout_s, headers, transport)
+        self._transport = SyncTransport(
+            Brokers(self._urls, self._clock.monotonic_s),
+            timeout_s,
+            headers,
+            transport,
+            Credentials(token, token_file, ca_file),
+        )
         self._timeout_s = timeout_s
         self._producers: set[Producer] = set()
         self._begin_subscriptions(LeaseNames(self._ids.nonce, self._clock.monotonic_s))

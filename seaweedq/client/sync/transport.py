@@ -23,7 +23,8 @@ from seaweedq.client.core.protocol.effects import (
     Work,
 )
 from seaweedq.client.files.upload_source import Slice
-from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of
+from seaweedq.client.http.credentials import Credentials
+from seaweedq.client.http.requests import LIMITS, build, check_open, failed, is_ours, is_secure, reply_of, shows_secret
 from seaweedq.client.sync.stop import Stop, Stopped
 from seaweedq.errors import ConnectionFailed
 
@@ -58,15 +59,21 @@ class SyncTransport:
         timeout_s: float,
         headers: Mapping[str, str] | None,
         transport: httpx.BaseTransport | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._brokers, self._timeout_s, self._mock = brokers, timeout_s, transport
+        self._credentials = credentials or Credentials()
+        brokers.has_secret = shows_secret(self._credentials, headers)
         self._headers = headers
         self._connect()
 
     def _connect(self) -> None:
         self._process = os.getpid()
         self._http = httpx.Client(
-            headers=self._headers, limits=LIMITS, verify=is_secure(self._brokers), transport=self._mock
+            headers=self._headers,
+            limits=LIMITS,
+            verify=self._credentials.verify(is_secure(self._brokers)),
+            transport=self._mock,
         )
         self._store_http: httpx.Client | None = None
         self._lock = threading.Lock()
@@ -136,7 +143,7 @@ class SyncTransport:
         request = effect.request if isinstance(effect, Attempt) else effect
         http = self._http_for(effect)
         chunks = _chunks(request.content, stop) if isinstance(request.content, Slice) else None
-        made = build(http, effect, chunks, self._timeout_s)
+        made = build(http, effect, chunks, self._timeout_s, self._credentials)
         try:
             response = http.send(made, stream=request.streamed)
             if not request.streamed:

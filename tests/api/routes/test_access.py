@@ -294,3 +294,80 @@ async def test_grants_that_are_none(tmp_path: Path, grant: Any) -> None:
     async with access(tmp_path) as http:
         assert await http.status("PUT", "/v1/principals/p", http.admin, json={"grants": [grant]}) == 422
         assert await http.status("PUT", "/v1/principals/admin", http.admin, json={}) == 422
+
+
+async def test_lists_hold_what_one_may_describe(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        for name in ("a1", "a2", "b1", "seaweedq.audit"):
+            await http("PUT", f"/v1/topics/{name}", http.admin)
+        for name in ("mine-1", "others"):
+            await http("PUT", f"/v1/topics/a1/subscriptions/{name}", http.admin, json={})
+        await http.principal("p", [{"actions": ["describe"], "topics": ["a*"], "subscriptions": ["mine-*"]}])
+        token = await http.token(principal="p")
+        assert [one["name"] for one in (await http("GET", "/v1/topics", token)).json()["topics"]] == ["a1", "a2"]
+        assert len((await http("GET", "/v1/topics", http.admin)).json()["topics"]) == 4
+        listed = (await http("GET", "/v1/topics/a1/subscriptions", token)).json()["subscriptions"]
+        assert [one["name"] for one in listed] == ["mine-1"]
+        for path in (
+            "/v1/topics/b1",
+            "/v1/topics/none",
+            "/v1/topics/b1/subscriptions",
+            "/v1/topics/none/subscriptions",
+        ):
+            assert await http.status("GET", path, token) == 403, "it does not say what exists"
+
+
+async def test_a_topic_is_created_by_who_may_create_it(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("p", [{"actions": ["publish"], "topics": ["*"]}])
+        token = await http.token(principal="p")
+        refused = await http("POST", "/v1/topics/a/messages", token, json={"value": 1})
+        assert (refused.status_code, refused.json()["action"], refused.json()["resource"]) == (403, "create", "a")
+        upload = {"size": 1, "content_type": "text/plain"}
+        assert await http.status("POST", "/v1/topics/a/uploads", token, json=upload) == 403
+        assert await http.status("GET", "/v1/topics/a", http.admin) == 404
+        await http.principal("p", [{"actions": ["publish", "create"], "topics": ["a"]}])
+        assert await http.status("POST", "/v1/topics/a/messages", token, json={"value": 1}) == 200
+
+
+async def test_a_guessed_producer_id_is_another_producer(tmp_path: Path) -> None:
+    async with access(tmp_path, 2, auth="none") as http:
+        await http.principal("p", EVERYTHING)
+        await http.principal("q", EVERYTHING)
+        tokens = [await http.token(principal="p"), await http.token(principal="q"), None]
+        await http("PUT", "/v1/topics/a", http.admin)
+        headers = {"producer-id": "x", "producer-sequence": "5"}
+        for token in tokens:
+            for broker, duplicate in ((0, None), (1, True), (0, True)):
+                answer = await http("POST", "/v1/topics/a/messages", token, broker, headers=headers, json={"value": 1})
+                assert answer.json().get("duplicate") is duplicate, (token, broker)
+        lower = {"producer-id": "x", "producer-sequence": "1"}
+        refused = await http("POST", "/v1/topics/a/messages", tokens[0], headers=lower, json={"value": 1})
+        assert (refused.status_code, refused.json()["producer"]) == (409, "x")
+
+
+async def test_dead_letters_go_out_with_their_creators_rights(tmp_path: Path) -> None:
+    async with access(tmp_path, 2) as http:
+        consuming = ["describe", "publish", "consume", "subscribe", "create"]
+        await http.principal("p", [{"actions": consuming, "topics": ["a"]}])
+        token = await http.token(principal="p")
+        await http("PUT", "/v1/topics/a", token)
+        sub, wanted = "/v1/topics/a/subscriptions/s", {"start": "earliest", "dead_letter_topic": "dead"}
+        assert await http.status("PUT", sub, token, json=wanted) == 403
+        both = [{"actions": consuming, "topics": ["a", "dead"]}]
+        await http.principal("p", both)
+        for broker in (0, 1):  # one of them relays
+            assert await http.status("PUT", sub, token, broker, json=wanted) in (200, 201)
+        stored = await http.together.coordination.range("subscriptions/")
+        assert [b'"creator":"p"' in one.value for one in stored.entries] == [True]
+        await http.principal("p", [{"actions": consuming, "topics": ["a"]}])
+        assert await http.status("PATCH", sub, token, json={"dead_letter_topic": "dead"}) == 403
+        await http("POST", "/v1/topics/a/messages", token, json={"value": 1})
+        pulled = (await http("POST", f"{sub}/pull", token, json={"wait_s": 10})).json()["messages"]
+        ids = [one["id"] for one in pulled]
+        assert await http.status("POST", f"{sub}/nack", token, json={"ids": ids, "reject": True}) == 200
+        senders = [one.serving.letters for one in http.together.brokers]
+        await until(lambda: any(s.failures for one in senders for s in one._senders.values()))
+        assert sum(one.published for one in senders) == 0
+        await http.principal("p", both)
+        await until(lambda: sum(one.published for one in senders) == 1)

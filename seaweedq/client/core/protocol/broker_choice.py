@@ -19,6 +19,7 @@ from seaweedq.errors import ConnectionFailed
 AVOID_S, AVOID_MOST_S, AVOID_UNKNOWN_S = 1.0, 30.0, 300.0
 SILENT_S = 5.0  # the default of lease_s: a broker that lives has nearly always answered before
 _ELSEWHERE = frozenset({502, 503, 504})
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SAFE = frozenset({"GET", "PUT"})
 
 
@@ -29,6 +30,7 @@ class Brokers:
         self.urls = tuple(urls)
         self._monotonic_s = monotonic_s
         self._scheme = urlsplit(self.urls[0]).scheme
+        self.has_secret = False  # whether requests show a token, which not every learned broker may see
         self._answered = set(self.urls)
         self._failures: dict[str, tuple[int, float]] = {}  # how often in a row, and until when it is avoided
 
@@ -72,7 +74,9 @@ class Brokers:
 
     def _usable(self, url: str, now_s: float) -> bool:
         # Another scheme may mean a check of certificates that this client did not set up.
-        return urlsplit(url).scheme == self._scheme and (url in self.urls or not self._avoided_s(url, now_s))
+        if urlsplit(url).scheme != self._scheme:
+            return False
+        return url in self.urls or not (self._avoided_s(url, now_s) or (self.has_secret and not _may_see(url)))
 
     def _avoided_s(self, url: str, now_s: float) -> float:
         until_s = self._failures.get(url, (0, 0.0))[1]
@@ -100,3 +104,9 @@ def _base(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ValueError(f"url is {url!r}; it must be like http://127.0.0.1:8080")
     return url.rstrip("/")
+
+
+def _may_see(url: str) -> bool:
+    """Tells whether a learned broker may see a token: over https, which its certificate proves, or on this machine."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or parts.hostname in LOOPBACK
