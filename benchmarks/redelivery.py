@@ -61,6 +61,15 @@ def measure(folder: Path) -> Iterator[Result]:
         note=f"{KILLS} kills; two brokers of one parent, which sees the end; a pull waits at the other one",
     )
 
+    yield Result(
+        name="dispatcher killed and started again on its folder to next delivery, worst",
+        figure=max(_after_a_start(folder / f"lock{number}") for number in range(KILLS)),
+        unit="s",
+        target=4,
+        better="lower",
+        note=f"{KILLS} kills of a broker without a parent, whose lock tells the next start that it has ended",
+    )
+
 
 def _share(times: list[float], share: float) -> float:
     return sorted(times)[int(share * (len(times) - 1))]
@@ -118,6 +127,25 @@ async def _after_deadlines(opened: Connections) -> list[float]:
         return time.perf_counter() - began - DEADLINE_S
 
     return await asyncio.gather(*map(one, names, opened[:DEADLINES], opened[DEADLINES:]))
+
+
+def _after_a_start(folder: Path) -> float:
+    async def begin(opened: Connections) -> None:
+        await _make(opened[0], "locked")
+        await opened[0].ask_json("POST", "/v1/topics/again/messages", {"value": 1})
+        assert b'"0-0"' in await opened[0].ask(_pull("locked", "c", 1))
+
+    async def delivered(opened: Connections) -> None:
+        await opened[0].ask_json("POST", "/v1/topics/again/messages", {"value": 2})
+        assert b'"id"' in await opened[0].ask(_pull("locked", "c", 5))
+
+    with server.broker(folder) as first:
+        run(first.port, 1, begin)
+        began = time.perf_counter()
+        first.kill()
+        with server.broker(folder) as second:
+            run(second.port, 1, delivered)
+            return time.perf_counter() - began
 
 
 def _after_a_kill(folder: Path) -> float:
