@@ -17,9 +17,12 @@ NAMES = (
     "topics", "bodies", "journal", "spark_read", "object_journal", "placement", "scaling_decisions", "cluster_batches",
     "failover", "failover_minio", "cluster_latency", "cluster_join", "cluster_requests", "rolling_restart",
     "forwarding", "imports", "split_pause", "split_flood", "split_pause_s3", "split_spike", "split_throughput",
-    "by_reference", "stages", "arrow_small",
+    "by_reference", "stages", "arrow_small", "spark_topic", "spark_planning", "spark_stream",
 )  # fmt: skip
-TOGETHER = {"splitting": [name for name in NAMES if name.startswith("split_")]}
+TOGETHER = {
+    "splitting": [name for name in NAMES if name.startswith("split_")],
+    "spark": [name for name in NAMES if name.startswith("spark_")],
+}
 
 
 def main() -> None:
