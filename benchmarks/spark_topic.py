@@ -10,7 +10,7 @@ from benchmarks.spark_session import SCHEMA, Cost, consume, cost, fill, missing,
 from seaweedq import Client
 from seaweedq.spark import read_topic
 
-ROUNDS, BATCHES, TAIL_BATCHES, SEGMENTS = 2, 1_200, 10, 4
+ROUNDS, BATCHES, TAIL_BATCHES, SEGMENTS = 5, 1_200, 10, 4
 COUNT = BATCHES * messages.BATCH
 TAIL = TAIL_BATCHES * messages.BATCH
 TWO = ("carrier", "delay")

@@ -28,7 +28,7 @@ def divided(parts: Sequence[FilePart], tail: Sequence[Rows], most_bytes: int, le
     if least:
         most_bytes = max(1, min(most_bytes, sum(map(_bytes, parts)) // least))
     cut = [piece for part in parts for piece in _cut(part, most_bytes)]
-    found = [Work(files=files) for files in _packed(cut, most_bytes)]
+    found = [Work(files=files) for files in _shared(cut, most_bytes, least or 1)]
     return found + [Work(tail=(piece,)) for rows in tail for piece in rows.cut(TASK_ROWS)]
 
 
@@ -48,13 +48,17 @@ def _cut(part: FilePart, most_bytes: int) -> Iterator[FilePart]:
         at = behind
 
 
-def _packed(parts: Sequence[FilePart], most_bytes: int) -> Iterator[tuple[FilePart, ...]]:
+def _shared(parts: Sequence[FilePart], most_bytes: int, least: int) -> Iterator[tuple[FilePart, ...]]:
+    """Shares parts among as few tasks as there must be, all alike: the last one would get what the others could not
+    take. A task has half a part more or less than its share of what is left."""
+    costs = [_bytes(part) + min(OPEN_BYTES, most_bytes // 4) for part in parts]
+    left, tasks = sum(costs), max(-(-sum(costs) // most_bytes), least)
     held: list[FilePart] = []
     size = 0
-    for part in parts:
-        cost = _bytes(part) + min(OPEN_BYTES, most_bytes // 4)
-        if held and size + cost > most_bytes:
+    for number, (part, cost) in enumerate(zip(parts, costs, strict=True)):
+        if held and (size + cost / 2 > left / tasks or len(parts) - number < tasks):
             yield tuple(held)
+            left, tasks = left - size, tasks - 1
             held, size = [], 0
         held.append(part)
         size += cost

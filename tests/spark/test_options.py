@@ -122,3 +122,11 @@ def test_each_row_is_the_work_of_one_task(files: Any, most: int, least: int | No
             assert (after.start - part.file.first_offset) % ROW_GROUP_ROWS == 0
     assert sum(len(rows) for work in works for rows in work.tail) == 450_000
     assert all(bool(work.files) != bool(work.tail) for work in works)
+    assert sum(bool(work.files) for work in works) >= min(least or 0, len(pieces))
+
+
+def test_tasks_read_alike() -> None:
+    """Of 153 MiB one task had 128, and the other one what was left."""
+    files = [TopicFile(n, "name", 0, 600_000, 17 * MIB, None, None) for n in range(9)]
+    works = divided([FilePart(file, 0, 600_000) for file in files], [], 128 * MIB)
+    assert [len(work.files) for work in works] in ([4, 5], [5, 4])

@@ -115,6 +115,26 @@ def test_restarts_and_failures_over_splits(stream: Any, client: Client, http: ht
     assert latest["backlog"] == 0
 
 
+def test_a_batch_that_is_in_the_offset_log_and_not_in_the_commit_log_has_the_same_rows(
+    stream: Any, client: Client, http: httpx.Client, tmp_path: Path, long_run: None
+) -> None:
+    """A query died before its batch, within it or behind it; since then its topic was flushed and split."""
+    writer, sink = Writer(client, "logs"), Sink()
+    writer.publish(60)
+    stream("logs", sink, startingOffsets="earliest", maxOffsetsPerTrigger=25)
+    for _ in range(2):
+        split(http, "logs", 0 if writer.count == 60 else 1)
+        writer.publish(40)
+        client.flush("logs")
+        last = max(sink.batches)
+        done = sink.batches.pop(last)
+        for file in (f"{last}", f".{last}.crc"):
+            (tmp_path / "logs" / "commits" / file).unlink()
+        stream("logs", sink, startingOffsets="earliest", maxOffsetsPerTrigger=25)
+        assert sink.batches[last] == done
+        writer.check(sink)
+
+
 def test_a_query_that_goes_on_while_its_topic_changes(
     spark: Any, broker: BrokerProcess, client: Client, http: httpx.Client, tmp_path: Path, long_run: None
 ) -> None:

@@ -62,9 +62,11 @@ class TableRead:
         store, root = opened(self.folder, self.storage)
         fragments = [(part, _fragment(part, store, root)) for part in self.files]
         whole = [fragment for part, fragment in fragments if part.is_whole]
-        scans = [ds.FileSystemDataset(whole, self.schema, _FORMAT, store).scanner(columns=self.columns.names)]
+        # The default pool, mimalloc, gives pages back and faults them in again: as much CPU as the decoding itself.
+        given: dict[str, Any] = {"columns": self.columns.names, "memory_pool": pa.system_memory_pool()}
+        scans = [ds.FileSystemDataset(whole, self.schema, _FORMAT, store).scanner(**given)]
         scans += [
-            fragment.scanner(self.schema, columns=self.columns.names, filter=_within(part))
+            fragment.scanner(self.schema, filter=_within(part), **given)
             for part, fragment in fragments
             if not part.is_whole
         ]

@@ -1,0 +1,71 @@
+"""Topics on S3: by the data source through fsspec, with the executor's credentials as an option, and by Spark's own
+Parquet reader through s3a."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seaweedq import Client
+from tests.spark.test_source_stream import Sink, Writer
+from tests.support.fixtures.spark_session import java
+from tests.support.processes.broker_process import BrokerProcess
+from tests.support.processes.s3_service import KEY, SECRET, S3Service
+from tests.support.spark.application import Application, ApplicationFailed, run
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+    pytest.mark.usefixtures("long_run"),
+]
+HADOOP_AWS = "org.apache.hadoop:hadoop-aws:3.5.0"  # of pyspark 4.3, with the AWS bundle that it names
+NOT_FETCHED = ("unresolved dependency", "UNRESOLVED DEPENDENCIES", "download failed", "DOWNLOAD FAILED")
+
+
+@pytest.fixture
+def topic(moto: S3Service, broker_process: Callable[..., BrokerProcess]) -> Iterator[tuple[Writer, BrokerProcess]]:
+    """A topic with rows in files on S3, and rows in no file."""
+    broker = broker_process("--store", f"s3://{moto.place()}/prod", env=moto.env)
+    with Client(broker.url) as client:
+        writer = Writer(client, "t")
+        writer.publish(200)
+        client.flush("t")
+        writer.publish(30)
+        yield writer, broker
+
+
+def test_the_source_reads_by_fsspec(
+    spark: Any, moto: S3Service, topic: tuple[Writer, BrokerProcess], tmp_path: Path
+) -> None:
+    writer, broker = topic
+    storage = {"key": KEY, "secret": SECRET, "client_kwargs": {"endpoint_url": moto.endpoint}}
+    options = {"url": broker.url, "topic": "t", "storageOptions": json.dumps(storage)}
+    rows = spark.read.format("seaweedq").options(**options).load().select("value").collect()
+    assert sorted(int(row.value) for row in rows) == list(range(writer.count))
+    sink = Sink()
+    reader = spark.readStream.format("seaweedq").options(**options, startingOffsets="earliest")
+    sunk = reader.load().writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    sunk.trigger(availableNow=True).start().awaitTermination(120)
+    writer.check(sink)
+
+
+def test_read_topic_reads_by_s3a(moto: S3Service, topic: tuple[Writer, BrokerProcess], tmp_path: Path) -> None:
+    """As docs/spark.md says. Spark fetches hadoop-aws and its bundle, of 690 MB, from Maven Central, once."""
+    java()
+    writer, broker = topic
+    config = {
+        "spark.jars.packages": HADOOP_AWS,
+        "spark.hadoop.fs.s3a.endpoint": moto.endpoint,
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.access.key": KEY,
+        "spark.hadoop.fs.s3a.secret.key": SECRET,
+    }
+    try:
+        found = run(Application("t", broker.url, str(tmp_path), ways=("read_topic",), config=config))
+    except ApplicationFailed as failed:
+        if os.environ.get("CI") or not any(text in str(failed) for text in NOT_FETCHED):
+            raise
+        pytest.skip(f"{HADOOP_AWS} and its bundle are not cached, and Maven Central does not answer")
+    assert found["read_topic"] == list(range(writer.count))
