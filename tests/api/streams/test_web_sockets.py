@@ -53,7 +53,7 @@ async def test_messages_come_with_positions_from_which_it_goes_on(here: Served, 
         assert first["positions"].endswith(":0-1")
         assert socket.subprotocol is None
     await publish(here.broker, topic, "2")
-    offered = [Subprotocol("bearer.secret"), Subprotocol("seaweedq.v1")]
+    offered = [Subprotocol("another.v1"), Subprotocol("seaweedq.v1")]
     async with stream(here, f"?start={first['positions']}", subprotocols=offered) as socket:
         assert socket.subprotocol == "seaweedq.v1"
         await told(socket)
