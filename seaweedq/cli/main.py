@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import seaweedq
+from seaweedq.cli.access import principal, token
 from seaweedq.cli.cluster import cluster
 from seaweedq.cli.data import import_file, publish, pull
 from seaweedq.cli.demo import bench, demo
@@ -55,6 +56,9 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(subscription.app, name="subscription")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(cluster.app, name="cluster")
+app.add_typer(principal.app, name="principal")
+app.add_typer(token.app, name="token")
+app.command(epilog=token.WHOAMI)(token.whoami)
 app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.command("import", epilog=import_file.EXAMPLES)(import_file.import_file)
 app.command(epilog=pull.EXAMPLES)(pull.pull)

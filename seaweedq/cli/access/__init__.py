@@ -1,0 +1,1 @@
+"""Commands for principals and tokens."""

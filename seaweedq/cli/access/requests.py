@@ -1,0 +1,50 @@
+"""What the commands of this room have in common: grants and times as words, and requests."""
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from seaweedq.client.core.protocol.effects import Steps
+
+CLIENT_S = 30.0
+GRANT = "`actions:topics:subscriptions`, each a list with commas, as `describe,publish:flights*`; may be repeated."
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def grant_of(text: str) -> dict[str, list[str]]:
+    """Returns a grant as the API takes it. Raises BadParameter."""
+    parts = [[one for one in part.split(",") if one] for part in text.split(":")]
+    if not parts[0] or len(parts) > 3:
+        raise typer.BadParameter(f"{text!r} is no grant: {GRANT}", param_hint="--grant")
+    return dict(zip(("actions", "topics", "subscriptions"), parts, strict=False))
+
+
+def seconds_of(text: str) -> float:
+    """Returns a duration such as 30d in seconds. Raises BadParameter."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no time such as 30d, 12h, 15m or 90s", param_hint="--expires")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def words_of(grants: list[dict[str, Any]]) -> str:
+    """Returns grants as the command line takes them."""
+    return " ".join(":".join(",".join(names) for names in one.values() if names) for one in grants)
+
+
+def run(url: str, steps: "Steps[Any]") -> Any:
+    """Returns the answer of the brokers at `url`; an invalid URL is a usage error."""
+    from seaweedq.client.core.protocol.broker_choice import Brokers, parse_urls
+    from seaweedq.client.sync.transport import SyncTransport
+
+    try:
+        transport = SyncTransport(Brokers(parse_urls(url), time.monotonic), CLIENT_S, None)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--url") from error
+    try:
+        return transport.run(steps)
+    finally:
+        transport.close()

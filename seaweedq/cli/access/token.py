@@ -1,0 +1,69 @@
+"""`seaweedq token`: issues, lists and revokes tokens; `seaweedq whoami`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from seaweedq.cli.access.requests import GRANT, grant_of, run, seconds_of, words_of
+from seaweedq.cli.shared.common import DEFAULT_URL, Url, say
+
+WHOAMI = "Example: SEAWEEDQ_TOKEN_FILE=seaweedq-data/admin-token seaweedq whoami"
+app = typer.Typer(no_args_is_help=True, help="Issue, list and revoke tokens.")
+
+
+@app.command(epilog="Example: seaweedq token create importer --expires 30d --note 'nightly run'")
+def create(
+    principal: Annotated[
+        str | None,
+        typer.Argument(help="Whose token; by default one that comes from the caller's own.", show_default=False),
+    ] = None,
+    expires: Annotated[str | None, typer.Option(help="When it ends: 30d, 12h, 15m.", show_default=False)] = None,
+    grant: Annotated[list[str] | None, typer.Option(help=f"Narrows it: {GRANT}", show_default=False)] = None,
+    note: Annotated[str, typer.Option(help="A text for people.")] = "",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Issue a token, and print it: it is shown once."""
+    from seaweedq.client.core.topics.calls import call
+
+    body: dict[str, Any] = {"note": note}
+    if principal is not None:
+        body["principal"] = principal
+    if expires is not None:
+        body["expires_s"] = seconds_of(expires)
+    if grant:
+        body["grants"] = [grant_of(one) for one in grant]
+    say(run(url, call("POST", "/v1/tokens", body))["token"])
+
+
+@app.command("list", epilog="Example: seaweedq token list")
+def list_tokens(url: Url = DEFAULT_URL) -> None:
+    """Print tokens by id: all with the right to access, else the caller's own and those that came of it."""
+    from seaweedq.client.core.topics.calls import pages
+
+    for one in run(url, pages("/v1/tokens", "tokens")):
+        state = "" if one["counts"] else "  (does not count)"
+        say(f"{one['id']}  {one['principal']}  until {one['expires_at'] or 'revoked'}{state}  {one['note']}".rstrip())
+
+
+@app.command(epilog="Example: seaweedq token revoke 5f2b8a6c90d1e2f3")
+def revoke(
+    token: Annotated[str, typer.Argument(help="Its id, which is not secret.", show_default=False)],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """End a token, and all that came of it."""
+    from seaweedq.client.core.topics.calls import call
+
+    run(url, call("DELETE", f"/v1/tokens/{token}"))
+    say(f"revoked {token}")
+
+
+def whoami(url: Url = DEFAULT_URL) -> None:
+    """Print who the caller is, and what it may do."""
+    from seaweedq.client.core.topics.calls import call
+
+    found = run(url, call("GET", "/v1/whoami"))
+    say(f"principal {found['principal'] or '(anonymous)'}")
+    if found["token"]:
+        say(f"token {found['token']}, until {found['expires_at'] or 'revoked'}")
+    for grants in found["grants"]:
+        say(f"may {words_of(grants) or 'do nothing'}")
