@@ -75,7 +75,7 @@ async def asked(socket: ClientConnection, **said: Any) -> dict[str, Any]:
 
 async def test_messages_go_out_and_answers_come_in_order(client: Client) -> None:
     await client.make(4, mode="shared")
-    offered = [Subprotocol("bearer.secret"), Subprotocol("seaweedq.v1")]
+    offered = [Subprotocol("another.v1"), Subprotocol("seaweedq.v1")]
     async with client.socket("?max_in_flight=4", subprotocols=offered) as socket:
         assert socket.subprotocol == "seaweedq.v1"
         frame = await told(socket)
