@@ -184,6 +184,13 @@ class TooManyTopics(BadRequest):
     slug, title = "too-many-topics", "The cluster has too many topics"
 
 
+class RateLimited(BadRequest):
+    """A limit of the principal or the topic is reached for now; fields: limit (its name), rate (a second),
+    retry_after_s."""
+
+    slug, title = "rate-limited", "A limit is reached"
+
+
 class TooManySegments(BadRequest):
     """The cluster has as many segments as it may; fields: limit, setting."""
 

@@ -1,6 +1,7 @@
 """Turns errors into RFC 9457 problem documents: the only place that knows status codes."""
 
 import logging
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -65,6 +66,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.TooManyUploads: 429,
     errors.TooManyTopics: 429,
     errors.TooManySegments: 429,
+    errors.RateLimited: 429,
     errors.Unavailable: 503,
     errors.NotReady: 503,
     errors.NotOwner: 503,
@@ -119,9 +121,22 @@ def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
         headers["www-authenticate"] = 'Bearer realm="seaweedq"'
     elif allowed := error.fields.get("allowed"):
         headers["allow"] = ", ".join(allowed)
+    elif isinstance(error, errors.RateLimited):
+        headers |= _limit_headers(**error.fields)
     elif status == 408:
         headers["connection"] = "close"  # the rest of the body would be read as the next request
     return status, headers, msgspec.json.encode(document)
+
+
+def _limit_headers(limit: str, rate: float, retry_after_s: float) -> dict[str, str]:
+    """Returns Retry-After, and the fields of draft-ietf-httpapi-ratelimit-headers: what is left, until when, and the
+    quota of a window, in whole seconds."""
+    wait_s = max(1, ceil(retry_after_s))
+    return {
+        "retry-after": str(wait_s),
+        "ratelimit": f'"{limit}";r=0;t={wait_s}',
+        "ratelimit-policy": f'"{limit}";q={ceil(rate)};w=1',
+    }
 
 
 class InsideLog:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from seaweedq.client.core.protocol.effects import Pause, Reply, Request, Steps
 from seaweedq.client.core.protocol.problems import TRANSIENT, check, error_of, retry_after_s
-from seaweedq.errors import ConnectionFailed, SeaweedqError
+from seaweedq.errors import ConnectionFailed, RateLimited, SeaweedqError
 
 T = TypeVar("T")
 
@@ -41,7 +41,8 @@ class Patience:
         """Sends until a broker accepts the request; the time counts from `since_s` (monotonic), by default from now.
 
         Lost connections, timeouts, 408, 429 and 502 to 504 are tried again, not before the answer's Retry-After. Any
-        other error, and the last failure after the timeout, is raised.
+        other error, and the last failure after the timeout, is raised. The waits for a rate do not count in it: whoever
+        sends more than it may is slowed down, and does not fail, unless the rate is nothing.
 
         The request must be safe to repeat.
         """
@@ -59,10 +60,19 @@ class Patience:
                     return check(reply)
                 failure, wait_s = error_of(reply), retry_after_s(reply)
             wait_s = max(wait_s, self.pause_s(attempt))
+            if isinstance(failure, RateLimited):
+                wait_s = self._wait_for_rate_s(failure)
+                deadline += wait_s if failure.fields.get("rate") else 0.0
             if self.monotonic_s() + wait_s > deadline:
                 raise failure
             yield Pause(wait_s)
             attempt += 1
+
+    def _wait_for_rate_s(self, limited: RateLimited) -> float:
+        """Returns the wait that the broker has said, and up to a quarter more: all who wait for a rate would come
+        back at once."""
+        told_s = float(limited.fields.get("retry_after_s") or 0)
+        return max(told_s, self.backoff.first_s) * (1 + self.random() / 4)
 
 
 def patiently(steps: Steps[T], patience: Patience) -> Steps[T]:
