@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 
+from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.connections import Connections
 from seaweedq.api.asgi.error_handlers import Note, handlers
 from seaweedq.api.asgi.gate import Gate
@@ -23,6 +24,7 @@ from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, che
 from seaweedq.api.asgi.openapi import document_of
 from seaweedq.api.asgi.outgoing import Outgoing, end_connection
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
+from seaweedq.api.asgi.rates import UNCOUNTED, Rates, counted
 from seaweedq.api.asgi.raw_path import check_raw_path
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
@@ -105,6 +107,7 @@ class Application:
         self._secret = PeerSecret(environment.secret)
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.core.callers, needs_token, self._secret.is_shown)
+        self._rates = Rates(environment.clock, lambda: broker.core.roster.living)
         self._internal = InternalServer(self._secret, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
         self.fastapi = self._make_fastapi()
@@ -147,6 +150,8 @@ class Application:
         if refused := self._refused(scope):
             await out.answer(refused)
             return
+        if UNCOUNTED in scope:
+            receive = counted(scope, receive)
         work: Work | None = None
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
             work = self._internal.answer(scope, receive)
@@ -180,6 +185,7 @@ class Application:
             check_raw_path(scope)
             check_query(scope)
             self._gate.admit(scope)
+            self._rates.admit(caller_of(scope), scope)
         except SeaweedqError as error:
             self._note(error)
             return _problem_answer(error)

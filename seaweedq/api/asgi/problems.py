@@ -122,16 +122,17 @@ def problem(error: SeaweedqError) -> tuple[int, dict[str, str], bytes]:
     elif allowed := error.fields.get("allowed"):
         headers["allow"] = ", ".join(allowed)
     elif isinstance(error, errors.RateLimited):
-        headers |= _limit_headers(**error.fields)
+        headers |= _limit_headers(error)
     elif status == 408:
         headers["connection"] = "close"  # the rest of the body would be read as the next request
     return status, headers, msgspec.json.encode(document)
 
 
-def _limit_headers(limit: str, rate: float, retry_after_s: float) -> dict[str, str]:
+def _limit_headers(error: errors.RateLimited) -> dict[str, str]:
     """Returns Retry-After, and the fields of draft-ietf-httpapi-ratelimit-headers: what is left, until when, and the
     quota of a window, in whole seconds."""
-    wait_s = max(1, ceil(retry_after_s))
+    limit, rate = error.fields.get("limit", "requests"), error.fields.get("rate") or 0
+    wait_s = max(1, ceil(error.fields.get("retry_after_s", 0)))
     return {
         "retry-after": str(wait_s),
         "ratelimit": f'"{limit}";r=0;t={wait_s}',
