@@ -1,4 +1,5 @@
-# A broker. Alone: docker run -p 127.0.0.1:8080:8080 -v seaweedq:/var/lib/seaweedq seaweedq
+# A broker. Alone: docker run -p 127.0.0.1:8080:8080 -v seaweedq:/var/lib/seaweedq -e SEAWEEDQ_AUTH=required seaweedq
+# or SEAWEEDQ_AUTH=none, which lets in whoever reaches the port; without either it does not start, since it is no loopback.
 # In a cluster: docker-compose.yml, helm/.
 
 # The base: the Python that all tests run on. `python scripts/image_lock.py --base` writes the digest of its tag behind it.

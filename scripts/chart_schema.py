@@ -29,11 +29,16 @@ def text() -> str:
 
 
 def config() -> dict[str, Any]:
-    """Returns the schema of `config`: each setting that the chart does not fill itself, with its type and bounds."""
+    """Returns the schema of `config`: each setting that the chart does not fill itself, with its type and bounds.
+
+    `auth` must be said there, so that helm refuses an upgrade before a pod that would not start replaces another one.
+    """
     fields = Settings.model_json_schema()["properties"]
+    fields["auth"]["enum"].remove("auto")  # a pod is never on loopback alone, and with `auto` would not start
     return {
         "type": "object",
         "additionalProperties": False,
+        "required": ["auth"],
         "properties": {
             name: {key: value for key, value in field.items() if key not in LEFT_OUT}
             for name, field in fields.items()

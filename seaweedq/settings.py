@@ -131,13 +131,13 @@ class Settings(BaseSettings):
     )
     host: str = Field(
         "127.0.0.1",
-        description="Address to listen on. Clients are not authenticated yet: on any but a loopback address, everyone "
-        "who reaches the broker has full access.",
+        description="Address to listen on. On any but a loopback address a broker starts only where `auth` is said.",
     )
     auth: Literal["auto", "none", "required"] = Field(
         "auto",
         description="Whether requests need a token. `required`: all but probes and links to payloads. `none`: those "
-        "without one may do everything; a token that is sent is judged all the same. `auto` is `none`.",
+        "without one may do everything; a token that is sent is judged all the same. `auto` is `none` on loopback; "
+        "where `host` or `advertise_url` is another address, a broker with it does not start.",
     )
     admin_token_file: str = Field(
         "",

@@ -187,7 +187,7 @@ def test_bad_names(http: httpx.Client, broker: BrokerProcess, name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/topics/", "/v1/topics/a%2Fb", "/v1/topics/..%2f..%2fx/messages", "/x?y"]
+    "path", ["//", "/v1", "/v1/topics/", "/v1/topics/a%2Fb", "/v1/topics/..%2f..%2fx/messages", "/x?y"]
 )
 def test_paths_that_lead_nowhere(broker: BrokerProcess, path: str) -> None:
     for method in ("GET", "POST", "PUT"):

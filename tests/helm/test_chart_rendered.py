@@ -251,6 +251,8 @@ def test_what_is_there_already_is_not_made(render: Render) -> None:
         ({"secret": {"accessKeyId": "key"}}, "secret.secretAccessKey"),
         ({"config": {"shutdown_s": "20s"}}, "shutdown_s"),
         ({"config": {"lease_s": -1}}, "lease_s"),
+        ({"config": {"auth": "auto"}}, "auth"),
+        ({"config": {"auth": None}}, "auth"),
         ({"image": {"repository": ""}}, "image.repository"),
         ({"image": {"repository": "registry.example/seaweedq:0.1.0"}}, "image"),
         ({"image": {"digest": "0.1.0"}}, "digest"),

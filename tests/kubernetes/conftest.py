@@ -60,6 +60,7 @@ def release(
         "image": {"repository": "seaweedq"},
         "etcd": {"endpoints": [etcd_server.endpoint], "prefix": "kubernetes/"},
         "store": {"url": f"s3://{moto_server.bucket()}/m", "endpoints": [moto_server.endpoint], "addressing": "path"},
+        "config": {"auth": "none"},
         "secret": {"clusterSecret": "only-for-these-tests", "accessKeyId": KEY, "secretAccessKey": SECRET},
     }
     made = Release(helm_program, plane, kubelet, values)

@@ -1,8 +1,8 @@
 """Opens the coordination that the settings name: the only place where its kind is chosen."""
 
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from seaweedq.cli.server.exposure import is_loopback
 from seaweedq.cli.server.secret import secret_of
 from seaweedq.clock import Clock
 from seaweedq.concurrency.pools import Pools
@@ -63,8 +63,4 @@ def _check_encrypted(settings: Settings) -> None:
 
 
 def _is_loopback(endpoint: str) -> bool:
-    host = urlsplit(f"//{endpoint}").hostname or ""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(urlsplit(f"//{endpoint}").hostname or "")

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from seaweedq.api.asgi.protocol import UNREADABLE
 from seaweedq.cli.server.broker_process import run
+from seaweedq.cli.server.exposure import check_auth
 from seaweedq.cli.server.given_settings import settings_of, unknown_variables
 from seaweedq.cli.server.members import check_members
 from seaweedq.cli.server.parent_pipe import end_with_parent
@@ -25,7 +26,6 @@ from seaweedq.cli.server.repeated_lines import OnceInAWhile
 from seaweedq.cli.server.setting_groups import groups
 from seaweedq.settings import Settings
 
-LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 MIB = 1024 * 1024
 # glibc's M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX: keep freed buffers rather than give them back to the
 # kernel and fault them in again. Arenas of threads would give back whatever they no longer use.
@@ -82,6 +82,7 @@ def serve(
     if not settings.member:  # else the parent has said it
         for warning in unknown_variables(os.environ):
             logger.warning("%s", warning)
+    check_auth(settings)
     check_members(settings)
     if settings.brokers > 1 and not settings.member:
         from seaweedq.cli.server.supervise import supervise  # a broker needs none of it
@@ -95,11 +96,6 @@ def serve(
     logging.getLogger("uvicorn.error").addFilter(OnceInAWhile(UNREADABLE))
     sys.meta_path.insert(0, _NoPandas())
     _keep_freed_memory()
-    if settings.host not in LOOPBACK:
-        logger.warning(
-            "listening on %s WITHOUT AUTHENTICATION: everyone who can connect can read, write and delete everything",
-            settings.host,
-        )
     run(settings)
 
 
