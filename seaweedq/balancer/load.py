@@ -1,6 +1,6 @@
 """The load of one segment: the owner's meter, and the report of it to the leader. Knows no policy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated
 
 import msgspec
@@ -75,6 +75,20 @@ def costs(loads: Mapping[SegmentId, SegmentLoad]) -> dict[SegmentId, float]:
         sums.setdefault(segment[:2], []).append(cost)
     means = {topic: sum(several) / len(several) for topic, several in sums.items()}
     return known | {segment: means.get(segment[:2], 0.0) for segment in unknown}
+
+
+def with_unknown(costs: Mapping[SegmentId, float], segments: Iterable[SegmentId]) -> dict[SegmentId, float]:
+    """Returns the costs, and for each of these segments that lacks one the mean of its topic's, or else of all.
+
+    Nobody reports the segments of a broker that died. If they counted as idle, all of them would seem to fit on the
+    survivor that is a little lighter than the others.
+    """
+    sums: dict[tuple[str, int], list[float]] = {}
+    for segment, cost in costs.items():
+        sums.setdefault(segment[:2], []).append(cost)
+    means = {topic: sum(several) / len(several) for topic, several in sums.items()}
+    mean = sum(costs.values()) / max(len(costs), 1)
+    return {segment: means.get(segment[:2], mean) for segment in segments if segment not in costs} | dict(costs)
 
 
 class LoadMeter:

@@ -55,6 +55,10 @@ class Roster:
         """Returns how many brokers have a key, as far as is known."""
         return len(self.brokers) + len(self.unreadable)
 
+    def journal(self, broker: str) -> Versioned[JournalRecord] | Unreadable | None:
+        """Returns a broker's journal as it was last seen, None where there was none."""
+        return self.journals.get(broker) or self.unreadable_journals.get(broker)
+
     def check_alive(self, broker: str | None) -> None:
         """Raises Unavailable where the broker's key was not there when last seen."""
         if not self.alive(broker):
@@ -109,9 +113,8 @@ def is_recovered(journal: Entry) -> bool:
     return isinstance(found, Versioned) and found.record.recovered
 
 
-def is_replayed(journal: Entry, topic: str) -> bool:
+def is_replayed(journal: Versioned[JournalRecord] | Unreadable, topic: str) -> bool:
     """As `is_recovered`, of one topic: all that a dead broker's journal holds of it is in its chains and cursors."""
-    found = keys.JOURNALS.read(journal)
-    if isinstance(found, Unreadable):
+    if isinstance(journal, Unreadable):
         return False
-    return found.record.recovered or (found.record.left is not None and topic not in found.record.left)
+    return journal.record.recovered or (journal.record.left is not None and topic not in journal.record.left)

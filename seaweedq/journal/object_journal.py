@@ -30,10 +30,11 @@ from seaweedq.failpoints import reach
 from seaweedq.invariants import require
 from seaweedq.journal.object_format import MAX_WINDOW, SlotHeader, SlotHeaders, SlotKind, journal_folder
 from seaweedq.journal.object_listing import BATCH, batches, delete_slots, list_slots
-from seaweedq.journal.object_writer import Sleep, SlotWriter
+from seaweedq.journal.object_writer import SlotWriter
 from seaweedq.journal.pacing import next_linger_s
 from seaweedq.segments.frames import Frame, check_frames
 from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.pauses import Sleep
 
 logger = logging.getLogger(__name__)
 

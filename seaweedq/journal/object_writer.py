@@ -7,7 +7,7 @@ the put is repeated. There is no limit to that: callers that wait for the slot h
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 from seaweedq.clock import Clock
 from seaweedq.errors import Fenced, JournalDamaged, NeedsNewerBroker, StoreUnavailable
@@ -17,11 +17,11 @@ from seaweedq.journal.object_listing import read_header
 from seaweedq.journal.pacing import USUAL_AT_FIRST_S, next_usual_s, patience_s
 from seaweedq.segments.frames import Frame
 from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.pauses import Pauses, Sleep
 
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 5.0
+LAST_PAUSE_S = 1.0  # publishes wait for it, and there are few puts at a time
 _INLINE_BYTES = 256 * 1024  # more than that is encoded in a thread
 
-Sleep = Callable[[float], Awaitable[None]]
 logger = logging.getLogger(__name__)
 
 
@@ -42,10 +42,10 @@ class SlotWriter:
         else:
             data = encode_slot(header, frames)
         reach("slot.put")
-        pause = FIRST_PAUSE_S
+        pauses = Pauses(self._store.worked, self._sleep, LAST_PAUSE_S)
         while not await self._try(header, data):
-            await self._sleep(pause)
-            pause = min(2 * pause, LAST_PAUSE_S)
+            await pauses.take()
+        self._store.worked.wake()
         reach("slot.stored")
         return len(data)
 

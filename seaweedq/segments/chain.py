@@ -18,7 +18,7 @@ before the start, which may be there still or appear again, are left out before 
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar
@@ -30,13 +30,13 @@ from seaweedq.invariants import require
 from seaweedq.segments.entry import EntryMetadata, EntryName, open_entry, segment_folder
 from seaweedq.segments.extent import Extent, KnownEntry
 from seaweedq.storage.interface import ObjectStore
+from seaweedq.storage.pauses import Pauses, Sleep
 
 T = TypeVar("T")
 PAGE = 1_000
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 5.0
+LAST_PAUSE_S = 5.0
 BEGINNING = EntryName(0, 0)
 
-Sleep = Callable[[float], Awaitable[None]]
 logger = logging.getLogger(__name__)
 
 
@@ -145,7 +145,7 @@ class Chain:
             raise ChainDamaged(
                 f"{self.folder} is sealed at offset {self.end}: entry {self.next} cannot be appended", name=self.folder
             )
-        pause = FIRST_PAUSE_S
+        pauses = Pauses(self._store.worked, self._sleep, LAST_PAUSE_S)
         while True:
             try:
                 if await self._store.create(self.folder + str(self.next), data):
@@ -155,9 +155,9 @@ class Chain:
             except StoreUnavailable as error:
                 self.failing = error
                 logger.warning("cannot store %s%s yet, retrying: %s", self.folder, self.next, error)
-                await self._sleep(pause)
-                pause = min(2 * pause, LAST_PAUSE_S)
+                await pauses.take()
         self.failing = None
+        self._store.worked.wake()
         self._known[name] = KnownEntry(memoryview(data).nbytes, metadata.appended_us)
         self._extent = None
         if self._names is not None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO, cast
 
 from seaweedq.concurrency.pools import Pool
+from seaweedq.concurrency.signal import Signal
 from seaweedq.storage.interface import Data, Listed, ObjectStore, PayloadStore
 
 PAYLOAD_REQUESTS = {
@@ -35,6 +36,11 @@ class Counted:
     def readers(self) -> Pool:
         """As ObjectStore."""
         return self._store.readers
+
+    @property
+    def worked(self) -> Signal:
+        """As ObjectStore."""
+        return self._store.worked
 
     async def create(self, name: str, data: Data) -> bool:
         """As ObjectStore."""

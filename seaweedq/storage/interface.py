@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO, Protocol
 
 from seaweedq.concurrency.pools import Pool
+from seaweedq.concurrency.signal import Signal
 
 Data = bytes | bytearray | memoryview
 NO_BUCKET = "NoSuchBucket"  # S3's code for it, in the field `code` of StoreUnavailable
@@ -28,8 +29,12 @@ class ObjectStore(Protocol):
     """An object store with create-if-absent.
 
     `readers` are the threads in which files that `open` has given are read. A read may hang for ever, so that nothing
-    else runs there.
+    else runs there. `worked` is woken by those who repeat puts until they work, after each that did (storage/pauses).
     """
+
+    @property
+    def worked(self) -> Signal:
+        """A put has worked."""
 
     @property
     def readers(self) -> Pool:

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from seaweedq.clock import Ids
 from seaweedq.concurrency.pools import Pools
+from seaweedq.concurrency.signal import Signal
 from seaweedq.storage.direct import write_all
 from seaweedq.storage.interface import Data, Listed
 from seaweedq.storage.names import TEMPORARY, by_parts, check_name, check_place, check_prefix
@@ -35,6 +36,7 @@ class LocalStore(Unsigned):
         self._root: str = self._files._strip_protocol(str(root)).rstrip("/")
         self._ids = ids
         self.readers = pools.reads
+        self.worked = Signal()
         self._writers = pools.writes
         self._receivers = pools.payloads  # so that payloads do not stand before what the chains write
         self._durable: set[str] = set()  # folders whose own names are known to be fsynced

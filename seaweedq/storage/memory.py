@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from seaweedq.clock import Clock, SystemClock
 from seaweedq.concurrency.pools import READS, Pool
+from seaweedq.concurrency.signal import Signal
 from seaweedq.storage.interface import Data, Listed
 from seaweedq.storage.names import by_parts, check_name, check_place, check_prefix
 from seaweedq.storage.spool import check_digest, check_size
@@ -32,6 +33,7 @@ class MemoryStore(Unsigned):
         self.faults = faults
         self.clock = clock or SystemClock()
         self.readers = Pool("store reads", READS)
+        self.worked = Signal()
         self._objects: dict[str, bytes] = {}
         self.ages_s: dict[str, float] = {}
         self._times_us: dict[str, int] = {}

@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 from fsspec.asyn import sync
 
 from seaweedq.concurrency.pools import READS, Pool, Pools
+from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import InvalidRequest, StoreUnavailable
 from seaweedq.storage.interface import Data, Listed
 from seaweedq.storage.names import check_place, check_prefix
@@ -51,6 +52,7 @@ class S3Store(S3Payloads):
         root = f"{match['prefix'][1:]}/" if match["prefix"] else ""
         super().__init__(bucket(on_loop=True), bucket(on_loop=False), root)
         self.readers = Pool("store reads", READS)
+        self.worked = Signal()
 
     def encrypt(self, encryption: Encryption) -> None:
         """States this encryption for each object that is made from now on."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from seaweedq.balancer.load import with_unknown
 from seaweedq.balancer.placement import Host, Move, SegmentId, assign, moves, successor_of
 
 Owned = dict[SegmentId, str]
@@ -111,6 +112,18 @@ def test_the_lightest_broker_comes_first() -> None:
     owned: Owned = {("t", 0, 0): "b000", ("t", 0, 1): "b001", ("t", 0, 2): "b002"}
     loads: Loads = {("t", 0, 0): 5.0, ("t", 0, 1): 1.0, ("t", 0, 2): 5.0, ("u", 0, 0): 3.0}
     assert assign([("u", 0, 0)], owned, loads, hosts_of(3)) == {("u", 0, 0): "b001"}
+
+
+def test_the_segments_of_a_dead_broker_are_spread_though_nobody_reports_them() -> None:
+    """If they counted as idle, all would fit on the survivor that is a little lighter."""
+    segments = [("t", 0, number) for number in range(600)]
+    owned = {segment: f"b{number % 2:03}" for number, segment in enumerate(segments[:400])}
+    reported = {segment: 1.1 if broker == "b001" else 1.0 for segment, broker in owned.items()}
+    assert Counter(assign(segments[400:], owned, reported, hosts_of(2)).values()) == {"b000": 200}
+    counted = with_unknown(reported, segments)
+    given = Counter(assign(segments[400:], owned, counted, hosts_of(2)).values())
+    assert given["b000"] + given["b001"] == 200
+    assert 80 <= given["b001"] < given["b000"]
 
 
 @pytest.mark.parametrize("zones", [1, 2, 3])

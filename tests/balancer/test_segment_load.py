@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from seaweedq.balancer.load import KNOWN_S, MESSAGE_BYTES, LoadMeter, SegmentLoad, costs
+from seaweedq.balancer.load import KNOWN_S, MESSAGE_BYTES, LoadMeter, SegmentLoad, costs, with_unknown
 from seaweedq.segments.keyrange import tile
 
 RANGE = tile(1)[0]
@@ -84,3 +84,10 @@ def test_who_is_not_known_yet_counts_as_the_mean_of_its_topic() -> None:
     assert counted[("t", 0, 7)] == counted[("t", 0, 8)] == pytest.approx(200)
     assert counted[("u", 0, 0)] == 0
     assert counted.keys() == (known | fresh).keys()
+
+
+def test_what_nobody_reports_counts_as_the_mean_of_its_topic_or_of_all() -> None:
+    reported = {("t", 0, 0): 100.0, ("t", 0, 1): 300.0, ("t", 1, 0): 800.0}
+    counted = with_unknown(reported, [("t", 0, 0), ("t", 0, 7), ("u", 0, 0)])
+    assert counted == reported | {("t", 0, 7): 200.0, ("u", 0, 0): 400.0}
+    assert with_unknown({}, [("u", 0, 0)]) == {("u", 0, 0): 0.0}

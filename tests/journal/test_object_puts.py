@@ -59,7 +59,7 @@ async def test_pauses_grow_to_a_cap_and_tries_never_end(
         await store.puts[-1].lose()
         tries, lost_s = len(store.puts), hands.now_s
         while len(store.puts) == tries:
-            await hands.turn(0.05)
+            await hands.turn(1 / 32)  # which adds up without an error
         pauses.append(round(hands.now_s - lost_s, 3))
     assert pauses == sorted(pauses)
     assert max(pauses) == pytest.approx(LAST_PAUSE_S, abs=0.06)

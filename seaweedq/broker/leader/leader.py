@@ -26,7 +26,7 @@ from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.concurrency.gather import gather_bounded
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
-from seaweedq.coordination.interface import Compare, Coordination, Entry, Put
+from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import JournalRecord, SegmentRecord
 from seaweedq.coordination.roster import is_replayed
 from seaweedq.coordination.unreadable import Unreadable
@@ -160,22 +160,34 @@ class Leader:
     async def _released(
         self, owner: str | None, segments: Sequence[_Unassigned]
     ) -> tuple[list[Compare], Sequence[_Unassigned]]:
-        """Returns those of a dead owner's segments that may be given away by now, and the comparisons under which."""
+        """Returns those of a dead owner's segments that may be given away by now, and the comparisons under which.
+
+        Asks for nothing as long as the views show nothing new: a replay may take many rounds.
+        """
         if owner is None:
             return [], segments
-        broker, journal = keys.BROKERS.key(owner), keys.JOURNALS.key(owner)
-        there = await self._coordination.get(journal)
+        if not self._free(owner, self._roster.journal(owner), segments):
+            return [], []
+        broker = keys.BROKERS.key(owner)
+        there = await self._coordination.get(keys.JOURNALS.key(owner))
         if await self._coordination.get(broker):
             return [], []
-        if there:
-            segments = [one for one in segments if self._is_free(owner, there, one.segment)]
-        return [Compare(broker, 0)], segments  # from now on the journal is only replayed further, and goes
+        free = self._free(owner, keys.JOURNALS.read(there) if there else None, segments)
+        return [Compare(broker, 0)], free  # from now on the journal is only replayed further, and goes
 
-    def _is_free(self, owner: str, journal: Entry, segment: SegmentId) -> bool:
-        """Tells whether nothing of a segment is left in a dead owner's journal."""
-        topic, _, number = segment
-        remaining = self._remaining.get(owner)
-        return is_replayed(journal, topic) or (remaining is not None and (topic, number) not in remaining)
+    def _free(
+        self, owner: str, journal: Versioned[JournalRecord] | Unreadable | None, segments: Sequence[_Unassigned]
+    ) -> Sequence[_Unassigned]:
+        """Returns the segments of which nothing is left in a dead owner's journal."""
+        if journal is None:
+            return segments
+        left = self._remaining.get(owner)
+        replayed = {topic: is_replayed(journal, topic) for topic in {one.segment[0] for one in segments}}
+        return [
+            one
+            for one in segments
+            if replayed[one.segment[0]] or (left is not None and (one.segment[0], one.segment[2]) not in left)
+        ]
 
     async def _give(self, unassigned: Sequence[_Unassigned], released: list[Compare]) -> None:
         targets = await self._rebalancer.assign([one.segment for one in unassigned])

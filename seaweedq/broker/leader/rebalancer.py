@@ -6,8 +6,10 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
+from seaweedq.balancer.load import with_unknown
 from seaweedq.balancer.placement import Host, Move, SegmentId, assign, moves
 from seaweedq.broker.load.cluster_loads import Reports
 from seaweedq.broker.rpc.client import Peers
@@ -44,9 +46,9 @@ class Rebalancer:
         return {segment: owner for owner in self._roster.brokers for segment in self._catalog.owned_by(owner)}
 
     async def assign(self, segments: Sequence[SegmentId]) -> dict[SegmentId, str]:
-        """Returns an owner for each of these segments that can have one, by the last reports."""
-        owned, costs = self.owned(), self._reports.costs
-        return await asyncio.to_thread(assign, segments, owned, costs, hosts_of(self._roster))
+        """Returns an owner for each of these segments that can have one, by the last known loads."""
+        hosts = hosts_of(self._roster)
+        return await asyncio.to_thread(_assign, segments, self.owned(), self._reports.costs, hosts)
 
     async def rebalance(self) -> None:
         """Decides on moves, and has them made. A broker that does not report gives nothing and gets nothing."""
@@ -77,6 +79,15 @@ class Rebalancer:
             self._moved_s[move.segment] = self._clock.monotonic_s()
         except SeaweedqError as error:
             logger.info("segment %d of %s stays with %s: %s", segment, topic, move.source, error)
+
+
+def _assign(
+    segments: Sequence[SegmentId],
+    owned: Mapping[SegmentId, str],
+    costs: Mapping[SegmentId, float],
+    hosts: Sequence[Host],
+) -> dict[SegmentId, str]:
+    return assign(segments, owned, with_unknown(costs, chain(segments, owned)), hosts)
 
 
 def hosts_of(roster: Roster) -> list[Host]:

@@ -13,10 +13,11 @@ CALL_S = 5.0
 
 
 class Reports:
-    """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` and `costs` are those
-    of the brokers that answered, whose names are in `answered`.
+    """The last report of each broker, of which `broker` is this one and `own` its loads. `loads` are those of the
+    brokers that answered, whose names are in `answered`.
 
-    The observations of a segment's earlier owner still count: a move does not make its load unknown.
+    The observations of a segment's earlier owner still count: neither a move nor a death makes its load unknown. So
+    `costs` also has the last known ones of segments that nobody reports now.
     """
 
     def __init__(self, catalog: Catalog, roster: Roster, peers: Peers, broker: str, own: Loads) -> None:
@@ -30,6 +31,7 @@ class Reports:
         self._own = own
         self._owners: dict[SegmentId, str] = {}
         self._earlier: dict[SegmentId, SegmentLoad] = {}  # observed by earlier owners
+        self._last: dict[SegmentId, SegmentLoad] = {}  # of each segment that is still there
 
     async def ask(self) -> None:
         """Asks all living brokers."""
@@ -43,14 +45,15 @@ class Reports:
             for segment, load in report.all().items():
                 loads[segment] = self._joined(segment, broker, load)
         self.answered = set(reports)
-        self.loads, self.costs = loads, costs(loads)
-        known = loads.keys() | {one for broker in self._roster.brokers for one in self._catalog.owned_by(broker)}
+        known = loads.keys() | {one for owner in self._catalog.owners() for one in self._catalog.owned_by(owner)}
+        self._last = {segment: load for segment, load in (self._last | loads).items() if segment in known}
+        self.loads, self.costs = loads, costs(self._last)
         self._owners = {segment: owner for segment, owner in self._owners.items() if segment in known}
         self._earlier = {segment: load for segment, load in self._earlier.items() if segment in known}
 
     def _joined(self, segment: SegmentId, owner: str, load: SegmentLoad) -> SegmentLoad:
         before = self._owners.get(segment)
-        if before not in (None, owner) and (last := self.loads.get(segment)):
+        if before not in (None, owner) and (last := self._last.get(segment)):
             self._earlier[segment] = last
         self._owners[segment] = owner
         earlier = self._earlier.get(segment)

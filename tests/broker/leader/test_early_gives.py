@@ -12,6 +12,7 @@ from seaweedq.broker.recovery import remaining
 from seaweedq.broker.recovery.remaining import Remaining
 from seaweedq.broker.recovery.replay import Replay
 from seaweedq.broker.topics.catalog import Topic
+from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Unavailable
 from seaweedq.segments.frames import Frame
@@ -89,6 +90,29 @@ async def test_all_but_the_one_that_is_slow_take_messages_again(
         await send(together, here, "behind")
         await until(lambda: dead.id not in here.core.roster.journals)
         assert await rows(together, here) == sorted((text, key) for text in ("before", "behind") for key in KEYS)
+
+
+async def test_rounds_ask_for_nothing_while_the_replay_shows_nothing_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(monkeypatch)
+    async with cluster(tmp_path) as (together, dead, _):
+        here = leader(together)
+        await until(lambda: owned(here, dead) == {slow.held})
+        held = here.serving.leading.leader
+        asked: list[str] = []
+        get = held._coordination.get
+
+        async def note(key: str) -> Entry | None:
+            asked.append(key)
+            return await get(key)
+
+        monkeypatch.setattr(held._coordination, "get", note)
+        for _ in range(20):
+            await held.round()
+        assert not [key for key in asked if dead.id in key]
+        slow.free.set()
+        await until(lambda: not owned(here, dead))
 
 
 async def test_a_recovery_that_fails_has_given_some_and_the_next_one_passes_them_over(

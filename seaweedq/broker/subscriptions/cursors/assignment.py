@@ -182,7 +182,7 @@ class Assignment:
         if self._roster.alive(before) or not await self._roster.gone(before):
             raise NotOwner(f"broker {before} dispatches the subscription", owner=before)
         journal = await self._coordination.get(keys.JOURNALS.key(before))
-        if journal and not is_replayed(journal, topic.name):
+        if journal and not is_replayed(keys.JOURNALS.read(journal), topic.name):
             raise NotOwner(f"the journal of {before}, the previous dispatcher, has not been recovered yet")
         if await self._coordination.get(keys.REVOCATIONS.key(before)):  # none is put once that broker's key has gone
             raise NotOwner(f"the lease of {before}, the previous dispatcher, was ended early, and it may not know yet")
