@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import BinaryIO, Protocol, TypeVar
 
 from seaweedq.concurrency.pools import Pool
+from seaweedq.concurrency.signal import Signal
 from seaweedq.errors import StoreUnavailable
 from seaweedq.storage.interface import Data, Listed, ObjectStore, Part, PayloadStore, SignedRequest
 
@@ -37,6 +38,11 @@ class Endpoints:
     def readers(self) -> Pool:
         """As ObjectStore."""
         return self._endpoints[0].readers
+
+    @property
+    def worked(self) -> Signal:
+        """As ObjectStore."""
+        return self._endpoints[0].worked
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
