@@ -92,6 +92,11 @@ class Settings(BaseSettings):
     )
     etcd_cert_file: str = Field("", description="This broker's certificate for etcd, PEM, for mutual TLS.")
     etcd_key_file: str = Field("", description="Private key of that certificate, PEM.")
+    allow_plain_etcd: bool = Field(
+        False,
+        description="Permit auth=required with an etcd beyond loopback that is asked without TLS. Whoever can read or "
+        "change packets on the way could give themselves every right.",
+    )
     journal: Literal["auto", "file", "object"] = Field(
         "auto",
         description="Where messages become durable first: in files of the data folder, or as objects of the store, "

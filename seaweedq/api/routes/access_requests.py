@@ -16,6 +16,9 @@ from seaweedq.segments.names import NAME
 MAX_GRANTS, MAX_PATTERNS, MAX_TEXT = 100, 100, 128
 _PATTERN = re.compile(rf"(?:{NAME})\*?|\*")
 Patterns = Annotated[list[Annotated[str, Meta(max_length=MAX_TEXT)]], Meta(max_length=MAX_PATTERNS)]
+NOT_ENFORCED = (
+    *("messages", "bytes_out", "changes", "connections", "waiting_pulls", "topics", "segments", "open_uploads"),
+)  # limits that have a place in requests and records, and are refused: else they would seem to hold
 Rate = Annotated[float, Meta(gt=0, le=1e15)] | None
 Count = Annotated[int, Meta(ge=1, le=10**9)] | None
 
@@ -68,7 +71,12 @@ def shown_grants(grants: Sequence[Grant]) -> list[GrantRequest]:
 
 
 def limits_of(wanted: LimitsRequest) -> Limits:
-    """Returns the limits of a request."""
+    """Returns the limits of a request. Raises InvalidRequest for one that brokers do not enforce."""
+    for name in NOT_ENFORCED:
+        if (value := getattr(wanted, name)) is not None:
+            raise InvalidRequest(
+                f"limits: brokers do not enforce {name} yet; leave it out", field=f"limits.{name}", value=value
+            )
     return Limits(**msgspec.structs.asdict(wanted))
 
 

@@ -50,8 +50,8 @@ def open_coordination(settings: Settings, clock: Clock, pools: Pools) -> Coordin
 
 
 def _check_encrypted(settings: Settings) -> None:
-    """Raises InvalidRequest where a user or a certificate is for an etcd that would be asked in plain text: without a
-    CA there is no TLS."""
+    """Raises InvalidRequest where a user or a certificate is for an etcd that would be asked in plain text (without a
+    CA there is no TLS), or where rights would come over it that nobody has allowed to come so."""
     given = [name for name in ("etcd_user", "etcd_cert_file") if getattr(settings, name)]
     far = [one for one in settings.coordination.removeprefix(ETCD).split(",") if not _is_loopback(one)]
     if given and far and not settings.etcd_ca_file:
@@ -59,6 +59,12 @@ def _check_encrypted(settings: Settings) -> None:
             f"{given[0]} is set and etcd_ca_file is not: without a certificate authority there is no TLS, and what is "
             f"sent to {far[0]} could be read on the way",
             field="etcd_ca_file",
+        )
+    if settings.auth == "required" and far and not settings.etcd_ca_file and not settings.allow_plain_etcd:
+        raise InvalidRequest(
+            f"auth=required, and etcd at {far[0]} is asked without TLS: who can change what is sent there has every "
+            "right; set etcd_ca_file, or allow_plain_etcd=true where nobody else is in that network",
+            field="allow_plain_etcd",
         )
 
 

@@ -32,7 +32,23 @@ def test_an_error_is_a_whole_problem(kind: type[SeaweedqError]) -> None:
         "detail": "what was wrong",
         "bound": 7,
     }
-    assert ("retry-after" in headers) == (status == 503 or kind is errors.RateLimited)
+    expected = {"content-type": CONTENT_TYPE}
+    if status == 503:
+        expected["retry-after"] = "1"
+    elif kind is errors.RateLimited:
+        expected |= {"retry-after": "1", "ratelimit": '"requests";r=0;t=1', "ratelimit-policy": '"requests";q=0;w=1'}
+    elif kind is errors.Unauthenticated:
+        expected["www-authenticate"] = 'Bearer realm="seaweedq"'
+    elif status == 408:
+        expected["connection"] = "close"
+    assert headers == expected
+
+
+def test_which_errors_say_when_to_try_again() -> None:
+    saying = {kind.__name__ for kind in KINDS if "retry-after" in problem(kind("what was wrong"))[1]}
+    unavailable = {"CoordinationUnavailable", "Fenced", "JournalUnavailable", "NeedsNewerBroker", "NotOwner"}
+    more = {"NotReady", "Overloaded", "PartlyTaken", "PeerTooOld", "StoreUnavailable", "Unavailable"}
+    assert saying == unavailable | more | {"RateLimited"}
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.slug)

@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.limits import Limits
 from seaweedq.api.asgi.rates import Rates
+from seaweedq.api.routes.access_requests import NOT_ENFORCED
 from seaweedq.errors import RateLimited
 from tests.api.routes.test_access import EVERYTHING, access
 
@@ -46,6 +49,16 @@ async def test_a_body_larger_than_the_burst_is_taken_once_and_then_paid_for(tmp_
         assert more.status_code == 429
         assert more.json()["retry_after_s"] > 10
         assert (await http("GET", "/v1/topics/t", token)).status_code == 200, "it has no body"
+
+
+@pytest.mark.parametrize("limit", NOT_ENFORCED)
+async def test_a_limit_that_nothing_enforces_is_refused(tmp_path: Path, limit: str) -> None:
+    async with access(tmp_path) as http:
+        answer = await http("PUT", "/v1/principals/p", http.admin, json={"grants": EVERYTHING, "limits": {limit: 5}})
+        assert answer.status_code == 422
+        assert answer.json()["field"] == f"limits.{limit}"
+        assert f"do not enforce {limit} yet" in answer.json()["detail"]
+        assert await http.status("GET", "/v1/principals/p", http.admin) == 404
 
 
 class Still:

@@ -59,6 +59,18 @@ def test_an_identity_is_not_shown_in_plain_text(given: dict[str, str], where: st
     assert refused.value.fields["field"] == "etcd_ca_file"
 
 
+@pytest.mark.parametrize("where", [FAR, "etcd://10.0.0.1:2379"])
+async def test_rights_come_in_plain_text_only_where_that_is_allowed(where: str) -> None:
+    settings = Settings(coordination=where, auth="required")
+    with pytest.raises(InvalidRequest, match=r"asked without TLS.*allow_plain_etcd=true") as refused:
+        open_coordination(settings, SystemClock(), Pools())
+    assert refused.value.fields["field"] == "allow_plain_etcd"
+    allowed = Settings(coordination=where, auth="required", allow_plain_etcd=True)
+    await open_coordination(allowed, SystemClock(), Pools()).close()
+    await open_coordination(Settings(coordination=where, auth="none"), SystemClock(), Pools()).close()
+
+
 @pytest.mark.parametrize("where", ["etcd://127.0.0.1:1,localhost:2,[::1]:3", "etcd://127.9.9.9:1"])
 async def test_loopback_may_be_plain(where: str) -> None:
-    await open_coordination(Settings(coordination=where, etcd_user="queue"), SystemClock(), Pools()).close()
+    settings = Settings(coordination=where, etcd_user="queue", auth="required")
+    await open_coordination(settings, SystemClock(), Pools()).close()
