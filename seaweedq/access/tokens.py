@@ -11,6 +11,7 @@ import zlib
 
 from seaweedq.clock import Ids
 
+PREFIX = b"sq1_"  # of every token
 ID_DIGITS, SECRET_DIGITS = 16, 64
 _TOKEN = re.compile(rf"(sq1_([0-9a-f]{{{ID_DIGITS}}})_[0-9a-f]{{{SECRET_DIGITS}}})_([0-9a-f]{{8}})")
 

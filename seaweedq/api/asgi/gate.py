@@ -3,7 +3,8 @@
 It stands before anything is reserved or read for a request, and knows nothing of what exists. A request without a rule
 has no route. A token is taken from the header Authorization, once, or from a WebSocket's subprotocol `bearer.{token}`;
 never from a URL, which logs and histories keep. Whoever sends a token is judged by it, also where anonymous requests
-are allowed: one that does not count is refused, and never taken for none.
+are allowed: one that does not count is refused, and never taken for none. A text without the form of a token is
+somebody else's, as a proxy's, and is no token, unless it is that of the file of the admin.
 
 A request that lasts ends as soon as its caller may no longer do it. It is then cancelled where it waits, as if its
 client had gone, and answered with the error; the routes see no difference.
@@ -15,7 +16,7 @@ from typing import Any, NoReturn, TypeVar
 
 from seaweedq.access.authorizer import judge
 from seaweedq.access.caller import ANONYMOUS, NOBODY, Caller
-from seaweedq.access.tokens import digest_of
+from seaweedq.access.tokens import PREFIX, digest_of
 from seaweedq.api.asgi.callers import CALLER, caller_of, forbidden, relayed_caller
 from seaweedq.api.asgi.http import Scope, headers_of
 from seaweedq.api.asgi.rules import SOCKET, Kind, find, rules_of
@@ -86,6 +87,8 @@ class Gate:
         found = self._callers.find(digest_of(text))
         if found is not None:
             return found
+        if not text.startswith(PREFIX):
+            return self._anonymous
         if not self._callers.view.loaded:
             raise NotReady("the broker is starting, and does not know yet which tokens count")
         raise Unauthenticated(REFUSED)

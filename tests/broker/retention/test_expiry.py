@@ -23,10 +23,11 @@ EXPIRES_S, STEP_S = 3_600, 600
 
 
 class Passing:
-    """The clock of a world, and monotonic seconds that pass as the test says."""
+    """The clock of a world, and monotonic seconds that pass as the test says. They begin at the machine's, by which
+    leases are taken."""
 
     def __init__(self, world: RetainedWorld) -> None:
-        self.monotonic = 0.0
+        self.monotonic = world.clock.monotonic_s()
         self._world = world
 
     def now_us(self) -> int:

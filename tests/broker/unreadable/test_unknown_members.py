@@ -33,6 +33,7 @@ ONCE = {
     keys.SUSPICIONS,
     keys.REVOCATIONS,
     keys.TOMBSTONES,
+    keys.TOKENS,
 }  # nobody writes in the place of one
 ALONE = {keys.BROKERS, keys.CLUSTER, keys.GROWTH, keys.STARTS, keys.RETENTION}  # their writers are tested alone below
 FREE = {"scaling", "schema", "attempts", "start", "fields"}  # members without a form
@@ -116,8 +117,11 @@ async def test_members_survive_every_writer(tmp_path: Path) -> None:
             where = ImportId.of(topic, uploads[0])
             record = ImportRecord("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, one.id)
             await imports.create(topic, where, record)
+            principal = {"grants": [{"actions": ["read"], "topics": ["t"]}]}
+            assert (await http.put("/v1/principals/p", json=principal)).status_code == 201
             await mark_all(together)
 
+            assert (await http.put("/v1/principals/p", json=principal | {"disabled": True})).status_code == 200
             await ask("PATCH", "", 200, {"flush": {"max_age_s": 7}, "scaling": {"enabled": False}})
             held = await imports.read(where)
             assert held

@@ -11,9 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
+from seaweedq.access.tokens import digest_of
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.topics.cluster_quota import Counts
 from seaweedq.coordination import keys
+from seaweedq.coordination.access_records import PrincipalRecord, TokenRecord
 from seaweedq.coordination.interface import Delete, Put
 from seaweedq.coordination.records import (
     BrokerRecord,
@@ -454,8 +456,27 @@ async def secret_whole(world: World) -> None:
         await world.ask(http, "POST", f"{T}/uploads", 201, {"size": 3, "content_type": "a/b"})
 
 
+async def principal_broken(world: World) -> None:
+    await world.refuses("PUT", "/v1/principals/p", {"grants": []})
+
+
+async def principal_whole(world: World) -> None:
+    async with world.http() as http:
+        await world.ask(http, "PUT", "/v1/principals/p", 200, {"grants": []})
+
+
+async def token_broken(world: World) -> None:
+    """What cannot be read gives no right."""
+    await until(lambda: all(one.core.callers.find(digest_of(TOKEN)) is None for one in world.living))
+
+
+async def token_whole(world: World) -> None:
+    await until(lambda: all(one.core.callers.find(digest_of(TOKEN)) for one in world.living))
+
+
 BROKER = BrokerRecord("http://b9", "b9", 0, draining=True, highest=99)
 IMPORT = ImportRecord("arrow", False, "n", 1, "s", 0, 2**60, 1, 1, None, state="failed")
+PRINCIPAL, TOKEN = PrincipalRecord("u", (), 1), b"sq1_some"
 CASES: dict[keys.KeyKind[Any], Case] = {
     keys.CLUSTER: Case(lambda _: "cluster", cluster_broken, nothing),
     keys.BROKERS: Case(lambda _: "brokers/b9.x", broker_broken, broker_whole, BROKER),
@@ -486,6 +507,13 @@ CASES: dict[keys.KeyKind[Any], Case] = {
     keys.GROWTH: Case(lambda _: "growth", growth_broken, growth_whole, Counter(1)),
     keys.RETENTION: Case(lambda _: "retention", retention_broken, retention_whole, Counter(0)),
     keys.URL_SECRET: Case(lambda _: "url-secret", secret_broken, secret_whole, SecretRecord("00" * 32)),
+    keys.PRINCIPALS: Case(lambda _: keys.PRINCIPALS.key("p"), principal_broken, principal_whole, PRINCIPAL),
+    keys.TOKENS: Case(
+        lambda _: keys.TOKENS.key("0" * 16),
+        token_broken,
+        token_whole,
+        TokenRecord(digest_of(TOKEN).hex(), "p", PRINCIPAL.uid, 1),
+    ),
 }
 
 
@@ -510,6 +538,9 @@ async def prepare(world: World, kind: keys.KeyKind[Any]) -> None:
         for state in ("creating", "active"):
             value = keys.SUBSCRIPTIONS.encode(Versioned.new(record).replace(dispatcher=None, state=state))
             await world.coordination.commit([], [Put(CASES[kind].key(world), value)])
+    if kind is keys.TOKENS:
+        value = keys.PRINCIPALS.encode(Versioned.new(PRINCIPAL))
+        await world.coordination.commit([], [Put(keys.PRINCIPALS.key("p"), value)])
     if kind is keys.IMPORTS:
         for state in ("checking", "failed"):
             value = keys.IMPORTS.encode(Versioned.new(IMPORT).replace(state=state))

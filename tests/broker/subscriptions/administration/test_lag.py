@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from seaweedq.broker.broker import Broker
 from tests.support.brokers.in_process_cluster import in_loop, until
 from tests.support.brokers.reshaped import TOPIC, at, make, replace
 from tests.support.brokers.retained import fill
@@ -67,6 +68,13 @@ async def test_metrics_show_those_furthest_behind_and_no_more(tmp_path: Path) ->
             assert await metric(http, "seaweedq_subscription_in_flight") == {"first": 0, "second": 0}
 
 
+def dispatched_by(asked: Broker, broker: Broker) -> str:
+    """The name of a subscription that a broker is to dispatch."""
+    preferred = asked.serving.subscribing.assignment.preferred
+    topic = asked.core.catalog.topic("t")
+    return next(name for name in map("s{}".format, range(1000)) if preferred(topic, name) == broker.id)
+
+
 async def test_metrics_say_bytes_and_seconds_of_files_and_tails_as_the_lag_does_without_a_request(
     tmp_path: Path,
 ) -> None:
@@ -77,7 +85,8 @@ async def test_metrics_say_bytes_and_seconds_of_files_and_tails_as_the_lag_does_
         await fill(one, 3)
         async with at(together, one) as http, at(together, other) as elsewhere:
             hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
-            for here, name in ((http, "near"), (elsewhere, "far")):
+            near, far = dispatched_by(one, one), dispatched_by(one, other)
+            for here, name in ((http, near), (elsewhere, far)):
                 path = f"{TOPIC}/subscriptions/{name}"
                 assert (await here.put(path, json={"start": "latest"})).status_code == 201
                 await here.post(f"{path}/pull", json={"max_messages": 1})
@@ -85,10 +94,9 @@ async def test_metrics_say_bytes_and_seconds_of_files_and_tails_as_the_lag_does_
                 await http.post(f"{TOPIC}/messages", json={"value": "x" * 1000, "timestamp": hour_ago})
                 await http.post(f"{TOPIC}/flush")
                 await http.post(f"{TOPIC}/messages", json={"value": "y" * 1000, "timestamp": hour_ago})
-            for here, broker, name in ((http, one, "near"), (elsewhere, other, "far")):
+            for here, broker, name in ((http, one, near), (elsewhere, other, far)):
                 path = f"{TOPIC}/subscriptions/{name}"
-                dispatching = broker.serving.subscribing.dispatcher.has(broker.core.catalog.topic("t"), name)
-                assert dispatching, "who was asked first dispatches"
+                assert broker.serving.subscribing.dispatcher.has(broker.core.catalog.topic("t"), name)
                 for broker in (one, other):
                     broker.environment.store.requests.clear()
                 sizes = await metric(here, "seaweedq_subscription_lag_bytes")
@@ -96,12 +104,12 @@ async def test_metrics_say_bytes_and_seconds_of_files_and_tails_as_the_lag_does_
                 assert not one.environment.store.requests + other.environment.store.requests
                 total = (await here.get(path)).json()["lag_total"]
                 assert total["messages"] == 4
-                if name == "near":
-                    assert sizes["near"] == total["bytes"] > 1000
-                    assert ages["near"] == pytest.approx(total["seconds"], abs=30)
-                    assert ages["near"] > 3500
+                if name == near:
+                    assert sizes[near] == total["bytes"] > 1000
+                    assert ages[near] == pytest.approx(total["seconds"], abs=30)
+                    assert ages[near] > 3500
                 else:  # ends alone were heard of
-                    assert 0 <= ages["far"] < 60
+                    assert 0 <= ages[far] < 60
                     await here.post(f"{path}/pull", json={"max_messages": 1})
-                    assert (await metric(here, "seaweedq_subscription_lag_seconds"))["far"] > 3500
-                    assert (await metric(here, "seaweedq_subscription_lag_bytes"))["far"] > 1000
+                    assert (await metric(here, "seaweedq_subscription_lag_seconds"))[far] > 3500
+                    assert (await metric(here, "seaweedq_subscription_lag_bytes"))[far] > 1000
