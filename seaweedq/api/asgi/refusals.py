@@ -6,13 +6,25 @@ The first refusal for a reason is logged, then one line each EVERY_S with the nu
 import logging
 
 from seaweedq.clock import Clock
-from seaweedq.errors import ForeignOrigin, MissingContentType, RateLimited, SeaweedqError, WrongHost
+from seaweedq.errors import (
+    Forbidden,
+    ForeignOrigin,
+    MissingContentType,
+    RateLimited,
+    SeaweedqError,
+    TooManySegments,
+    TooManyTopics,
+    WrongHost,
+)
 
 REASON_OF: dict[type[SeaweedqError], str] = {
     WrongHost: "host",
     ForeignOrigin: "origin",
     MissingContentType: "content_type",
     RateLimited: "rate",
+    Forbidden: "forbidden",
+    TooManyTopics: "topics",
+    TooManySegments: "segments",
 }
 OF_BODIES, OF_ANSWERS = ("bodies", "slow_body"), ("answers", "slow_reader", "unread_answer")
 OF_CONNECTIONS = ("connection", "quiet_connection", "slow_head", "handshake", "staying", "tls")
