@@ -24,7 +24,7 @@ from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, Send, che
 from seaweedq.api.asgi.openapi import document_of
 from seaweedq.api.asgi.outgoing import Outgoing, end_connection
 from seaweedq.api.asgi.problems import InsideLog, problem, unexpected
-from seaweedq.api.asgi.rates import UNCOUNTED, Rates, counted
+from seaweedq.api.asgi.rates import METER, Meter, Rates
 from seaweedq.api.asgi.raw_path import check_raw_path
 from seaweedq.api.asgi.refusals import Refusals
 from seaweedq.api.asgi.request_reader import RequestReader
@@ -107,7 +107,10 @@ class Application:
         self._secret = PeerSecret(environment.secret)
         needs_token = environment.settings.auth == "required"
         self._gate = Gate(broker.core.callers, needs_token, self._secret.is_shown)
-        self._rates = Rates(environment.clock, lambda: broker.core.roster.living)
+        callers, roster = broker.core.callers, broker.core.roster
+        self._rates = Rates(
+            environment.clock, lambda: roster.living, callers.again, lambda name: name in callers.view.principals
+        )
         self._internal = InternalServer(self._secret, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
         self.fastapi = self._make_fastapi()
@@ -150,8 +153,10 @@ class Application:
         if refused := self._refused(scope):
             await out.answer(refused)
             return
-        if UNCOUNTED in scope:
-            receive = counted(scope, receive)
+        if METER in scope:
+            meter: Meter = scope[METER]
+            receive = meter.receiving(scope, receive)
+            out.pass_through(meter.sending)
         work: Work | None = None
         if scope["type"] == "http" and scope["path"].startswith(PREFIX):
             work = self._internal.answer(scope, receive)
@@ -221,7 +226,9 @@ class Application:
 
     async def _serve_socket(self, scope: Scope, receive: Receive, out: Send) -> None:
         """Serves a WebSocket, or refuses it before it is one."""
-        answer = self._refused(scope) or await self._answered(scope, self._socket(scope, receive, out))
+        answer = self._refused(scope)
+        if answer is None:
+            answer = await self._answered(scope, self._socket(scope, *_metered(scope, receive, out)))
         if answer:
             await (end(answer, out) if is_accepted(scope) else refuse(answer, out))
 
@@ -368,6 +375,12 @@ def _metric_sources(broker: Broker) -> Sequence[metrics.Source]:
         metrics.ReshapeMetrics(serving.reshaping.reshaper),
         metrics.SuspicionMetrics(serving.suspecting.greeter, serving.suspecting.revoker, broker.environment.revoked),
     )
+
+
+def _metered(scope: Scope, receive: Receive, out: Send) -> tuple[Receive, Send]:
+    """Returns what receives and sends, and counts both where the principal has limits."""
+    meter: Meter | None = scope.get(METER)
+    return (receive, out) if meter is None else (meter.receiving(scope, receive), meter.sending(out))
 
 
 async def _no_route(path: str) -> Answer | None:

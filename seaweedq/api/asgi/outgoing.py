@@ -32,6 +32,10 @@ class Outgoing:
         self._dropped = False
         self.begun = False
 
+    def pass_through(self, wrap: Callable[[Send], Send]) -> None:
+        """Has all that is sent from now on pass what `wrap` returns."""
+        self._out = wrap(self._out)
+
     async def answer(self, answer: Answer) -> None:
         """Sends a whole answer."""
         self.begun = True

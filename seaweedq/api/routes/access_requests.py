@@ -16,9 +16,8 @@ from seaweedq.segments.names import NAME
 MAX_GRANTS, MAX_PATTERNS, MAX_TEXT = 100, 100, 128
 _PATTERN = re.compile(rf"(?:{NAME})\*?|\*")
 Patterns = Annotated[list[Annotated[str, Meta(max_length=MAX_TEXT)]], Meta(max_length=MAX_PATTERNS)]
-NOT_ENFORCED = (
-    *("messages", "bytes_out", "changes", "connections", "waiting_pulls", "topics", "segments", "open_uploads"),
-)  # limits that have a place in requests and records, and are refused: else they would seem to hold
+# These have a place in requests and records, and are refused: else they would seem to hold.
+NOT_ENFORCED = ("connections", "topics", "segments", "open_uploads")
 Rate = Annotated[float, Meta(gt=0, le=1e15)] | None
 Count = Annotated[int, Meta(ge=1, le=10**9)] | None
 

@@ -11,9 +11,10 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.accepted import names
-from seaweedq.api.asgi.http import Scope, query, staying
+from seaweedq.api.asgi.http import Scope, query
 from seaweedq.api.asgi.openapi import described, integer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_number
+from seaweedq.api.asgi.rates import waiting
 from seaweedq.api.asgi.services import services_of
 from seaweedq.api.asgi.unread_answers import UnreadAnswers
 from seaweedq.api.internal.proxy import Proxy
@@ -133,7 +134,7 @@ async def fetch(request: Request, topic: str, segment: str) -> Response:
     asked = _Asked(found, number, offset, limit, wait_s)
     try:
         await services.catalog.known_segment(found, number)
-        with staying(request.scope) if wait_s else nullcontext():
+        with waiting(request.scope) if wait_s else nullcontext():
             return await _fetched(services, request.scope, asked)
     except SegmentNotFound:
         grave = await services.tombstones.require(found, number)

@@ -19,6 +19,7 @@ from seaweedq.api.asgi.decoding_memory import DecodingMemory, needed
 from seaweedq.api.asgi.http import Answer, Receive, Scope, header, query
 from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
+from seaweedq.api.asgi.rates import spend, take
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.broker.access.admin_token import ADMIN
 from seaweedq.broker.publish.batch_split import Appended
@@ -159,7 +160,7 @@ class Publish:
             if topic is None or topic.record.state == "deleting":
                 topic = await in_time(self._known(scope, name, posted), deadline)
             try:
-                found = await self._publish(topic, posted, producer, deadline)
+                found = await self._publish(scope, topic, posted, producer, deadline)
             except (InvalidMessages, *REFUSALS):
                 repeated = await in_time(self._repeated(topic, posted, producer), deadline) if producer else None
                 if repeated is None:
@@ -174,13 +175,15 @@ class Publish:
         return Answer(200, _answer(published, with_ids))
 
     async def _publish(
-        self, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
+        self, scope: Scope, topic: Topic, posted: _Posted, producer: Producer | None, deadline: Deadline
     ) -> Answer | Published:
         intake = self._intake(topic.record.config, topic.layout)
         single = posted.single(intake)
         if single is not None:
+            spend(scope, "messages", 1)
             return await self._single(topic, single, producer, deadline)
         rows = await in_time(posted.rows(intake, self.reader.decoding), deadline)
+        spend(scope, "messages", rows.num_rows)
         with self.reader.budget.made(rows.nbytes):
             return await self._batch(topic, rows, producer, deadline)
 
@@ -199,6 +202,7 @@ class Publish:
         """Returns a topic that is not known yet, and creates it where that is asked for, and the caller may."""
         if self.catalog.find(name) is None and self.reader.settings.auto_create_topics:
             check_right(scope, Action.CREATE, Resource(name))
+            take(scope, "changes", 1)
             await self._create(name, posted)
         return await self.catalog.known(name)
 

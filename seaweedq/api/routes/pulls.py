@@ -15,9 +15,10 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, staying, until_gone
+from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, until_gone
 from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name
+from seaweedq.api.asgi.rates import waiting
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.routes.fetch import Message
@@ -122,7 +123,7 @@ class Pulls:
                 found = await calls.dispatcher.look(topic, name, _pull(wanted, 0))
                 if found.messages:
                     return await self._delivered(scope, topic, found)
-        with staying(scope) if wanted.wait_s else nullcontext():
+        with waiting(scope) if wanted.wait_s else nullcontext():
             return await _while_there(receive, search(scope, topic, name, wanted))
 
     async def _pull_under_some_name(self, scope: Scope, topic: Topic, name: str, wanted: PullRequest) -> Answer:

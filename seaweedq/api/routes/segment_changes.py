@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.api.asgi.openapi import Takes, described, json_answer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, whole_number
+from seaweedq.api.asgi.rates import spend
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
 from seaweedq.broker.reshape.change_requests import ChangeRequests
@@ -125,7 +126,9 @@ async def split(services: Services, request: Request, topic: str, segment: str) 
     found = await services.catalog.known(topic)
     await services.catalog.look(topic, number)
     record = services.catalog.segment(found, number).record
-    return await _replace(services, found, [number], _points(number, KeyRange(record.low, record.high), wanted))
+    points = _points(number, KeyRange(record.low, record.high), wanted)
+    spend(request.scope, "changes", len(points))
+    return await _replace(services, found, [number], points)
 
 
 @router.post(
@@ -137,6 +140,7 @@ async def merge(services: Services, request: Request, topic: str, segment: str) 
     first. 200 once that is done, 202 while it is under way."""
     number = _number(topic, segment)
     wanted = await services.reader.json(request, _MERGE)
+    spend(request.scope, "changes", 1)
     return await _replace(services, await services.catalog.known(topic), [number, wanted.neighbour], [])
 
 

@@ -15,6 +15,7 @@ from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.http import query
 from seaweedq.api.asgi.openapi import Takes, described, integer, json_answer, schema_ref
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
+from seaweedq.api.asgi.rates import spend
 from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.asgi.services import given
 from seaweedq.api.routes.retention_policy import (
@@ -159,7 +160,10 @@ async def create_topic(services: Services, request: Request, topic: str) -> Resp
     wanted = await services.reader.json(request, _TOPIC, free_form=True)
     for _ in range(TRIES):
         with suppress(TopicNotFound, SegmentNotFound):  # it was deleted meanwhile
-            return await _ensured(services, topic, wanted)
+            answer = await _ensured(services, topic, wanted)
+            if answer.status_code == 201:
+                spend(request.scope, "changes", new_config(wanted).initial_segments - 1)
+            return answer
     raise TopicBeingDeleted(
         f"topic {topic!r} is being deleted concurrently; gave up after {TRIES} attempts", topic=topic
     )
@@ -256,10 +260,11 @@ async def _previewed(services: TopicServices, topic: Topic, policy: RetentionPol
 
 
 @router.delete("/v1/topics/{topic}", status_code=204, **described(None, {204: None}, (404, 409)))
-async def delete_topic(services: Services, topic: str) -> Response:
+async def delete_topic(services: Services, request: Request, topic: str) -> Response:
     """Deletes a topic with its data, and answers once all of it is gone. A deletion that failed half way goes on."""
-    found = services.catalog.find(check_name(topic))
-    await services.deletion.delete(found or await services.catalog.known(topic))
+    found = services.catalog.find(check_name(topic)) or await services.catalog.known(topic)
+    spend(request.scope, "changes", max(0, len(services.catalog.segments(found)) - 1))
+    await services.deletion.delete(found)
     return Response(status_code=204)
 
 

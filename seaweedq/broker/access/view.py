@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from seaweedq.access.caller import NEVER_US, Caller
 from seaweedq.access.grants import Rights
+from seaweedq.access.limits import NO_LIMITS, Limits
 from seaweedq.coordination import keys
 from seaweedq.coordination.access_records import PrincipalRecord, TokenRecord
 from seaweedq.coordination.interface import Change, Coordination, Entry
@@ -85,7 +86,7 @@ class AccessView:
             return None
         narrowing = [Rights(record.grants) for record in line if record.grants is not None]
         expires_us = min(NEVER_US if record.expires_us is None else record.expires_us for record in line)
-        return Caller(name, token, (Rights(principal.grants), *narrowing), expires_us, principal.limits)
+        return Caller(name, token, (Rights(principal.grants), *narrowing), expires_us, _limits(principal.limits))
 
     def _apply(self, change: Change) -> None:
         if keys.PRINCIPALS.matches(change.key):
@@ -112,3 +113,8 @@ class AccessView:
             if not isinstance(found, Unreadable):
                 self.tokens[token] = found.record
                 self._by_digest[bytes.fromhex(found.record.digest)] = token
+
+
+def _limits(limits: Limits) -> Limits:
+    """Returns limits, and the one object where there are none: by it requests are let in at once."""
+    return NO_LIMITS if limits == NO_LIMITS else limits

@@ -1,16 +1,22 @@
 """Rates of principals: what is over them is refused before its body is read, and costs others nothing."""
 
+import asyncio
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from seaweedq.access.caller import ANONYMOUS, Caller
 from seaweedq.access.limits import Limits
-from seaweedq.api.asgi.rates import Rates
+from seaweedq.api.asgi.gate import RULE
+from seaweedq.api.asgi.rates import METER, SWEEP_AT, Rates
+from seaweedq.api.asgi.rules import find
 from seaweedq.api.routes.access_requests import NOT_ENFORCED
 from seaweedq.errors import RateLimited
-from tests.api.routes.test_access import EVERYTHING, access
+from tests.api.routes.test_access import EVERYTHING, Http, access
+from tests.support.brokers.in_process_cluster import until
 
 ONE = {"value": 1}
 
@@ -70,7 +76,12 @@ class Still:
 
 def scope(method: str = "GET", length: int | None = None) -> dict[str, Any]:
     headers = [] if length is None else [(b"content-length", b"%d" % length)]
-    return {"type": "http", "method": method, "path": "/v1/topics", "headers": headers}
+    path = "/v1/topics" if method == "GET" else "/v1/topics/t/messages"
+    return {"type": "http", "method": method, "path": path, "headers": headers, RULE: find(method, path)}
+
+
+def rates_of(clock: "Still", living: list[int], principals: Container[str] = ()) -> Rates:
+    return Rates(clock, lambda: living[0], lambda caller: caller, principals.__contains__)  # type: ignore[arg-type]
 
 
 def let_in(rates: Rates, caller: Caller, given: dict[str, Any]) -> bool:
@@ -83,7 +94,7 @@ def let_in(rates: Rates, caller: Caller, given: dict[str, Any]) -> bool:
 
 def test_each_broker_lets_in_an_even_share_and_what_one_limit_refuses_costs_no_other() -> None:
     clock, living = Still(), [4]
-    rates = Rates(clock, lambda: living[0])  # type: ignore[arg-type]
+    rates = rates_of(clock, living)
     caller = Caller("p", limits=Limits(requests=40, bytes_in=4000))
     assert sum(let_in(rates, caller, scope()) for _ in range(50)) == 11, "10, and one into debt"
     clock.now_s = 10
@@ -98,5 +109,131 @@ def test_each_broker_lets_in_an_even_share_and_what_one_limit_refuses_costs_no_o
 
 
 def test_a_caller_without_limits_and_an_anonymous_one_are_let_in() -> None:
-    rates = Rates(Still(), lambda: 1)  # type: ignore[arg-type]
+    rates = rates_of(Still(), [1])
     assert all(let_in(rates, caller, scope()) for caller in (ANONYMOUS, Caller("p")) for _ in range(1000))
+
+
+def test_what_was_counted_of_principals_that_are_no_more_is_forgotten() -> None:
+    there = {f"p{number}" for number in range(SWEEP_AT)}
+    rates = rates_of(Still(), [1], there)
+    for name in [*there, "first"]:
+        assert let_in(rates, Caller(name, limits=Limits(requests=1)), scope())
+    assert len(rates) == SWEEP_AT + 1
+    there.clear()
+    there.add("p1")
+    for number in range(SWEEP_AT):
+        let_in(rates, Caller(f"q{number}", limits=Limits(requests=1)), scope())
+    assert len(rates) == 2, "p1, and the newest"
+
+
+async def publish(http: Http, token: str, count: int, topic: str = "t") -> httpx.Response:
+    content = {"messages": [{"value": number} for number in range(count)]}
+    return await http("POST", f"/v1/topics/{topic}/messages", token, json=content)
+
+
+async def test_messages_are_paid_for_by_the_next_publish(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("slow", EVERYTHING, limits={"messages": 2})
+        token = await http.token(principal="slow")
+        assert (await publish(http, token, 500)).status_code == 200, "it is not known before it is read"
+        refused = await publish(http, token, 1)
+        assert refused.status_code == 429
+        assert refused.json()["limit"] == "messages"
+        assert refused.json()["retry_after_s"] > 30
+        assert await http.status("GET", "/v1/topics/t", token) == 200, "it publishes nothing"
+
+
+async def test_a_change_costs_as_many_as_the_segments_that_it_touches(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        grants = [{"actions": ["create", "delete", "publish", "subscribe", "describe"], "topics": ["*"]}]
+        await http.principal("slow", grants, limits={"changes": 0.5})
+        await http.principal("other", grants, limits={"changes": 1})
+        slow, other = await http.token(principal="slow"), await http.token(principal="other")
+        assert await http.status("PUT", "/v1/topics/a", slow, json={"initial_segments": 32}) == 201
+        for method, path in (("PUT", "b"), ("DELETE", "a"), ("PUT", "a/subscriptions/s")):
+            refused = await http(method, f"/v1/topics/{path}", slow)
+            assert (refused.status_code, refused.json()["limit"]) == (429, "changes")
+            assert refused.json()["retry_after_s"] > 30
+        assert (await publish(http, slow, 1, "a")).status_code == 200, "a publish changes nothing"
+        assert (await publish(http, slow, 1, "new")).status_code == 429, "but where it creates a topic"
+        assert await http.status("GET", "/v1/topics/new", http.admin) == 404
+        assert await http.status("DELETE", "/v1/topics/a", other) == 204
+        assert await http.status("PUT", "/v1/topics/b", other) == 429, "all segments of the topic were deleted"
+
+
+async def test_bytes_of_answers_are_paid_for_by_the_next_read_and_never_keep_an_ack_away(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("slow", EVERYTHING, limits={"bytes_out": 100})
+        token = await http.token(principal="slow")
+        assert (await publish(http, http.admin, 1000)).status_code == 200
+        assert await http.status("PUT", "/v1/topics/t/subscriptions/s", http.admin, json={"start": "earliest"}) == 201
+        pull = "/v1/topics/t/subscriptions/s/pull"
+        pulled = await http("POST", pull, token, json={"max_messages": 1000, "wait_s": 5})
+        messages = pulled.json()["messages"]
+        assert messages
+        refused = await http("POST", pull, token, json={})
+        assert (refused.status_code, refused.json()["limit"]) == (429, "bytes_out")
+        assert await http.status("GET", "/v1/topics", token) == 429
+        acked = {"ids": [one["id"] for one in messages]}
+        assert await http.status("POST", "/v1/topics/t/subscriptions/s/ack", token, json=acked) == 200
+        assert (await publish(http, token, 1)).status_code == 200
+
+
+async def test_pulls_that_wait_have_places_of_which_each_broker_gives_at_least_one(tmp_path: Path) -> None:
+    async with access(tmp_path) as http:
+        await http.principal("slow", EVERYTHING, limits={"waiting_pulls": 1})
+        token = await http.token(principal="slow")
+        assert (await publish(http, http.admin, 1)).status_code == 200
+        assert await http.status("PUT", "/v1/topics/t/subscriptions/s", http.admin) == 201
+        pull, wait = "/v1/topics/t/subscriptions/s/pull", {"wait_s": 20}
+        first = asyncio.create_task(http("POST", pull, token, json=wait))
+        await until(lambda: first.done() or waits(http))
+        refused = await http("POST", pull, token, json=wait)
+        assert (refused.status_code, refused.json()["limit"], refused.json()["rate"]) == (429, "waiting_pulls", 1)
+        assert (await http("POST", pull, token, json={})).status_code == 200, "it does not wait"
+        first.cancel()
+        await asyncio.wait([first])
+        last = await http("POST", pull, token, json={"wait_s": 0.01})
+        assert last.status_code == 200, "the place is free again"
+
+
+def waits(http: Http) -> bool:
+    rates = http.together.apps["http://b0"]._rates
+    return any(account.waiting for account in rates._accounts.values())
+
+
+async def test_what_is_sent_in_parts_and_said_on_a_socket_waits_until_it_is_paid_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, slept = Still(), []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        clock.now_s += seconds
+
+    monkeypatch.setattr("seaweedq.api.asgi.rates.asyncio.sleep", sleep)
+    given = {**scope(), "type": "websocket"}
+    rates_of(clock, [2]).admit(Caller("p", limits=Limits(bytes_out=200, requests=4)), given)
+    meter = given[METER]
+    sent: list[Any] = []
+
+    async def out(message: Any) -> None:
+        sent.append(message)
+
+    send = meter.sending(out)
+    await send({"type": "http.response.body", "body": b"x" * 400, "more_body": True})
+    assert slept == [3.0], "100 were there, 100 come a second"
+    await send({"type": "websocket.send", "text": "x" * 100})
+    assert slept == [3.0, 1.0]
+    await send({"type": "http.response.body", "body": b"x" * 500})
+    assert slept == [3.0, 1.0], "nothing comes behind it"
+    assert len(sent) == 3
+
+    async def receive() -> Any:
+        return {"type": "websocket.receive", "text": "{}"}
+
+    slept.clear()
+    hear = meter.receiving(given, receive)
+    for _ in range(10):
+        assert (await hear())["text"] == "{}"
+    assert sum(slept) == pytest.approx(3.5), "2 a second, 2 at once, and one into debt"
