@@ -20,6 +20,7 @@ from seaweedq.broker.retention.burial import Burial
 from seaweedq.broker.retention.expiry import Expiry
 from seaweedq.broker.retention.files import TopicFiles
 from seaweedq.broker.retention.looks import Looks
+from seaweedq.broker.retention.lost import LostSegments
 from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.retention.payloads import RetainedPayloads
 from seaweedq.broker.retention.restored import Restored
@@ -52,6 +53,7 @@ def build_leading(
     positions: TopicPositions,
     subscriptions: SubscriptionAdmin,
     marks: SegmentMarks,
+    lost: LostSegments,
 ) -> Leading:
     """Builds the leader's work, which every broker has, and does while it leads."""
     view, election, peers, coordination = joined.view, joined.election, environment.peers, environment.coordination
@@ -76,7 +78,7 @@ def build_leading(
         rebalancer=rebalancer,
         autoscaler=autoscaler,
         leader=Leader(view, coordination, election, recoveries, rebalancer, tasks),
-        restored=Restored(view.catalog, environment.store, retention.rounds, view.clock),
+        restored=Restored(view.catalog, environment.store, retention.rounds, lost, view.clock),
         expiry=expiry,
         retention=retention,
         retained=files,

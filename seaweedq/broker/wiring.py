@@ -53,6 +53,7 @@ from seaweedq.broker.reshape.planner import Planner
 from seaweedq.broker.reshape.replacer import Replacer
 from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.reshape.sealer import Sealer
+from seaweedq.broker.retention.lost import LostSegments
 from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.services import (
     Core,
@@ -86,6 +87,7 @@ from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
 from seaweedq.broker.topics.cluster_view import ClusterView
 from seaweedq.broker.topics.ownership import Ownership
+from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.segment_mover import SegmentMover
 from seaweedq.broker.topics.tombstones import Tombstones
 from seaweedq.broker.topics.topic_admin import TopicAdmin
@@ -185,17 +187,19 @@ def _recovery(
 
 def build_serving(environment: Environment, core: Core, joined: Joined, readiness: Readiness) -> Serving:
     """Builds what needs a journal, and the journal, which is empty."""
-    planner = Planner(core.catalog, environment.coordination, core.quota)
+    restored = RestoredCoordination(environment.coordination, environment.store, environment.clock)
+    planner = Planner(core.catalog, environment.coordination, core.quota, restored)
     roller = Roller(core.catalog, planner)
     log = _log(environment, joined, roller)
     loads = Loads(core.catalog, joined.membership.broker, environment.clock)
-    publishing = _publishing(environment, core, joined, log)
+    publishing = _publishing(environment, core, joined, log, restored)
     timeout_s = environment.settings.publish_timeout_s
     ownership = publishing.ownership
     local = LocalPositions(joined.view, ownership, core.reader, log.flusher, loads, timeout_s)
     marker = Marker(log.commit, log.flusher, environment.clock)
     marks = SegmentMarks(joined.view, ownership, marker, environment.peers, timeout_s)
     reading = _reading(environment, core.reader, joined.view, ownership, local, readiness)
+    lost = LostSegments(core.catalog, ownership, reading.readables, joined.entries, environment.store)
     subscribing = _subscribing(environment, core.level, joined.view, reading, log)
     payloads = _payloads(environment, joined, reading)
     imports = _imports(environment, core, joined, publishing.publisher)
@@ -229,7 +233,7 @@ def build_serving(environment: Environment, core: Core, joined: Joined, readines
         closing=closing,
         deletion=deletion,
         leading=build_leading(
-            environment, core, joined, loads, planner, deletion, reading.positions, subscribing.admin, marks
+            environment, core, joined, loads, planner, deletion, reading.positions, subscribing.admin, marks, lost
         ),
         suspecting=_suspecting(environment, core, joined),
         drain=Drain(core.catalog, core.roster, joined.membership, loads, reshaping.mover),
@@ -245,9 +249,11 @@ def _log(environment: Environment, joined: Joined, roller: Roller) -> SegmentLog
     return SegmentLog(journal, commit, Flusher(joined.entries, roller.grown), DirtySegments())
 
 
-def _publishing(environment: Environment, core: Core, joined: Joined, log: SegmentLog) -> Publishing:
+def _publishing(
+    environment: Environment, core: Core, joined: Joined, log: SegmentLog, restored: RestoredCoordination
+) -> Publishing:
     timeout_s = environment.settings.publish_timeout_s
-    ownership = Ownership(core.catalog, environment.store, joined.membership, core.budget, log.dirty)
+    ownership = Ownership(core.catalog, environment.store, joined.membership, core.budget, log.dirty, restored)
     local, forwarder = LocalAppender(log.commit), Forwarder(environment.peers, timeout_s)
     owners = OwnerAppender(core.catalog, ownership, core.roster, local, forwarder)
     identities = Identities(joined.membership.broker, core.catalog.is_open)

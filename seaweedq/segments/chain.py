@@ -70,6 +70,7 @@ class Chain:
         self.start = BEGINNING
         self.failing: StoreUnavailable | None = None
         self._is_emptied = False
+        self._first = BEGINNING  # the name of the first entry
         self._store = store
         self._sleep = sleep
         self.facts: dict[EntryName, EntryFacts] = {}
@@ -83,7 +84,7 @@ class Chain:
     def next(self) -> EntryName:
         """Returns the only name that the next entry can have."""
         if self.last is None:
-            return self.start if self._is_emptied else EntryName(0, 0)
+            return self.start if self._is_emptied else self._first
         return EntryName(self.last.sequence + 1, self.last.next_offset)
 
     @property
@@ -114,7 +115,9 @@ class Chain:
         name = await self._find_last(page, is_all=more is None)
         if name is None and self.start.sequence:  # retention keeps the newest entry
             raise ChainDamaged(
-                f"{self.folder} has no entries, though it begins with entry {self.start}", name=self.folder
+                f"{self.folder} has no entries, though it begins with entry {self.start}: restore them; where "
+                "coordination was restored from a backup, `seaweedq cluster confirm` mends it",
+                name=self.folder,
             )
         self._names = None
         self.last = await self.read(self.metadata, name) if name else None
@@ -130,9 +133,10 @@ class Chain:
         behind."""
         self.start, self._names, self._is_emptied = end, [], True
 
-    def begin(self) -> None:
-        """Marks the chain as empty instead of `open`, for a segment that no broker can have written to yet."""
-        self._names = []
+    def begin(self, first: EntryName = BEGINNING) -> None:
+        """Marks the chain as empty instead of `open`, for a segment that no broker can have written to yet; its first
+        entry gets that name."""
+        self._names, self._first = [], first
 
     async def append(self, metadata: EntryMetadata, data: bytes | memoryview) -> None:
         """Appends `data` as the next entry. Raises Fenced if another writer created it, ChainDamaged after a seal.

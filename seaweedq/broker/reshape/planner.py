@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from seaweedq.broker.topics import intents
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.cluster_quota import ClusterQuota
+from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import Counter, Intent
@@ -18,9 +19,12 @@ TRIES = 5
 class Planner:
     """Plans at any broker; safety does not depend on the planner, or on its knowledge of the segments."""
 
-    def __init__(self, catalog: Catalog, coordination: Coordination, quota: ClusterQuota) -> None:
+    def __init__(
+        self, catalog: Catalog, coordination: Coordination, quota: ClusterQuota, restored: RestoredCoordination
+    ) -> None:
         self._catalog = catalog
         self._quota = quota
+        self._restored = restored
         self._coordination = coordination
 
     async def plan(
@@ -39,6 +43,7 @@ class Planner:
         owners have the segments, TooManySegments, NeedsNewerBroker, CoordinationUnavailable: then the plan may have
         been written.
         """
+        await self._restored.check_ids(topic.name)
         for _ in range(TRIES):
             if intent := await self._plan(topic, segments, points, owners, compares):
                 return intent

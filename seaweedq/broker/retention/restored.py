@@ -2,13 +2,14 @@
 
 It may know starts from before files were deleted, which will not come back: reads below a segment's first file were
 errors, and retention took nothing of its topic. A sealed segment may have no file at all, since retention had removed
-it; it becomes emptied, and goes a grace later (broker/retention/burial).
+it; it becomes emptied, and goes a grace later (broker/retention/burial). An open one goes on behind any end that it can
+have had (broker/retention/lost).
 
-Order of writes: 1. each start that is before its segment's first file is raised to that, and that of a sealed segment
-without files to its end, in a transaction that compares the topic's record, the segment's and the start; 2.
-coordination's number of rounds becomes the store's (broker/retention/rounds). A crash between leaves rounds held: to
-confirm once more goes on. Each segment costs a listing, so a confirmation is made of steps: each looks at so many
-segments, and says where the next one goes on; the last one does 2.
+Order of writes: 1. open segments without files get one, each start that is before its segment's first file is raised to
+that, and that of a sealed segment without files to its end, in a transaction that compares the topic's record, the
+segment's and the start; 2. coordination's number of rounds becomes the store's (broker/retention/rounds). A crash
+between leaves rounds held: to confirm once more goes on. Each segment costs a listing, so a confirmation is made of
+steps: each looks at so many segments, and says where the next one goes on; the last one does 2.
 
 A folder without files is believed only here: the store has just shown a round that coordination does not know, so it is
 the right store, and whoever asks says that the backup is old.
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from seaweedq.broker.retention.lost import LostSegments
 from seaweedq.broker.retention.rounds import Rounds
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.clock import Clock
@@ -51,10 +53,11 @@ class Step:
 class Restored:
     """Confirms a coordination, for any broker."""
 
-    def __init__(self, catalog: Catalog, store: ObjectStore, rounds: Rounds, clock: Clock) -> None:
+    def __init__(self, catalog: Catalog, store: ObjectStore, rounds: Rounds, lost: LostSegments, clock: Clock) -> None:
         self._catalog = catalog
         self._store = store
         self._rounds = rounds
+        self._lost = lost
         self._clock = clock
 
     async def confirm(self, after: Place = BEGINNING) -> Step:
@@ -87,6 +90,8 @@ class Restored:
             return
         first = await self._first(topic, number, held.record.sequence)
         known = held.record
+        if first is None and segment.record.state == "open":
+            first = await self._lost.begin_anew(topic, number, EntryName(known.sequence, known.offset))
         record = self._emptied(known, segment.record) if first is None else _begun(known, first)
         if record == known:
             return
@@ -102,8 +107,8 @@ class Restored:
         logger.warning(what, number, topic.name, record.offset, known.offset)
 
     def _emptied(self, known: StartRecord, segment: SegmentRecord) -> StartRecord:
-        """Returns the start behind all entries of a sealed segment. That of an open one stays: its end is not known,
-        and no offset may be given out twice."""
+        """Returns the start behind all entries of a sealed segment. That of an open one stays: it never had an
+        entry."""
         if segment.state != "sealed" or segment.end_offset is None or known.emptied:
             return known
         raised = (*known.raised, (LAST_SEQUENCE, self._clock.now_us()))  # no file is there: the time deletes none

@@ -15,12 +15,11 @@ from the store's does nothing: one of the two is wrong.
 import logging
 from typing import Literal
 
+from seaweedq.broker.topics.restored_coordination import KEY, is_restored, known_round
 from seaweedq.clock import Clock
 from seaweedq.coordination import keys
 from seaweedq.coordination.election import Election
 from seaweedq.coordination.interface import Compare, Coordination, Put
-from seaweedq.coordination.records import Counter
-from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import CoordinationUnavailable
 from seaweedq.failpoints import reach
 from seaweedq.storage.interface import ObjectStore
@@ -29,7 +28,6 @@ from seaweedq.storage.retention_marks import mark_round, newest_round
 MAX_SKEW_US = 60_000_000
 Reason = Literal["", "clock", "restored"]
 REASONS: tuple[Reason, ...] = ("clock", "restored")
-KEY = keys.RETENTION.key()
 logger = logging.getLogger(__name__)
 
 
@@ -56,7 +54,7 @@ class Rounds:
     async def begin(self) -> int | None:
         """Begins a round. Returns the store's time in microseconds since 1970; None where nothing may be done. Raises
         Unavailable, Fenced."""
-        known = await self._known()
+        known = await known_round(self._coordination)
         if await newest_round(self._store) > known.record.next:
             self._hold("restored", "the store knows a later round of retention than coordination does")
             return None
@@ -80,12 +78,12 @@ class Rounds:
 
     async def is_restored(self) -> bool:
         """Tells whether the store knows a later round than coordination. Raises Unavailable."""
-        return await newest_round(self._store) > (await self._known()).record.next
+        return await is_restored(self._coordination, self._store)
 
     async def confirm(self) -> int:
         """Makes coordination's number the store's, so that rounds may begin again (broker/retention/restored). Returns
         the number. Raises Unavailable."""
-        known = await self._known()
+        known = await known_round(self._coordination)
         newest = await newest_round(self._store)
         if newest > known.record.next:
             put = Put(KEY, keys.RETENTION.encode(known.replace(next=newest)))
@@ -93,10 +91,6 @@ class Rounds:
                 raise CoordinationUnavailable("a round of retention began meanwhile; ask again")
             logger.warning("coordination was confirmed: rounds of retention go on behind number %d", newest)
         return max(newest, known.record.next)
-
-    async def _known(self) -> Versioned[Counter]:
-        there = await self._coordination.get(KEY)
-        return keys.RETENTION.require(there) if there else Versioned.new(Counter(0))
 
     def _hold(self, reason: Reason, why: str) -> None:
         if self.held != reason:

@@ -13,6 +13,7 @@ from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.log.open_segment import OpenSegment
 from seaweedq.broker.topics.bounds import GAP
 from seaweedq.broker.topics.catalog import Catalog, Topic
+from seaweedq.broker.topics.restored_coordination import RestoredCoordination
 from seaweedq.broker.topics.routing import Routing
 from seaweedq.broker.topics.segment_locks import SegmentLocks
 from seaweedq.coordination.interface import Compare
@@ -31,7 +32,13 @@ class Ownership:
     tail."""
 
     def __init__(
-        self, catalog: Catalog, store: ObjectStore, membership: Membership, budget: Budget, dirty: DirtySegments
+        self,
+        catalog: Catalog,
+        store: ObjectStore,
+        membership: Membership,
+        budget: Budget,
+        dirty: DirtySegments,
+        restored: RestoredCoordination,
     ) -> None:
         self.locks = SegmentLocks()
         self._catalog = catalog
@@ -39,6 +46,7 @@ class Ownership:
         self._membership = membership
         self._budget = budget
         self._dirty = dirty
+        self._restored = restored
         self._places = asyncio.Semaphore(OPENINGS)
         self._openings: dict[tuple[Topic, int], asyncio.Task[OpenSegment | None]] = {}
 
@@ -150,12 +158,19 @@ class Ownership:
                 self._catalog.check(topic)  # one that has been deleted meanwhile is not opened, nor damaged
         if record.state == "sealed" and not chain.sealed:
             await self._check_there(topic, number, chain)
+        if record.state == "open" and chain.last is None:
+            await self.check_empty(topic, number)
         source = Source.of(topic.name, number, record, topic.layout)
         if record.state == "sealed":
             producers = ProducerTables.empty(number, source.key_range)  # it takes nothing any more
         else:
             producers = await known_producers(self._store, source, chain, partial(self._catalog.is_gone, topic))
         return self._opened(topic, source, chain, producers, record)
+
+    async def check_empty(self, topic: Topic, number: int) -> None:
+        """Checks that an open segment without files never had any. Raises ChainDamaged, Unavailable."""
+        known = self._catalog.records(topic).keys() | self._catalog.unreadable_of(topic).keys()
+        await self._restored.check_empty(topic.name, number, known)
 
     async def _check_there(self, topic: Topic, number: int, chain: Chain) -> None:
         """Tells a sealed segment without its seal that retention has just removed from one that is damaged. Raises

@@ -64,7 +64,8 @@ async def test_a_creation_opens_no_segment(tmp_path: Path) -> None:
         assert broker.environment.store.requests - before == {"create": 1}
         shown = (await http.get("/v1/topics/t")).json()
         assert shown == answer.json()
-        assert (broker.environment.store.requests - before)["list"] == 200, "one for each, and none for their sizes"
+        lists = (broker.environment.store.requests - before)["list"]
+        assert lists == 201, "one for each, none for their sizes, and one look whether coordination was restored"
 
 
 async def test_a_put_whose_topic_is_deleted_meanwhile_creates_it(tmp_path: Path) -> None:

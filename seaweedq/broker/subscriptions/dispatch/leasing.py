@@ -26,6 +26,7 @@ from seaweedq.broker.subscriptions.delivery.filtering import FILTERED_ROWS, left
 from seaweedq.broker.subscriptions.delivery.segment_delivery import Delivery
 from seaweedq.broker.subscriptions.delivery.slots import NO_KEY, SLOTS
 from seaweedq.broker.subscriptions.delivery.window import WINDOW, Array
+from seaweedq.broker.subscriptions.dispatch.late_reads import READ_S, LateReads
 from seaweedq.broker.subscriptions.dispatch.stream_turn import Again, next_turn
 from seaweedq.broker.topics.catalog import Catalog
 from seaweedq.clock import Clock
@@ -97,6 +98,7 @@ class _Round:
 
     subscription: Subscription
     lease: Lease
+    reads: LateReads
     count: int
     max_runs: int
     max_bytes: int
@@ -104,11 +106,21 @@ class _Round:
     patience: Deadline
     kind: int | None = None
     found: list[Delivered] = field(default_factory=list)
+    waits_s: float = READ_S  # for another broker
     frees: bool = False  # messages that may have held streams back are due no more
 
     @property
     def is_full(self) -> bool:
         return self.count <= 0 or self.max_bytes <= 0 or self.kind not in (None, NORMAL)
+
+    async def read(self, segment: Readable, offset: int, limit: int, max_bytes: int) -> Pieces:
+        """Returns rows from `offset` on. Raises Unavailable, also where another broker does not answer at once: a look
+        waits for one such read."""
+        try:
+            return await self.reads.read(self.subscription, segment, (offset, limit, max_bytes), self.waits_s)
+        except Unavailable:
+            self.waits_s = 0.0
+            raise
 
     def due(self, delivery: Delivery, end: int) -> Offsets:
         """Returns the offsets below `end` that are due."""
@@ -123,6 +135,7 @@ class Leasing:
         self._readables = readables
         self._cursors = cursors
         self._clock = clock
+        self._late_reads = LateReads()
 
     async def look(self, subscription: Subscription, wanted: Pull, rows_left: int = FILTERED_ROWS) -> Look:
         """Leases what is known to exist, and filters so many rows at most. Raises LeaseEnded, LeaseOfAnother, and
@@ -199,7 +212,7 @@ class Leasing:
         room = record.max_in_flight - subscription.in_flight - subscription.dying
         subscription.full = room <= 0
         count, max_runs = min(wanted.max_messages, room), self._cursors.max_runs
-        round = _Round(subscription, lease, count, max_runs, wanted.max_bytes, rows_left, patience)
+        round = _Round(subscription, lease, self._late_reads, count, max_runs, wanted.max_bytes, rows_left, patience)
         try:
             for segment in subscription.rotate([segment for segment in segments if segment.id in mine]):
                 touched.append(delivery := subscription.cursor(segment.id).delivery)
@@ -297,7 +310,7 @@ async def _take(segment: Readable, round: _Round) -> list[Part] | None:
             if not len(due):
                 return None
             low, high = int(due[0]), _end_of_span(due)
-            pieces = await segment.read(low, high - low, round.max_bytes)
+            pieces = await round.read(segment, low, high - low, round.max_bytes)
         except BelowRetention as error:
             _retire(subscription, segment.id, int(error.fields["start_offset"]))
             continue
@@ -324,7 +337,7 @@ async def _read_ahead(segment: Readable, delivery: Delivery, round: _Round) -> N
             round.rows_left = 0  # the next look goes on
         if wanted and may_stop and round.rows_left <= 0:
             return
-        pieces = await segment.read(first, min(end - first, ahead), PULL_BYTES)
+        pieces = await round.read(segment, first, min(end - first, ahead), PULL_BYTES)
         for start, rows in pieces:
             if start <= delivery.read_to:
                 delivery.know(start, _slots(rows) if is_keyed else np.full(rows.num_rows, NO_KEY, np.int32))
