@@ -92,7 +92,7 @@ class Meter:
         now_s = self._rates.clock.monotonic_s()
         taken: list[tuple[Bucket, float]] = []
         for limit, amount in costs.items():
-            bucket = self._bucket(limit)
+            bucket = self._bucket(limit, now_s)
             if bucket is None:
                 continue
             if wait_s := bucket.take(amount, now_s):
@@ -103,7 +103,7 @@ class Meter:
 
     def spend(self, limit: str, amount: float) -> None:
         """Takes what was let in before it was known."""
-        if bucket := self._bucket(limit):
+        if bucket := self._bucket(limit, self._rates.clock.monotonic_s()):
             bucket.spend(amount)
 
     async def paid(self, *limits: str) -> None:
@@ -164,15 +164,16 @@ class Meter:
         return hear
 
     def _owed_s(self, limit: str) -> float:
-        bucket = self._bucket(limit)
-        return bucket.take(0, self._rates.clock.monotonic_s()) if bucket else 0.0
+        now_s = self._rates.clock.monotonic_s()
+        bucket = self._bucket(limit, now_s)
+        return bucket.take(0, now_s) if bucket else 0.0
 
-    def _bucket(self, limit: str) -> Bucket | None:
+    def _bucket(self, limit: str, now_s: float) -> Bucket | None:
         """Returns what is left of a limit, with the rate of now; None where there is no such limit."""
         whole = getattr(self._caller.limits, limit)
         if whole is None:
             return None
-        share, now_s = even(whole, self._rates.living()), self._rates.clock.monotonic_s()
+        share = even(whole, self._rates.living())
         bucket = self._account.buckets.get(limit)
         if bucket is None:
             bucket = self._account.buckets[limit] = Bucket(share, now_s)
