@@ -1,9 +1,12 @@
-"""read_topic of a topic at three brokers, which are killed one after the other while it is
-written, flushed and split: no row is missing, and none comes twice."""
+"""read_topic of a topic at three brokers that is written, flushed and split, while one of them is killed before the
+call, one between the map and the list of files, and one stands still there for longer than its lease: no row is
+missing, and none comes twice."""
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -11,8 +14,8 @@ import pytest
 
 from seaweedq import Client
 from seaweedq.errors import SeaweedqError
-from seaweedq.spark import read_topic
-from tests.support.processes.together import BROKERS, Together
+from seaweedq.spark import read_topic, topic_table
+from tests.support.processes.together import BROKERS, LEASE_S, Together
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
@@ -80,13 +83,48 @@ def split(brokers: Together, writing: Writing) -> None:
             continue
 
 
-def test_while_brokers_are_killed_and_segments_split(spark: Any, together: Together) -> None:
+def stand_still(brokers: Together, broker: int) -> None:
+    """Stops a broker for twice its lease, and returns once it stands still. Its segments wait for it: a stopped process
+    keeps the lock of its journals."""
+    still = threading.Event()
+
+    def stand() -> None:
+        with brokers.stopped(broker):
+            still.set()
+            time.sleep(2 * LEASE_S)
+
+    threading.Thread(target=stand).start()
+    assert still.wait(30)
+
+
+@pytest.fixture
+def behind_the_map(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Has the next read do something once it knows the map, before it lists files."""
+    todo: list[Callable[[], None]] = []
+    plan = topic_table.plan
+
+    def planned(*given: Any, **more: Any) -> Any:
+        found = plan(*given, **more)
+        while todo:
+            todo.pop()()
+        return found
+
+    monkeypatch.setattr(topic_table, "plan", planned)
+    return todo.append
+
+
+def test_while_brokers_are_killed_or_stopped_and_segments_split(
+    spark: Any, together: Together, behind_the_map: Callable[[Callable[[], None]], None]
+) -> None:
     writing = Writing(together.urls)
     with writing.running():
-        for killed in range(BROKERS):
+        split(together, writing)
+        check(spark, together, writing)
+        together.signal(0)
+        check(spark, together, writing)
+        for broker, strike in ((1, together.signal), (2, partial(stand_still, together))):
             split(together, writing)
-            check(spark, together, writing)
-            together.signal(killed)
+            behind_the_map(partial(strike, broker))
             check(spark, together, writing)
     check(spark, together, writing)
     assert writing.acknowledged == writing.sent > 0
