@@ -33,7 +33,7 @@ async def test_helm_test_passes(release: Release) -> None:
 async def test_clients_see_nothing_of_an_upgrade(release: Release) -> None:
     before = {pod["metadata"]["name"] for pod in release.brokers()}
     async with release.under_load() as figures:
-        release.values["config"] = {"flush_max_age_s": 60}
+        release.values["config"] = {"auth": "none", "flush_max_age_s": 60}
         code, printed = await release.apply("upgrade")
         assert code == 0, printed
     assert unharmed(figures)

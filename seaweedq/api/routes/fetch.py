@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
 from seaweedq.api.asgi.accepted import names
+from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.http import Scope, query
 from seaweedq.api.asgi.openapi import described, integer, schema_ref
 from seaweedq.api.asgi.parameters import MAX_NUMBER, check_name, seconds, whole_number
@@ -169,7 +170,7 @@ async def _fetched(services: FetchServices, scope: Scope, asked: _Asked) -> Resp
             alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
             if names(scope, ARROW):
                 return _arrow_answer(opened, services.catalog.segment(topic, number).record, next_offset, alive)
-            links = await services.payloads.links_of(topic, [rows for _, rows in alive])
+            links = await services.payloads.links_of(topic, [rows for _, rows in alive], caller_of(scope).expires_us)
             return _answer(opened, services.catalog.segment(topic, number).record, next_offset, alive, links)
     raise services.unread.refusal()
 

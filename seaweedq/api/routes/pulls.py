@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.http import Answer, ClientGone, Receive, Scope, until_gone
 from seaweedq.api.asgi.json_requests import decode_request
 from seaweedq.api.asgi.parameters import check_name
@@ -174,7 +175,7 @@ class Pulls:
             self.calls.finder.check_lease()
             return arrow_answer(leased, topic.layout)
         found = leased.messages
-        links = await self.payloads.links_of(topic, [one.rows for one in found])
+        links = await self.payloads.links_of(topic, [one.rows for one in found], caller_of(scope).expires_us)
         self.calls.finder.check_lease()
         texts = [
             message_texts(numbers, rows, segment.id, segment.layout, attempts, links, ",")

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from seaweedq.access.actions import Action, Resource
-from seaweedq.api.asgi.callers import check_right
+from seaweedq.api.asgi.callers import caller_of, check_right
 from seaweedq.api.asgi.openapi import Takes, described, json_answer
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.asgi.request_reader import RequestReader
@@ -162,18 +162,18 @@ async def create_upload(services: Services, request: Request, topic: str) -> Res
     upload, record = await services.uploads.create(found, wanted.size, wanted.content_type, sha256, wanted.multipart)
     answer = UploadAnswer(upload, moment(record.expires_us))
     if record.parts is None:
-        await _add_url(services.uploads, found, upload, record, answer)
+        await _add_url(request, services.uploads, found, upload, record, answer)
     else:
         answer.part_bytes, answer.parts = record.part_bytes or UNSET, part_count(record)
     return json_answer(answer, 201)
 
 
 @router.get(ONE, **described(None, {200: UploadState}, (404, 409, 410), shows=SHOWN))
-async def show_upload(services: Services, topic: str, upload: str) -> Response:
+async def show_upload(services: Services, request: Request, topic: str, upload: str) -> Response:
     """Returns an upload: its state, and how to go on with it."""
     found = await services.catalog.known(check_name(topic))
     record = (await services.uploads.find(found, upload)).record
-    return json_answer(await _state(services.uploads, found, upload, record))
+    return json_answer(await _state(request, services.uploads, found, upload, record))
 
 
 @router.post(
@@ -190,7 +190,8 @@ async def sign_parts(services: Services, request: Request, topic: str, upload: s
     found = await services.catalog.known(check_name(topic))
     wanted = await services.reader.json(request, _PARTS)
     record = (await services.uploads.find(found, upload)).record
-    signed = [(number, await services.uploads.signed_part(found, upload, number, record)) for number in wanted.numbers]
+    until_us, sign = caller_of(request.scope).expires_us, services.uploads.signed_part
+    signed = [(number, await sign(found, upload, number, record, until_us)) for number in wanted.numbers]
     return json_answer(PartsAnswer([PartUrl(number, s.url, s.method, s.headers) for number, s in signed]))
 
 
@@ -205,7 +206,7 @@ async def complete_upload(services: Services, request: Request, topic: str, uplo
     await services.reader.nothing(request)
     found = await services.catalog.known(topic)
     record = await services.uploads.complete(found, upload)
-    return json_answer(await _state(services.uploads, found, upload, record))
+    return json_answer(await _state(request, services.uploads, found, upload, record))
 
 
 @router.delete(ONE, status_code=204, **described(None, {204: None}, (404, 409)))
@@ -217,19 +218,24 @@ async def abort_upload(services: Services, topic: str, upload: str) -> Response:
 
 
 async def _add_url(
-    uploads: Uploads, topic: Topic, upload: str, record: UploadRecord, answer: UploadAnswer | UploadState
+    request: Request,
+    uploads: Uploads,
+    topic: Topic,
+    upload: str,
+    record: UploadRecord,
+    answer: UploadAnswer | UploadState,
 ) -> None:
-    signed = await uploads.signed(topic, upload, record)
+    signed = await uploads.signed(topic, upload, record, caller_of(request.scope).expires_us)
     answer.url, answer.method, answer.headers = signed.url, signed.method, signed.headers
 
 
-async def _state(uploads: Uploads, topic: Topic, upload: str, record: UploadRecord) -> UploadState:
+async def _state(request: Request, uploads: Uploads, topic: Topic, upload: str, record: UploadRecord) -> UploadState:
     sha256 = record.sha256 or record.checked
     state = UploadState(upload, record.state, record.size, record.content_type, sha256, moment(record.expires_us))
     if record.part_bytes:
         state.part_bytes = record.part_bytes
     if record.state == "open" and record.parts is None:
-        await _add_url(uploads, topic, upload, record, state)
+        await _add_url(request, uploads, topic, upload, record, state)
     elif record.state == "open":
         parts = await uploads.parts(topic, upload, record)
         state.parts = [UploadPart(part.number, part.size) for part in parts]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from seaweedq.access.caller import NEVER_US
 from seaweedq.broker.log.reader import unexpired
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.topics.catalog import Topic
@@ -34,6 +35,7 @@ class Chunk:
     size: int
     next_offset: int
     made_s: float = 0.0
+    has_links: bool = False
 
 
 class Chunks:
@@ -46,30 +48,31 @@ class Chunks:
         self._shared: OrderedDict[Key, Chunk] = OrderedDict()
         self._shared_bytes = 0
 
-    async def read(self, topic: Topic, segment: Readable, offset: int) -> Chunk:
+    async def read(self, topic: Topic, segment: Readable, offset: int, until_us: int) -> Chunk:
         """Returns messages from an offset on, which is below the segment's end; none where all of them have expired.
-        Raises Unavailable."""
+        Links in it end by `until_us`, when the reader's token does: readers whose token ends share no links. Raises
+        Unavailable."""
         key = topic, segment.id, offset
-        if found := self._find(key):
+        if (found := self._find(key)) and (until_us == NEVER_US or not found.has_links):
             return found
         waits = nullcontext() if segment.is_in_memory(offset) else self._files if segment.certain else self._peers
         async with waits:
-            if found := self._find(key):
+            if (found := self._find(key)) and (until_us == NEVER_US or not found.has_links):
                 return found
-            chunk = await self._read(topic, segment, offset)
-        if chunk.next_offset >= segment.end:
+            chunk = await self._read(topic, segment, offset, until_us)
+        if chunk.next_offset >= segment.end and (until_us == NEVER_US or not chunk.has_links):
             self._share(key, chunk)
         return chunk
 
-    async def _read(self, topic: Topic, segment: Readable, offset: int) -> Chunk:
+    async def _read(self, topic: Topic, segment: Readable, offset: int, until_us: int) -> Chunk:
         pieces = await segment.read(offset, CHUNK_ROWS, CHUNK_BYTES)
         next_offset = pieces[-1][0] + pieces[-1][1].num_rows if pieces else offset
         now_us = self._clock.now_us()
         alive = [fresh for first, rows in pieces for fresh in unexpired(first, rows, now_us)]
-        links = await self._payloads.links_of(topic, [rows for _, rows in alive])
+        links = await self._payloads.links_of(topic, [rows for _, rows in alive], until_us)
         texts, left_out = fitting_texts(alive, segment.id, segment.layout, links, CHUNK_BYTES)
         size = sum(_size(column) for column in texts)
-        return Chunk(texts, size, next_offset if left_out is None else left_out, self._clock.monotonic_s())
+        return Chunk(texts, size, next_offset if left_out is None else left_out, self._clock.monotonic_s(), bool(links))
 
     def _find(self, key: Key) -> Chunk | None:
         """Returns a chunk that is kept, and forgets those that are too old: messages expire, and so do links."""

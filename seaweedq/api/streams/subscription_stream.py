@@ -159,7 +159,8 @@ class Stream:
         """Leases what comes next. A dispatcher that cannot answer is asked again: the stream lives on."""
         try:
             wanted = Pull(MAX_PULL, wait_s, self.position.consumer, position=self.position, max_bytes=CHUNK_BYTES)
-            return await self.route.streams.next(self.topic, self.name, wanted)
+            until_us = caller_of(self.life.scope).expires_us
+            return await self.route.streams.next(self.topic, self.name, wanted, until_us)
         except Unavailable as error:
             logger.debug("the stream of %s of %s waits: %s", self.name, self.topic.name, error)
             await asyncio.sleep(AGAIN_S)

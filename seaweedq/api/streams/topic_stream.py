@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from seaweedq.api.asgi.callers import caller_of
 from seaweedq.api.asgi.http import Receive, Scope, Send, header, query, until_gone
 from seaweedq.api.asgi.parameters import check_name
 from seaweedq.api.streams import lives
@@ -112,11 +113,12 @@ class Stream:
         """Sends what there is, up to about CHUNK_BYTES. Returns whether anything was read."""
         found: list[Chunk] = []
         size = 0
-        has_read = False
+        has_read, until_us = False, caller_of(self.scope).expires_us
         self.needed = CHUNK_BYTES
         for segment in await self.reader.due():
             try:
-                chunk = await self.route.chunks.read(self.reader.topic, segment, self.reader.offset(segment))
+                offset = self.reader.offset(segment)
+                chunk = await self.route.chunks.read(self.reader.topic, segment, offset, until_us)
             except Unavailable:
                 self.reader.missing = True
                 continue

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from seaweedq.access.caller import NEVER_US
 from seaweedq.broker.rpc.fields import Count, Id, Seconds, Time, TopicName
 
 
@@ -73,6 +74,7 @@ class StreamCall(msgspec.Struct, array_like=True):
     max_bytes: Count = 0
     wait_s: Seconds = 0.0
     free: bool = False
+    links_until_us: Time = NEVER_US  # when the token of the stream ends, and so do links in what it gets
 
 
 class StreamAnswer(msgspec.Struct, array_like=True):

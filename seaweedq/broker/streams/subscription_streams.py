@@ -8,6 +8,7 @@ another broker, gets the same messages, as long as their lease is open.
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from seaweedq.access.caller import NEVER_US
 from seaweedq.broker.read.request_search import Asked
 from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import StreamAnswer, StreamCall
@@ -45,16 +46,19 @@ class SubscriptionStreams:
                 f"topic {topic.name!r} has no subscription {name!r}", topic=topic.name, subscription=name
             )
 
-    async def next(self, topic: Topic, name: str, wanted: Pull) -> Batch | None:
+    async def next(self, topic: Topic, name: str, wanted: Pull, until_us: int = NEVER_US) -> Batch | None:
         """Returns the messages behind `wanted.position`, which are leased; None where there are none within `wait_s`,
-        or too many are in flight. Raises SubscriptionNotFound, TopicBeingDeleted, Unavailable."""
+        or too many are in flight. Links in them end by `until_us`. Raises SubscriptionNotFound, TopicBeingDeleted,
+        Unavailable."""
         search = self.finder.search(topic, name, Asked(wanted.wait_s))
         while True:
             async with search as target:
                 asked = replace(wanted, wait_s=target.wait_s)
                 if target.here:
-                    return await self._next(topic, name, asked)
-                call = self._ask(target.url, NEXT, _next_call(topic, name, asked), StreamAnswer, target.answer_s)
+                    return await self._next(topic, name, asked, until_us)
+                call = self._ask(
+                    target.url, NEXT, _next_call(topic, name, asked, until_us), StreamAnswer, target.answer_s
+                )
                 found = await target.ask(call)
                 return Batch(found.lease, Rows.decode(found.rows)) if found.lease else None
 
@@ -74,7 +78,7 @@ class SubscriptionStreams:
     async def answer_next(self, topic: Topic, call: StreamCall) -> StreamAnswer:
         """Answers `next` of another broker."""
         wanted = Pull(call.max_messages, call.wait_s, call.consumer, position=_position(call), max_bytes=call.max_bytes)
-        found = await self._next(topic, call.subscription, wanted)
+        found = await self._next(topic, call.subscription, wanted, call.links_until_us)
         return StreamAnswer(found.lease, found.rows.encoded()) if found else StreamAnswer("", b"")
 
     async def answer_leave(self, topic: Topic, call: StreamCall) -> bool:
@@ -82,11 +86,11 @@ class SubscriptionStreams:
         await self.dispatcher.leave(topic, call.subscription, _position(call), call.free)
         return True
 
-    async def _next(self, topic: Topic, name: str, wanted: Pull) -> Batch | None:
+    async def _next(self, topic: Topic, name: str, wanted: Pull, until_us: int) -> Batch | None:
         leased = await self.dispatcher.pull(topic, name, wanted)
         if leased.name is None or not leased.messages:
             return None
-        links = await self.payloads.links_of(topic, [one.rows for one in leased.messages])
+        links = await self.payloads.links_of(topic, [one.rows for one in leased.messages], until_us)
         self.finder.check_lease()
         return Batch(leased.name, self.rows.of(topic, leased.messages, links))
 
@@ -112,10 +116,11 @@ def _call(topic: Topic, name: str, position: Position) -> StreamCall:
     )
 
 
-def _next_call(topic: Topic, name: str, wanted: Pull) -> StreamCall:
+def _next_call(topic: Topic, name: str, wanted: Pull, until_us: int) -> StreamCall:
     assert wanted.position
     call = _call(topic, name, wanted.position)
     call.max_messages, call.max_bytes, call.wait_s = wanted.max_messages, wanted.max_bytes, wanted.wait_s
+    call.links_until_us = until_us
     return call
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seaweedq.access.caller import NEVER_US
 from seaweedq.broker.log.reader import Pieces, unexpired
 from seaweedq.broker.read.segment_reader import Readable
 from seaweedq.broker.topics.catalog import Topic
@@ -50,15 +51,15 @@ YIELD = 200  # links, which take 10 to 20 us each, between two turns of other ta
 REFUSALS = (UploadNotFound, UploadIncomplete, UploadMismatch, UploadExpired, UploadConflict, PayloadTooLarge)
 
 Claim = Callable[[Topic, str], Awaitable[Reference]]
-Link = Callable[[Topic, str], Awaitable[str]]
+Link = Callable[[Topic, str, int], Awaitable[str]]
 Segments = Callable[[Topic, Sequence[int]], Awaitable[Mapping[int, Readable]]]
 
 
 class Payloads:
     """The payloads of a broker's messages.
 
-    `claim` returns the reference of an upload, `link` a short-lived URL of an object, `segments` the readable segments
-    of these numbers; a segment that moves is waited for `wait_s`.
+    `claim` returns the reference of an upload, `link` a URL of an object for so many seconds at most, `segments`
+    the readable segments of these numbers; a segment that moves is waited for `wait_s`.
     """
 
     def __init__(
@@ -131,18 +132,24 @@ class Payloads:
         """Returns the URI of the topic's payloads, up to the last slash."""
         return self._store.uri(f"{upload_plan.folder(topic.name)}0")[:-1]
 
-    async def links_of(self, topic: Topic, batches: Iterable[pa.RecordBatch]) -> dict[str, str]:
+    async def links_of(
+        self, topic: Topic, batches: Iterable[pa.RecordBatch], until_us: int = NEVER_US
+    ) -> dict[str, str]:
         """Returns `links` for all references of some rows, which mostly have none."""
         found = [uri for rows in batches if names_uploads(rows) for uri in uris_of(rows)]
-        return await self.links(topic, found) if found else {}
+        return await self.links(topic, found, until_us) if found else {}
 
-    async def links(self, topic: Topic, uris: Iterable[str]) -> dict[str, str]:
-        """Returns URLs for readers, by the URI of the reference; none for those that `name_of` does not know."""
+    async def links(self, topic: Topic, uris: Iterable[str], until_us: int = NEVER_US) -> dict[str, str]:
+        """Returns URLs for readers, by the URI of the reference; none for those that `name_of` does not know. They end
+        by `until_us`, when the reader's token does; a reader with less than a second left gets none."""
         folder, links = self._folder(topic), {}
+        lasts_s = (until_us - self._clock.now_us()) // 1_000_000
+        if lasts_s < 1:
+            return {}
         for number, uri in enumerate(uris):
             if name := _name(folder, topic, uri):
                 with suppress(Unavailable):  # a message without its link is better than no message
-                    links[uri] = await self._link(topic, name)
+                    links[uri] = await self._link(topic, name, lasts_s)
             if number % YIELD == YIELD - 1:
                 await asyncio.sleep(0)
         return links

@@ -14,6 +14,7 @@ from functools import partial
 
 import msgspec
 
+from seaweedq.access.caller import NEVER_US
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.broker.uploads import rules as plan
 from seaweedq.broker.uploads.broker_urls import BrokerUrls
@@ -96,11 +97,13 @@ class Uploads:
             raise not_found(topic, upload)
         return found
 
-    async def signed(self, topic: Topic, upload: str, record: UploadRecord | None = None) -> SignedRequest:
-        """Returns the URL for an open upload's bytes as a whole. Raises UploadNotFound, UploadExpired, and
-        UploadConflict for one that was published or comes in parts."""
+    async def signed(
+        self, topic: Topic, upload: str, record: UploadRecord | None = None, until_us: int = NEVER_US
+    ) -> SignedRequest:
+        """Returns the URL for an open upload's bytes as a whole, which ends by `until_us`. Raises UploadNotFound,
+        UploadExpired, and UploadConflict for one that was published or comes in parts."""
         record = record or (await self.find(topic, upload)).record
-        expires_s = self._url_seconds(upload, record)
+        expires_s = self._url_seconds(upload, record, until_us)
         if record.parts is not None:
             raise UploadConflict(
                 "this upload has parts: request their URLs, and put each part to its own", upload_id=upload
@@ -110,19 +113,21 @@ class Uploads:
         return await self._store.presign_put(record.name, expires_s, record.size, record.content_type, record.sha256)
 
     async def signed_part(
-        self, topic: Topic, upload: str, number: int, record: UploadRecord | None = None
+        self, topic: Topic, upload: str, number: int, record: UploadRecord | None = None, until_us: int = NEVER_US
     ) -> SignedRequest:
         """Returns the URL for a part. Raises as `signed`, and InvalidRequest for a part that does not exist."""
         record = record or (await self.find(topic, upload)).record
-        size, expires_s = plan.part_size(record, number), self._url_seconds(upload, record)
+        size, expires_s = plan.part_size(record, number), self._url_seconds(upload, record, until_us)
         assert record.parts is not None
         return await self._store.presign_part(record.name, record.parts, number, expires_s, size)
 
-    async def link(self, topic: Topic, name: str) -> str:
-        """Returns a URL where readers get a payload of a topic, by its object's name, for `upload_url_s` seconds."""
+    async def link(self, topic: Topic, name: str, lasts_s: int) -> str:
+        """Returns a URL where readers get a payload of a topic, by its object's name, for `upload_url_s` seconds, and
+        `lasts_s` at most."""
+        expires_s = min(self._settings.upload_url_s, lasts_s)
         if self._store.presigns:
-            return (await self._store.presign_get(name, self._settings.upload_url_s)).url
-        return (await self.own_urls.get(name, self._settings.upload_url_s)).url
+            return (await self._store.presign_get(name, expires_s)).url
+        return (await self.own_urls.get(name, expires_s)).url
 
     async def receive(self, topic: Topic, upload: str, chunks: AsyncIterator[bytes]) -> UploadRecord:
         """Receives the bytes of an upload, at a store that gives no URLs. The same bytes once more are no error.
@@ -266,11 +271,13 @@ class Uploads:
                 f"the upload expired at {moment}; create another one", upload_id=upload, expires_at=moment
             )
 
-    def _url_seconds(self, upload: str, record: UploadRecord) -> int:
+    def _url_seconds(self, upload: str, record: UploadRecord, until_us: int) -> int:
+        """Returns how long a URL lasts: at least a second, since no store signs for less."""
         if record.state != "open":
             raise UploadConflict(f"the upload is {record.state}: it accepts no more bytes", upload_id=upload)
         self._check_time(upload, record)
-        return max(1, plan.url_seconds(record, self._clock.now_us(), self._settings))
+        now_us = self._clock.now_us()
+        return max(1, min(plan.url_seconds(record, now_us, self._settings), (until_us - now_us) // 1_000_000))
 
 
 def _checked(topic: Topic, upload: str, digest: str, now: UploadRecord) -> UploadRecord:

@@ -36,7 +36,7 @@ def topic(name: str = "flights") -> Topic:
     return Topic.of(name, Versioned(TopicRecord(7, "active", TopicConfig(), 0), 1))
 
 
-async def url_of(found: Topic, name: str) -> str:
+async def url_of(found: Topic, name: str, lasts_s: int) -> str:
     return f"signed:{name}"
 
 
@@ -113,7 +113,7 @@ def test_none_but_the_one(uri: str) -> None:
 
 
 def test_a_link_that_cannot_be_made_is_left_out() -> None:
-    async def never(found: Topic, name: str) -> str:
+    async def never(found: Topic, name: str, lasts_s: int) -> str:
         raise StoreUnavailable("the store is not there")
 
     assert asyncio.run(payloads("s3://bucket", never).links(topic(), [f"s3://bucket/_payloads/flights/{REST}"])) == {}
