@@ -131,3 +131,9 @@ class ConnectionFailed(ClientError):
     """No broker answered within the client's timeout."""
 
     slug, title = "connection-failed", "No broker could be reached"
+
+
+class FileMissing(ClientError):
+    """A file of a topic's that brokers have listed is not there, or not visible from this machine."""
+
+    slug, title = "file-missing", "A file of the topic is not there"

@@ -27,8 +27,9 @@ from seaweedq.clock import SystemClock
 from seaweedq.errors import SegmentNotFound
 from seaweedq.spark.offsets import Known, Loss, Segment, advance, backlog, from_time, initial, latest, needed, ranges
 from seaweedq.spark.options import Options
+from seaweedq.spark.partition_reader import PartitionReader, TopicPartition, ask, lost
 from seaweedq.spark.partitions import Work, divided
-from seaweedq.spark.source import PartitionReader, TopicPartition, ask, list_files, lost, segments_of
+from seaweedq.spark.source import list_files, segments_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -149,7 +150,7 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
             self._client = None
 
     def _work(self, client: Client, wanted: Mapping[int, tuple[int, int]]) -> list[Work]:
-        there = {each["id"]: each for each in ask(client, segments(self.options.topic))}
+        there = {each["id"]: each for each in self._segments()}
         losses: list[Loss] = []
         files: list[Rows] = []
         tail: list[Rows] = []
@@ -203,7 +204,13 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
         return Segment(number, found["start_offset"], found["end_offset"], found["ended"], *lineage)
 
     def _map(self) -> Known:
-        return segments_of(ask(self._at(), segments(self.options.topic)), self.options.include_tail)
+        return segments_of(self._segments(), self.options.include_tail)
+
+    def _segments(self) -> Sequence[Mapping[str, Any]]:
+        """Returns the map, which is of the topic that the query began with."""
+        there: Sequence[Mapping[str, Any]] = ask(self._at(), segments(self.options.topic))
+        self.describe(self._at()).check_same(there)
+        return there
 
     def _at(self) -> Client:
         if self._client is None:

@@ -7,16 +7,18 @@ and a way to the brokers; files are read by Spark alone.
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 
 from seaweedq.client.core.tables.table import Bounds, by_segment, table_schema
-from seaweedq.client.core.tables.table_plan import Rows, plan
-from seaweedq.client.core.topics.calls import with_removed
+from seaweedq.client.core.tables.table_plan import Rows, TablePlan, plan
+from seaweedq.client.core.topics.calls import described, with_removed
 from seaweedq.client.sync.client import Client
 from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.pins import condition
+from seaweedq.spark.store_plan import plan_of_store, topic_folder
 from seaweedq.spark.versions import check_version
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def read_topic(
     ending: Bounds = None,
     segments: Collection[int] | None = None,
     headers: Mapping[str, str] | None = None,
+    store: str | None = None,
+    storage: Mapping[str, Any] | None = None,
 ) -> "DataFrame":
     """Returns a topic's rows, complete to the last one that was acknowledged before the call, none twice, unsorted.
 
@@ -45,8 +49,10 @@ def read_topic(
     "read" fetches them from brokers, "flush" has brokers write them to files first, "skip" leaves them out. `starting`
     and `ending` are half-open offsets by segment; segments that they do not name are read from their start, to their
     end, or datetimes, which stand for the first row of each segment whose `_timestamp` reaches them. `segments` leaves
-    out all others. `headers` are sent with every request. The columns are those of the files,
-    with `segment` at the end, as spark.read.parquet has them. Works in classic sessions and in those of Spark Connect.
+    out all others. `headers` are sent with every request. With the URL of a `store` no broker is asked, and `tail` must
+    be "skip": rows come from its files, which are listed with `storage` as options of fsspec. The columns are those of
+    the files, with `segment` at the end, as spark.read.parquet has them. Works in classic sessions and in those of
+    Spark Connect.
 
     Raises ValueError for an unknown `tail`, segment or offset, TopicNotFound, and ConnectionFailed if no broker
     answers. A query that begins later than the topic's `grace_s` may find that retention has deleted a file.
@@ -54,18 +60,20 @@ def read_topic(
     if tail not in get_args(Tail):
         raise ValueError(f"tail is {tail!r}; it must be one of {', '.join(map(repr, get_args(Tail)))}")
     check_version(spark.version)
+    if store is not None:
+        return _of_store(spark, topic_folder(store, topic), tail, _offsets(starting, ending), segments, storage or {})
     where = url or os.environ.get("SEAWEEDQ_URL")
     if not where:
         raise ValueError("no url of a broker is given, and SEAWEEDQ_URL is not set")
     with Client(where, headers=headers) as client:
-        facts = client.topic(topic)
         if tail == "flush":
             client.flush(topic)
-        known = client._run(with_removed(topic, client.segments(topic), starting, ending, segments))
+        facts, there = client._run(described(topic))
+        known = client._run(with_removed(topic, there, starting, ending, segments))
         begin, end = (client._run(by_segment(topic, known, bound)) for bound in (starting, ending))
         chosen = plan(known, begin, end, segments, tail=tail == "read")
         schema = spark_schema_of(table_schema(facts))
-        frame = spark.read.schema(schema).parquet(s3a(facts["path"])).where(condition(chosen.files))
+        frame = _files(spark, facts["path"], schema, chosen)
         fetch = Fetch(where, topic, dict(headers or {}))
         held, rest = _held(client, topic, chosen.tail)
     if held:
@@ -73,6 +81,30 @@ def read_topic(
     if rest:
         frame = frame.unionByName(_by_executors(spark, fetch, rest, schema))
     return frame
+
+
+def _of_store(
+    spark: "SparkSession",
+    folder: str,
+    tail: Tail,
+    bounds: tuple[Mapping[int, int] | None, Mapping[int, int] | None],
+    segments: Collection[int] | None,
+    storage: Mapping[str, Any],
+) -> "DataFrame":
+    if tail != "skip":
+        raise ValueError(f"tail is {tail!r}; with a store it must be 'skip', since only brokers have rows in no file")
+    chosen, schema = plan_of_store(folder, storage, *bounds, segments)
+    return _files(spark, folder, spark_schema_of(schema), chosen)
+
+
+def _offsets(starting: Bounds, ending: Bounds) -> tuple[Mapping[int, int] | None, Mapping[int, int] | None]:
+    if isinstance(starting, datetime) or isinstance(ending, datetime):
+        raise ValueError("starting and ending are offsets with a store; brokers find the offsets of a time")
+    return starting, ending
+
+
+def _files(spark: "SparkSession", folder: str, schema: "StructType", chosen: TablePlan) -> "DataFrame":
+    return spark.read.schema(schema).parquet(s3a(folder)).where(condition(chosen.files))
 
 
 class Fetch:

@@ -10,6 +10,7 @@ import pytest
 from seaweedq import AsyncClient, Client
 from seaweedq.errors import ClientError
 
+CREATED = {"created_at": "2026-01-01T00:00:00Z"}
 STREAM = "application/vnd.apache.arrow.stream"
 
 
@@ -45,7 +46,7 @@ class Topic:
         if "/segments/" in path:
             problem = {"type": "/problems/segment-not-found", "title": "", "detail": "", "status": 404}
             return httpx.Response(404, json=problem)
-        return httpx.Response(200, json={"path": f"file://{self.folder}", "format": "json", "schema": None})
+        return httpx.Response(200, json={"path": f"file://{self.folder}", "format": "json", "schema": None, **CREATED})
 
     def map(self):
         """The segments; all rows that are in files now are flushed."""
@@ -53,7 +54,7 @@ class Topic:
         offsets = {
             n: {"start_offset": self.start, "flushed_offset": flushed[n], "end_offset": self.ends[n]} for n in self.ends
         }
-        return [{"id": n, "state": "open", **those} for n, those in offsets.items()]
+        return [{"id": n, "state": "open", "predecessors": [], **CREATED, **those} for n, those in offsets.items()]
 
     def files(self):
         found = []
@@ -190,3 +191,20 @@ async def test_the_async_client_reads_the_same(topic):
         assert (await client.read_table("t t", live=True)).num_rows == 13
         batches = [batch async for batch in client.read_batches("t t", live=True)]
         assert _offsets(pa.Table.from_batches(batches)) == [(0, n) for n in range(11)] + [(1, 0), (1, 1)]
+
+
+def test_a_topic_that_is_created_anew_between_map_and_topic(tmp_path):
+    """The map is of the old topic, whose segment 0 has other rows; the read is of the new one as a whole."""
+    old, new = Topic(tmp_path / "old", {0: [(0, 9)]}, {0: 9}), Topic(tmp_path / "new", {7: [(0, 2)]}, {7: 2})
+    asked = []
+
+    def brokers(request):
+        asked.append(request.url.path)
+        answer = (old if len(asked) == 1 else new)(request)
+        if len(asked) > 1 and not request.url.path.endswith("/files"):
+            answer = httpx.Response(200, content=answer.content.replace(b"2026-01-01", b"2026-01-02"))
+        return answer
+
+    with Client("http://b", transport=httpx.MockTransport(brokers)) as client:
+        assert client.read_table("t t")["segment"].to_pylist() == [7, 7]
+    assert [path.rsplit("/", 1)[-1] for path in asked] == ["segments", "t t", "segments", "t t", "files"]

@@ -4,17 +4,21 @@ from collections.abc import Mapping
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from seaweedq import Client
 from seaweedq.errors import ClientError
 from seaweedq.spark import source
 from seaweedq.spark.options import Options
+from seaweedq.spark.partition_reader import TopicFacts
 from seaweedq.spark.source import BatchReader
 from seaweedq.spark.stream_reader import StreamReader
 
 REMOVED = {"id": 0, "state": "removed", "ended": True, "start_offset": 6, "end_offset": 6}
-OPEN = {"id": 1, "state": "open", "start_offset": 0, "flushed_offset": 0, "end_offset": 2}
+CREATED = {"created_at": "2026-01-01T00:00:00Z"}
+FACTS = TopicFacts(pa.schema([]), "file:///t", CREATED["created_at"])
+OPEN = {"id": 1, "state": "open", "start_offset": 0, "flushed_offset": 0, "end_offset": 2, **CREATED}
 LINEAGE: dict[int, dict[str, list[int]]] = {
     0: {"predecessors": [], "successors": [1]},
     1: {"predecessors": [0], "successors": []},
@@ -31,7 +35,7 @@ def brokers(request: httpx.Request) -> httpx.Response:
     if "/segments/" in path:
         problem = {"type": "/problems/segment-not-found", "title": "", "detail": "", "status": 404}
         return httpx.Response(404, json=problem)
-    return httpx.Response(200, json={"path": "file:///t", "format": "json", "schema": None})
+    return httpx.Response(200, json={"path": "file:///t", "format": "json", "schema": None, **CREATED})
 
 
 def client(*_: Any) -> Client:
@@ -43,7 +47,7 @@ def read(monkeypatch: pytest.MonkeyPatch, starting: Mapping[int, int]) -> list[t
     monkeypatch.setattr(source, "Client", client)
     reader: Any = object.__new__(BatchReader)
     reader.options = Options("http://test", "t", starting=starting)
-    monkeypatch.setattr(reader, "describe", lambda _: None, raising=False)
+    reader.facts = FACTS
     rows = [rows for part in reader.partitions() for rows in part.work.tail]
     return [(one.segment, one.start, one.end) for one in rows]
 
@@ -59,6 +63,7 @@ def test_a_batch_goes_on_with_its_successors(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_stream_goes_on_with_its_successors() -> None:
     reader: Any = object.__new__(StreamReader)
     reader._client, reader.options = client(), Options("http://test", "t", starting={0: 6})
+    reader.facts = FACTS
     assert reader.initialOffset() == {"0": 6}
     assert reader._known({0: 6}).keys() == {0, 1}
     reader.options = Options("http://test", "t", starting={9: 0})

@@ -14,12 +14,13 @@ from seaweedq.spark.columns import spark_schema_of
 from seaweedq.spark.options import Options
 from seaweedq.spark.stream_reader import StreamReader
 
-FACTS = {"format": "json", "path": "/store/topics/t"}
+CREATED = "2026-01-01T00:00:00Z"
+FACTS = {"format": "json", "path": "/store/topics/t", "created_at": CREATED}
 TOPIC = "/v1/topics/t"
 
 
 def one(number: int, start: int, flushed: int, end: int, **more: Any) -> dict[str, Any]:
-    what = {"state": "open", "predecessors": [], "successors": [], "ended": False, **more}
+    what = {"state": "open", "predecessors": [], "successors": [], "ended": False, "created_at": CREATED, **more}
     return {"id": number, "start_offset": start, "flushed_offset": flushed, "end_offset": end, **what}
 
 
@@ -108,3 +109,22 @@ def test_a_segment_that_nobody_remembers_is_a_loss(reader: Any) -> None:
     brokers = Brokers(segments=[503, maps(one(3, 0, 0, 9))])
     with pytest.raises(ClientError, match="segment 1 from offset 5 on, which no broker remembers"):
         reader(brokers).latestOffset({"1": 5}, reader(brokers).getDefaultReadLimit())
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_topic_that_is_created_anew_amid_a_query_ends_it(reader: Any, fails: str) -> None:
+    """With failOnDataLoss=false the query read the rows of the new topic, with the columns of the old one."""
+    seen = [maps(one(0, 0, 9, 9)), maps(one(4, 0, 0, 20, created_at="2026-02-01T00:00:00Z"))]
+    made = reader(Brokers(segments=seen), failOnDataLoss=fails)
+    assert made.latestOffset({"0": 5}, made.getDefaultReadLimit()) == {"0": 9}
+    with pytest.raises(ClientError, match="the topic at /store/topics/t is another one"):
+        made.latestOffset({"0": 9}, made.getDefaultReadLimit())
+
+
+def test_a_query_that_begins_again_over_a_topic_that_was_created_anew(reader: Any) -> None:
+    """Ids of segments are never used again, so what the checkpoint names is unknown."""
+    brokers = Brokers(segments=[maps(one(4, 0, 0, 20))])
+    with pytest.raises(ClientError, match="segment 0 from offset 9 on, which no broker remembers"):
+        reader(brokers).latestOffset({"0": 9}, reader(brokers).getDefaultReadLimit())
+    going_on = reader(brokers, failOnDataLoss="false")
+    assert going_on.latestOffset({"0": 9}, going_on.getDefaultReadLimit()) == {"4": 20}

@@ -1,7 +1,7 @@
 """read_topic: all acknowledged rows of a topic, none twice, with the types of its files."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -145,11 +145,36 @@ def test_every_type_is_that_of_the_files(spark: Any, broker: BrokerProcess, clie
     assert flushed.orderBy("big").collect() == held.orderBy("big").collect()
 
 
+def test_files_alone_while_all_brokers_are_stopped(
+    spark: Any, broker_process: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch, long_run: None
+) -> None:
+    broker = broker_process()
+    with Client(broker.url) as client:
+        client.create_topic("alone", initial_segments=SEGMENTS)
+        publish(client, "alone", 0, 200)
+        client.flush("alone")
+        publish(client, "alone", 200, 300)
+    broker.kill()
+    monkeypatch.delenv("SEAWEEDQ_URL", raising=False)
+    frame = read_topic(spark, "alone", tail="skip", store=broker.store.as_uri())
+    assert values(frame) == list(range(200))
+    assert frame.schema == spark.read.parquet(str(broker.store / "topics" / "alone")).schema
+    broker.start()
+    with Client(broker.url) as client:
+        client.flush("alone")
+    assert values(frame) == list(range(200)), "what is flushed later is behind its pins"
+    assert values(read_topic(spark, "alone", tail="skip", store=str(broker.store))) == list(range(300))
+
+
 def test_wrong_input(spark: Any, broker: BrokerProcess, numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="tail is 'all'; it must be one of 'read', 'flush', 'skip'"):
         read_topic(spark, numbers, broker.url, tail="all")  # type: ignore[arg-type]
     with pytest.raises(TopicNotFound):
         read_topic(spark, "nothing", broker.url)
+    with pytest.raises(ValueError, match="with a store it must be 'skip'"):
+        read_topic(spark, numbers, store="s3://bucket")
+    with pytest.raises(ValueError, match="starting and ending are offsets with a store"):
+        read_topic(spark, numbers, tail="skip", store="s3://bucket", starting=datetime(2026, 1, 1, tzinfo=UTC))
     monkeypatch.delenv("SEAWEEDQ_URL", raising=False)
     with pytest.raises(ValueError, match="SEAWEEDQ_URL is not set"):
         read_topic(spark, numbers)

@@ -88,6 +88,7 @@ STATUS: dict[type[SeaweedqError], int] = {
     errors.ClientError: 500,
     errors.ServerProblem: 500,
     errors.ConnectionFailed: 500,
+    errors.FileMissing: 500,
 }
 
 

@@ -6,29 +6,24 @@ and a file is never rewritten. Rows that a list ought to have and has not (anoth
 meanwhile) come from brokers, too, unless retention has taken them. No file is opened before its rows are read.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import fsspec
 import pyarrow as pa
-import pyarrow.dataset as ds
-from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from seaweedq.client.core.protocol.effects import Steps, Work
 from seaweedq.client.core.protocol.retry import Patience
+from seaweedq.client.core.tables.file_scan import FileScan
 from seaweedq.client.core.tables.segment_rows import SEGMENT, fetch_rows
 from seaweedq.client.core.tables.table_plan import FilePart, Rows, parts, plan, uncovered
-from seaweedq.client.core.topics.calls import call, segments, topic_path, with_removed
+from seaweedq.client.core.topics.calls import described, segments, with_removed
 from seaweedq.client.core.topics.topic_files import TopicFile, offsets_of, topic_files
-from seaweedq.errors import ClientError
 from seaweedq.segments.layout import Format, Layout
 from seaweedq.segments.schema import parse_schema
 
 Bounds: TypeAlias = Mapping[int, int] | datetime | None
-_FORMAT = ds.ParquetFileFormat()
 
 
 @dataclass(frozen=True)
@@ -54,28 +49,12 @@ class TableRead:
     tail: Sequence[Rows]
     storage: Mapping[str, Any] = field(default_factory=dict)
 
-    def of_files(self) -> Iterator[pa.RecordBatch]:
+    def of_files(self, gone: Callable[[FilePart], bool] | None = None) -> Iterator[pa.RecordBatch]:
         """Yields the rows of files; on S3 with the credentials and the endpoint of boto's variables and files, unless
-        `storage` has others. Blocks. Raises ClientError if a file is not there."""
-        if not self.files:
-            return
-        store, root = opened(self.folder, self.storage)
-        fragments = [(part, _fragment(part, store, root)) for part in self.files]
-        whole = [fragment for part, fragment in fragments if part.is_whole]
-        # The default pool, mimalloc, gives pages back and faults them in again: as much CPU as the decoding itself.
-        given: dict[str, Any] = {"columns": self.columns.names, "memory_pool": pa.system_memory_pool()}
-        scans = [ds.FileSystemDataset(whole, self.schema, _FORMAT, store).scanner(**given)]
-        scans += [
-            fragment.scanner(self.schema, filter=_within(part), **given)
-            for part, fragment in fragments
-            if not part.is_whole
-        ]
-        for scan in scans:
-            try:
-                yield from (self.conformed(batch) for batch in scan.to_batches() if batch.num_rows)
-            except FileNotFoundError as error:
-                detail = f"not all Parquet files are visible at {self.folder} from this machine: {error}"
-                raise ClientError(detail, url=self.folder) from None
+        `storage` has others. Blocks. Raises FileMissing if a file is not there, unless `gone` says that retention has
+        taken it."""
+        scan = FileScan(self.folder, self.schema, self.columns.names, self.storage)
+        yield from map(self.conformed, scan.batches(self.files, gone))
 
     def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns rows with exactly the columns of the read."""
@@ -91,26 +70,6 @@ class TableRead:
         return pa.Table.from_batches(batches, self.columns)
 
 
-def opened(folder: str, storage: Mapping[str, Any] = MappingProxyType({})) -> tuple[FileSystem, str]:
-    """Returns the file system of a folder's URL, and its path there. Raises ClientError where a package is missing."""
-    try:
-        store, root = fsspec.core.url_to_fs(folder, **{"use_listings_cache": False, **storage})
-    except ImportError:
-        raise ClientError(f"reading {folder} needs s3fs: pip install 'seaweedq[s3]'", url=folder) from None
-    local = "file" in store.protocol if isinstance(store.protocol, tuple) else store.protocol == "file"
-    return LocalFileSystem() if local else PyFileSystem(FSSpecHandler(store)), root
-
-
-def _fragment(part: FilePart, store: FileSystem, root: str) -> ds.Fragment:
-    segment = ds.field(SEGMENT.name) == pa.scalar(part.file.segment, SEGMENT.type)
-    path = f"{root}/{part.file.path}"
-    return _FORMAT.make_fragment(path, store, partition_expression=segment, file_size=part.file.bytes)
-
-
-def _within(part: FilePart) -> ds.Expression:
-    return (ds.field("_offset") >= part.start) & (ds.field("_offset") < part.end)
-
-
 def table_schema(facts: Mapping[str, Any]) -> pa.Schema:
     """Returns the columns of a topic's files, and `segment` at the end, given the topic as a broker shows it."""
     fields = parse_schema(facts["schema"]) if facts.get("schema") else None
@@ -119,10 +78,9 @@ def table_schema(facts: Mapping[str, Any]) -> pa.Schema:
 
 def plan_table(topic: str, wanted: Wanted) -> Steps[TableRead]:
     """Plans a read. Raises ValueError for an unknown column, segment or offset."""
-    facts = yield from call("GET", topic_path(topic))
+    facts, there = yield from described(topic)
     schema = table_schema(facts)
     columns = _chosen(schema, wanted.columns)
-    there = yield from segments(topic)
     known = yield from with_removed(topic, there, wanted.starting, wanted.ending, wanted.only)
     starting = yield from by_segment(topic, known, wanted.starting)
     ending = yield from by_segment(topic, known, wanted.ending)

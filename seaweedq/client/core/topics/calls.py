@@ -22,13 +22,14 @@ from seaweedq.client.core.protocol.wire import (
     envelope,
     reference_envelope,
 )
-from seaweedq.errors import InvalidName, SegmentNotFound
+from seaweedq.errors import ClientError, InvalidName, SegmentNotFound
 
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
 # Longest wait that a broker grants.
 MAX_WAIT_S = 30.0
 _FLUSH_WAIT_S = 300.0
 _IDS = 10**10  # of segments
+_LOOKS = 5  # at a topic and its map
 
 
 def topic_path(topic: str) -> str:
@@ -101,6 +102,25 @@ def segments(topic: str) -> Steps[list[dict[str, Any]]]:
     answer = yield from call("GET", f"{topic_path(topic)}/segments")
     found: list[dict[str, Any]] = answer["segments"]
     return found
+
+
+def described(topic: str) -> Steps[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Returns a topic as a broker shows it, and its segment map. The map is asked for first; where the topic was
+    created anew between, both are asked for again, as they are of two topics. Raises ClientError where that goes on."""
+    for _ in range(_LOOKS):
+        there = yield from segments(topic)
+        facts: dict[str, Any] = yield from call("GET", topic_path(topic))
+        if not of_another(facts["created_at"], there):
+            return facts, there
+    raise ClientError(
+        f"topic {topic!r} was deleted and created anew while it was looked at, {_LOOKS} times", name=topic
+    )
+
+
+def of_another(created_at: str, known: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Returns the segments of a map that are of another topic of the same name than the one created at that time: the
+    first segments of a topic are created with it."""
+    return [each for each in known if not each["predecessors"] and each["created_at"] != created_at]
 
 
 def with_removed(topic: str, known: Sequence[Mapping[str, Any]], *named: object) -> Steps[Sequence[Mapping[str, Any]]]:

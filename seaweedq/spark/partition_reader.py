@@ -1,0 +1,168 @@
+"""The part of a reader that goes to the executors. They read files by themselves, and the rows that are in no file from
+brokers.
+
+Between planning and reading retention may take rows. Where they are missed, a broker says whether it has: then they are
+a loss, which fails the query or is logged, as the option failOnDataLoss has it. A file that is missing for another
+reason is always an error.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from seaweedq.client.core.protocol.effects import Steps
+from seaweedq.client.core.protocol.retry import patiently
+from seaweedq.client.core.tables.table import TableRead, table_schema
+from seaweedq.client.core.tables.table_plan import FilePart, Rows
+from seaweedq.client.core.topics.calls import call, of_another, segments, topic_path, with_removed
+from seaweedq.client.sync.client import Client
+from seaweedq.errors import BelowRetention, ClientError, FileMissing, SegmentNotFound
+from seaweedq.spark.columns import arrow_schema, check_columns
+from seaweedq.spark.offsets import Loss
+from seaweedq.spark.options import Options
+from seaweedq.spark.partitions import Work
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+BEYOND = 2**63 - 1  # a start above all offsets
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """The part of a topic's description that its reads need: the columns of files, where they are, and when the topic
+    was created, which tells it from another of its name."""
+
+    schema: pa.Schema
+    folder: str
+    created_at: str
+
+    @staticmethod
+    def of(client: Client, topic: str) -> "TopicFacts":
+        """Asks a broker."""
+        facts = ask(client, call("GET", topic_path(topic)))
+        return TopicFacts(table_schema(facts), facts["path"], facts["created_at"])
+
+    def check_same(self, known: Sequence[Mapping[str, Any]]) -> None:
+        """Raises ClientError for a segment map of another topic of this name."""
+        if other := of_another(self.created_at, known):
+            raise ClientError(
+                f"the topic at {self.folder} is another one: that of this query was created at {self.created_at}, and "
+                f"segment {other[0]['id']} at {other[0]['created_at']}. A query over the new topic begins anew, with a "
+                f"new checkpoint"
+            )
+
+
+class TopicPartition(InputPartition):
+    """The work of one task, and what it needs to know of the topic: readers are made anew for executors."""
+
+    def __init__(self, work: Work, facts: TopicFacts) -> None:
+        super().__init__(work)
+        self.work = work
+        self.facts = facts
+
+
+class PartitionReader:
+    """Reads partitions, on executors."""
+
+    def __init__(self, options: Options, schema: "StructType") -> None:
+        self.options = options
+        self.schema = schema
+        self.facts: TopicFacts | None = None
+
+    def describe(self, client: Client) -> TopicFacts:
+        """Returns the facts of the topic, asked for once. Raises ValueError for a column that it does not have."""
+        if self.facts is None:
+            facts = TopicFacts.of(client, self.options.topic)
+            check_columns(facts.schema, arrow_schema(self.schema))
+            self.facts = facts
+        return self.facts
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a partition."""
+        if not isinstance(partition, TopicPartition):
+            return
+        work, facts = partition.work, partition.facts
+        read = TableRead(
+            self.options.topic,
+            facts.schema,
+            arrow_schema(self.schema),
+            facts.folder,
+            work.files,
+            work.tail,
+            self.options.storage,
+        )
+        yield from self._of_files(read)
+        if work.tail:
+            with Client(self.options.url) as client:
+                for rows in work.tail:
+                    yield from self._of_tail(client, read, rows)
+
+    def lose(self, losses: Sequence[Loss]) -> None:
+        """Raises ClientError for lost rows, or logs them where the query is to go on."""
+        if not losses:
+            return
+        said = "; ".join(map(str, losses[:10])) + (f"; and {len(losses) - 10} others" if len(losses) > 10 else "")
+        detail = f"rows of topic {self.options.topic!r} are gone before they were read: {said}"
+        if self.options.fail_on_data_loss:
+            raise ClientError(f"{detail}. With the option failOnDataLoss=false the query goes on behind them")
+        logger.warning("%s; the query goes on behind them", detail)
+
+    def _of_files(self, read: TableRead) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from read.of_files(None if self.options.fail_on_data_loss else self._is_gone)
+        except FileMissing:
+            with Client(self.options.url) as client:
+                self.lose(self._taken(client, [_rows(part) for part in read.files]))
+            raise
+
+    def _is_gone(self, part: FilePart) -> bool:
+        with Client(self.options.url) as client:
+            taken = self._taken(client, [_rows(part)])
+        self.lose(taken)
+        return [loss.end for loss in taken] == [part.end]
+
+    def _of_tail(self, client: Client, read: TableRead, rows: Rows) -> Iterator[pa.RecordBatch]:
+        at = rows.start
+        while at < rows.end:
+            try:
+                for batch in client.read_segment(read.topic, rows.segment, at, rows.end):
+                    if batch.num_rows:
+                        at = batch.column("_offset")[-1].as_py() + 1
+                        yield read.conformed(batch)
+                return
+            except (BelowRetention, SegmentNotFound):
+                taken = self._taken(client, [Rows(rows.segment, at, rows.end)])
+                if not taken:
+                    raise
+                self.lose(taken)
+                at = taken[0].end or rows.end
+
+    def _taken(self, client: Client, wanted: Sequence[Rows]) -> list[Loss]:
+        """Asks which of these rows retention has taken."""
+        there = ask(client, segments(self.options.topic))
+        known = ask(client, with_removed(self.options.topic, there, {rows.segment for rows in wanted}))
+        starts = {each["id"]: each["start_offset"] for each in known}
+        behind = [(rows, min(starts.get(rows.segment, BEYOND), rows.end)) for rows in wanted]
+        return [Loss(rows.segment, rows.start, start) for rows, start in behind if start > rows.start]
+
+
+def ask(client: Client, steps: Steps[T]) -> T:
+    """Returns what brokers answer, waiting for one up to the client's timeout: a query survives a broker's restart."""
+    answer: T = client._run(patiently(steps, client._patience(client._timeout_s)))
+    return answer
+
+
+def lost(rows: Rows) -> Loss:
+    """Returns rows as a loss."""
+    return Loss(rows.segment, rows.start, rows.end)
+
+
+def _rows(part: FilePart) -> Rows:
+    return Rows(part.file.segment, part.start, part.end)

@@ -1,0 +1,86 @@
+"""The plan of a read from the store alone: whole chains, pins from the last footers. Without Spark, without brokers."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from seaweedq import Client
+from seaweedq.client.core.tables.table_plan import Rows
+from seaweedq.errors import ChainDamaged, ClientError, TopicNotFound
+from seaweedq.spark.store_plan import plan_of_store, topic_folder
+from tests.support.processes.broker_process import BrokerProcess
+
+
+@pytest.fixture(scope="module")
+def store(broker_processes: Callable[..., BrokerProcess]) -> Path:
+    """The store of a dead broker: the topic `t` has three files of ten rows in a segment, and five rows in none."""
+    broker = broker_processes()
+    with Client(broker.url) as client:
+        client.create_topic("t", initial_segments=1)
+        for first in (0, 10, 20):
+            client.publish("t", [{"value": n} for n in range(first, first + 10)])
+            client.flush("t")
+        client.publish("t", [{"value": n} for n in range(5)])
+    broker.kill()
+    return broker.store
+
+
+@pytest.fixture
+def chain(store: Path) -> Iterator[list[Path]]:
+    """The files of the segment, which are as they were after the test."""
+    files = sorted((store / "topics" / "t").rglob("*.parquet"))
+    held = {file: file.read_bytes() for file in files}
+    yield files
+    for file, data in held.items():
+        file.write_bytes(data)
+
+
+def planned(store: Path, **bounds: dict[int, int]) -> tuple[Rows, ...]:
+    folder = topic_folder(store.as_uri(), "t")
+    return plan_of_store(folder, {}, bounds.get("starting"), bounds.get("ending"), None)[0].files
+
+
+def number(store: Path) -> int:
+    return int(next((store / "topics" / "t").iterdir()).name.partition("=")[2])
+
+
+def test_the_pins_are_the_ends_of_the_chains(store: Path) -> None:
+    segment = number(store)
+    assert planned(store) == (Rows(segment, 0, 30),)
+    assert planned(store, starting={segment: 5}, ending={segment: 12}) == (Rows(segment, 5, 12),)
+    with pytest.raises(ValueError, match="must be between 0 and its end, 30"):
+        planned(store, ending={segment: 31})
+    schema = plan_of_store(topic_folder(str(store), "t"), {}, None, None, None)[1]
+    assert (schema.names[0], schema.names[-2:]) == ("_offset", ["value", "segment"])
+
+
+def test_what_retention_took_from_the_beginning(store: Path, chain: list[Path]) -> None:
+    for file in chain[:2]:
+        file.unlink()
+    assert planned(store) == (Rows(number(store), 10, 30),)
+
+
+def test_a_gap_is_never_read_over(store: Path, chain: list[Path]) -> None:
+    """The rows before it may be left over from retention, or those in it lost."""
+    chain[2].unlink()
+    with pytest.raises(ChainDamaged, match=r"00000001-0+\.parquet and 00000003-0+20\.parquet, and none between"):
+        planned(store)
+
+
+def test_files_of_others(store: Path, chain: list[Path]) -> None:
+    foreign = store / "topics" / "t" / "notes.txt"
+    foreign.write_text("x")
+    with pytest.raises(ClientError, match=r"'notes\.txt' is not a file of a topic"):
+        planned(store)
+    foreign.unlink()
+    copy = chain[0].with_name("copy.parquet")
+    copy.write_bytes(chain[0].read_bytes())
+    with pytest.raises(ChainDamaged, match="is not the name of a chain entry"):
+        planned(store)
+    copy.unlink()
+
+
+def test_no_topic(store: Path) -> None:
+    with pytest.raises(TopicNotFound, match="there are no files of a topic at"):
+        plan_of_store(topic_folder(store.as_uri(), "nothing"), {}, None, None, None)
