@@ -117,7 +117,8 @@ class Replay:
 
     async def _read_records(self, places: Iterable[Place]) -> None:
         """Reads the records of topics and segments again, once in a replay: the watch may be behind, and a segment that
-        is not known is not recovered. The broker is dead, so it gets no more segments, and loses none."""
+        is not known is not recovered. The broker is dead, so it gets no more segments. It loses those of which nothing
+        is left in its journal, and to replay them once more changes nothing."""
         by_topic: dict[str, set[int]] = {}
         for name, segment in places:
             by_topic.setdefault(name, set()).add(segment)
@@ -329,8 +330,9 @@ class _Run:
         places = rows.keys() | self.acks.keys() | self.marks.keys()
         await self._look(places - self._seen)
         self._seen |= places
-        if remaining:
-            remaining.know(rows.keys() | self.marks.keys())
+        if remaining:  # batches before have left what a newer broker has to read
+            left = {place for place in self._seen if place[0] in self.done.left}
+            remaining.know(rows.keys() | self.marks.keys() | left)
         self.done.rows += await self._append(rows, self.done.left, partial(self._appended, remaining))
         self.places.update(rows)
         del rows, acks

@@ -1,21 +1,25 @@
 """A dead broker's segments that the leader has replayed are given away while it still replays the others."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.broker.broker import Broker
+from seaweedq.broker.log.memory_budget import Budget
 from seaweedq.broker.recovery import remaining
-from seaweedq.broker.recovery.remaining import Remaining
-from seaweedq.broker.recovery.replay import Replay
+from seaweedq.broker.recovery.recovery_memory import RecoveryMemory
+from seaweedq.broker.recovery.remaining import Place, Remaining
+from seaweedq.broker.recovery.replay import Left, Replay, _Run
 from seaweedq.broker.topics.catalog import Topic
 from seaweedq.coordination.interface import Entry
 from seaweedq.coordination.records import TopicConfig
 from seaweedq.errors import Unavailable
-from seaweedq.segments.frames import Frame
+from seaweedq.segments.commits import Commit
+from seaweedq.segments.frames import Frame, FrameKind, mark_frame
 from tests.broker.leader.test_leader_is_not_held_up import leader
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, until
 from tests.support.brokers.reshaped import at
@@ -167,3 +171,28 @@ def test_nothing_is_free_before_the_journal_was_read_to_its_end() -> None:
     assert ("t", 79) not in left
     assert ("t", 80) in left
     assert len(told) == 3, "once it is known, and twice behind 40"
+
+
+async def test_what_an_early_batch_has_left_for_a_newer_broker_is_not_given_away() -> None:
+    """Its record may be readable again by then: whoever got the segment would give the same offsets out anew."""
+
+    async def append(rows: dict[Place, list[Frame]], left: Left, done: Callable[[Place], None]) -> int:
+        for place in rows:
+            if place[0] == "unreadable":
+                left.setdefault("unreadable", set()).add("topics/unreadable")
+            else:
+                done(place)
+        return 0
+
+    async def look(places: Iterable[Place]) -> None:
+        pass
+
+    frame = replace(mark_frame("", 0, 1, 0), kind=FrameKind.ROWS)
+    with RecoveryMemory(Budget(1 << 30)).recovery() as held:
+        run, there = _Run(held, append, look), Remaining(lambda: None)
+        for number, topic in enumerate(("unreadable", "t")):
+            await run.claim(1)
+            run.add(Commit(number, (replace(frame, topic=topic),)))
+            await run.end_batch(there if topic == "t" else None)
+    assert ("unreadable", 0) in there
+    assert ("t", 0) not in there
