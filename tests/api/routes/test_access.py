@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from seaweedq.access.tokens import draw
+from seaweedq.client import AsyncClient
 from seaweedq.clock import SystemIds
 from seaweedq.coordination.interface import Put
+from seaweedq.errors import Forbidden
 from tests.support.brokers.in_process_cluster import InLoop, in_loop, of_level_1, until
 
 EVERYTHING = [{"actions": ["describe", "create", "publish", "read", "consume", "subscribe"], "topics": ["*"]}]
@@ -423,3 +425,37 @@ async def ends_in_stream(http: Http, path: str, token: str, broker: int) -> list
 def ends_of(text: str) -> list[int]:
     """When the links in an answer end."""
     return [int(found) for found in re.findall(r"expires=(\d+)", text)]
+
+
+class ByHost(httpx.AsyncBaseTransport):
+    """Requests go to the broker that their URL names."""
+
+    def __init__(self, http: Http) -> None:
+        self._apps = http.together.apps
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """As its base."""
+        return await httpx.ASGITransport(self._apps[f"http://{request.url.host}"]).handle_async_request(request)
+
+
+async def test_the_rights_that_clients_need_over_three_brokers(tmp_path: Path) -> None:
+    async with access(tmp_path, 3) as http:
+        await http("PUT", "/v1/topics/a", http.admin, json={"initial_segments": 6})
+        await http.principal("writes", [{"actions": ["publish", "describe"], "topics": ["a"]}])
+        await http.principal("works", [{"actions": ["consume", "subscribe", "describe"], "topics": ["a"]}])
+        urls, through = list(http.together.apps), ByHost(http)
+        writing = AsyncClient(urls, transport=through, token=await http.token(principal="writes"))
+        working = AsyncClient(urls, transport=through, token=await http.token(principal="works"))
+        async with writing, working:
+            async with writing.producer("a") as producer:
+                for number in range(60):
+                    await producer.send(number, key=f"k{number}")
+            with pytest.raises(Forbidden):
+                await working.publish("a", {"value": 1})
+            found: set[Any] = set()
+            async for message in working.subscribe("a", "s", start="earliest"):
+                found.add(message.value)
+                message.ack()
+                if len(found) == 60:
+                    break
+        assert found == set(range(60))
