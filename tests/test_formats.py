@@ -16,8 +16,9 @@ from seaweedq.broker.read.local_positions import Position
 from seaweedq.broker.read.read_server import SegmentRows
 from seaweedq.broker.recovery import replay
 from seaweedq.broker.rpc import forward_frames
-from seaweedq.broker.rpc.client import KNOWN_TO_ALL, ErrorMessage, Peers, Relayed
+from seaweedq.broker.rpc.client import KNOWN_TO_ALL, ErrorMessage, Peers
 from seaweedq.broker.rpc.messages import BrokerStatus, EndsCall, GiveCall, SegmentCall, TopicCall
+from seaweedq.broker.rpc.transport import Relayed
 from seaweedq.broker.subscriptions.cursors.subscription import Acks
 from seaweedq.errors import ChainDamaged, NeedsNewerBroker, NotOwner, PeerTooOld
 from seaweedq.formats import Format as VersionTable

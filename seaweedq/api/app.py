@@ -32,7 +32,7 @@ from seaweedq.api.asgi.services import provide
 from seaweedq.api.asgi.terminal import ending_lines
 from seaweedq.api.console import pages
 from seaweedq.api.internal.calls import BrokerCalls, SegmentCalls, StreamCalls, TopicCalls
-from seaweedq.api.internal.peer_secret import PeerSecret
+from seaweedq.api.internal.peer_requests import PeerRequests
 from seaweedq.api.internal.proxy import Proxy
 from seaweedq.api.internal.server import PREFIX, Call, InternalServer
 from seaweedq.api.routes import (
@@ -104,14 +104,14 @@ class Application:
         self.unread, self.bodies = self._reader.unread, self._reader.bodies
         self.connections = Connections()
         self._hosts = HostRules(environment.url, environment.settings.allowed_hosts.split(","))
-        self._secret = PeerSecret(environment.secret)
+        self._peers = PeerRequests(broker.core.gate, self.refusals)
         needs_token = environment.settings.auth == "required"
-        self._gate = Gate(broker.core.callers, needs_token, self._secret.is_shown)
+        self._gate = Gate(broker.core.callers, needs_token, self._peers.authenticated)
         callers, roster = broker.core.callers, broker.core.roster
         self._rates = Rates(
             environment.clock, lambda: roster.living, callers.again, lambda name: name in callers.view.principals
         )
-        self._internal = InternalServer(self._secret, self._readiness, self._reader, self._calls)
+        self._internal = InternalServer(self._peers, self._readiness, self._reader, self._calls)
         self._groups: dict[type, Any] = {}
         self.fastapi = self._make_fastapi()
 
@@ -252,7 +252,7 @@ class Application:
     def _made(self) -> dict[type, Any]:
         """Returns the groups of services by type; they are made once, as soon as the broker is ready."""
         if not self._groups:
-            proxy = Proxy(self._broker.environment.peers, self._secret)
+            proxy = Proxy(self._broker.environment.peers, self._peers)
             self._groups = {type(group): group for group in _groups(self._broker, self._reader, proxy)}
         return self._groups
 

@@ -17,7 +17,8 @@ from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.services import Environment, Joined, Serving
 from seaweedq.broker.topic_deletion import refuse_more
 from seaweedq.broker.topics.catalog import Topic
-from seaweedq.broker.wiring import build_core, build_joined, build_serving
+from seaweedq.broker.wiring import build_core, build_joined, build_serving, identity_of
+from seaweedq.coordination.membership import BrokerIdentity
 from seaweedq.coordination.unreadable import NOTED
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.levels import HIGHEST
@@ -70,7 +71,8 @@ class Broker:
         """Does everything from the lock to the first request. Raises UnfitStore, InvalidRequest, Damaged,
         Unavailable."""
         await probe(self.environment.store.payloads, self.environment.ids)
-        joined = await self._join(await self._identify())
+        identity = identity_of(self.environment)
+        joined = await self._join(await self._identify(identity), identity)
         await self._follow_views()
         await joined.recovery.recover_own()
         serving = self._open_journal(joined)
@@ -85,7 +87,7 @@ class Broker:
             self.environment.settings.store_path,
         )
 
-    async def _identify(self) -> str:
+    async def _identify(self, identity: BrokerIdentity) -> str:
         """Checks that store, coordination and the other brokers' secret belong together. Returns the cluster's id."""
         environment, roster = self.environment, self.core.roster
         store, coordination = environment.settings.store_path, environment.settings.coordination
@@ -95,12 +97,15 @@ class Broker:
             environment.coordination, environment.store, environment.ids, environment.clock, named
         )
         await self.core.level.load()
+        trust = self.core.trust
+        trust.begin(await environment.make_keys(trust.secrets, cluster), identity.id)
+        trust.tell()
         await roster.load()
-        await check_secret(self.environment.peers, {known.record.url for known in roster.brokers.values()})
+        await check_secret(self.environment.peers, roster)
         return cluster
 
-    async def _join(self, cluster: str) -> Joined:
-        joined = self._joined = build_joined(self.environment, self.core, cluster, self._lose)
+    async def _join(self, cluster: str, identity: BrokerIdentity) -> Joined:
+        joined = self._joined = build_joined(self.environment, self.core, cluster, identity, self._lose)
         await joined.recovery.revoke()
         await joined.membership.start(self.core.level.admit)
         await joined.registration.register()
@@ -304,6 +309,7 @@ class Broker:
 
     def _level_changed(self) -> None:
         """Listens to the cluster's level."""
+        self.core.roster.judge()
         if self._joined is None:
             return
         if self.core.level.level > HIGHEST:

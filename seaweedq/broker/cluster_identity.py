@@ -2,7 +2,7 @@
 
 The store names the cluster, coordination names the store. So neither a second coordination over one store, nor a second
 store under one coordination can be begun by a setting that is wrong on one broker: both would have two truths about
-the same segments. Secrets are compared by asking, since nothing of one is to be kept anywhere.
+the same segments. Secrets are compared by the proofs in brokers' records, and by asking.
 
 Order of writes where both are new: 1. the store's object of the level (storage/level_marks), 2. coordination's key,
 which has the level from the beginning, 3. the store's identity, with the id in the key, 4. the store's own id into the
@@ -11,7 +11,6 @@ key. A start goes on wherever an earlier one, or another at the same time, was c
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
 
 from seaweedq.broker.cluster_level import check_level, read_cluster
@@ -20,6 +19,7 @@ from seaweedq.clock import Clock, Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
 from seaweedq.coordination.records import ClusterRecord
+from seaweedq.coordination.roster import Roster
 from seaweedq.coordination.versioned import Versioned
 from seaweedq.errors import InvalidRequest, Unavailable, UnfitStore
 from seaweedq.levels import HIGHEST
@@ -28,6 +28,8 @@ from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.level_marks import mark_level, marked_level
 
 ASK_S = 2.0
+LOOK_S, LEASE_MARGIN_S = 0.5, 1.0  # of looks at brokers whose records prove nothing
+NAMED = 10  # brokers in an error's text
 logger = logging.getLogger(__name__)
 
 
@@ -99,15 +101,34 @@ async def _record(coordination: Coordination, wanted: Versioned[ClusterRecord]) 
     return read_cluster(there)
 
 
-async def check_secret(peers: Peers, urls: Iterable[str]) -> None:
-    """Ask the other brokers; of those that do not answer nothing is known. Raises InvalidRequest where one refuses."""
+async def check_secret(peers: Peers, roster: Roster) -> None:
+    """Asks the other brokers; of those that do not answer nothing is known. Raises InvalidRequest where one refuses,
+    and where the record of none proves that it has a secret of this broker.
+
+    Records of brokers that were killed, and had another secret, go with their leases: this waits for them to go.
+    """
 
     async def ask(url: str) -> None:
         with suppress(Unavailable):
             if await peers.refused(url, ASK_S):
-                raise InvalidRequest(
-                    f"the broker at {url} has another cluster_secret than this one; give all brokers the same",
-                    field="cluster_secret",
-                )
+                raise _another_secret(f"the broker at {url} has")
 
-    await asyncio.gather(*map(ask, urls))
+    await _wait_for_strange(roster)
+    await asyncio.gather(*map(ask, {known.record.url for known in roster.brokers.values()}))
+
+
+async def _wait_for_strange(roster: Roster) -> None:
+    left_s = LEASE_MARGIN_S + max((known.record.lease_s for known in roster.strange.values()), default=0.0)
+    while roster.strange and not roster.brokers:
+        if left_s <= 0:
+            named = ", ".join(sorted(roster.strange)[:NAMED])
+            raise _another_secret(f"the records of the other brokers ({named}) prove")
+        left_s -= LOOK_S
+        await asyncio.sleep(LOOK_S)
+        await roster.load()
+
+
+def _another_secret(who: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{who} another cluster_secret than this one; give all brokers the same", field="cluster_secret"
+    )

@@ -42,6 +42,9 @@ from seaweedq.broker.retention.marks import SegmentMarks
 from seaweedq.broker.retention.restored import Restored
 from seaweedq.broker.retention.retention import Retention
 from seaweedq.broker.rpc.client import Peers
+from seaweedq.broker.rpc.peer_gate import PeerGate
+from seaweedq.broker.rpc.peer_keys import MakeKeys, make_keys
+from seaweedq.broker.rpc.peer_trust import PeerTrust
 from seaweedq.broker.streams.subscription_streams import SubscriptionStreams
 from seaweedq.broker.streams.topic_streams import TopicStreams
 from seaweedq.broker.subscriptions.administration.lag import LagMeter
@@ -82,10 +85,10 @@ from seaweedq.storage.counting import Counted
 class Environment:
     """The backends that a broker's process chose for it, and how it and others reach each other.
 
-    `secret` is what brokers of the cluster show each other; an empty one matches nothing. `import_reader`
-    starts the reader of an import. `aside` runs what must go on while the event loop stands still; None
-    runs it on the loop. `pools` are the threads of the process, for its metrics. `revoked` remembers over all
-    lives of the process which of its leases others have ended.
+    `secret` is the setting by which brokers of the cluster know each other; an empty one matches nothing. `make_keys`
+    makes the keys of its secrets, which takes a while. `import_reader` starts the reader of an import. `aside` runs
+    what must go on while the event loop stands still; None runs it on the loop. `pools` are the threads of the process,
+    for its metrics. `revoked` remembers over all lives of the process which of its leases others have ended.
     """
 
     settings: Settings
@@ -101,6 +104,7 @@ class Environment:
     import_reader: StartReader = no_reader
     aside: StartAside | None = Aside
     pools: Pools = field(default_factory=Pools)
+    make_keys: MakeKeys = make_keys
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,8 @@ class Core:
     quota: ClusterQuota
     roster: Roster
     level: ClusterLevel
+    trust: PeerTrust
+    gate: PeerGate
     budget: Budget
     cache: GroupCache
     reader: Reader

@@ -55,6 +55,8 @@ from seaweedq.broker.reshape.reshaper import Reshaper
 from seaweedq.broker.reshape.sealer import Sealer
 from seaweedq.broker.retention.lost import LostSegments
 from seaweedq.broker.retention.marks import SegmentMarks
+from seaweedq.broker.rpc.peer_gate import PeerGate
+from seaweedq.broker.rpc.peer_trust import Addresses, PeerTrust, secrets_of
 from seaweedq.broker.services import (
     Core,
     Environment,
@@ -113,7 +115,11 @@ def build_core(
     settings, coordination = environment.settings, environment.coordination
     budget = Budget(settings.memory_budget_bytes)
     cache = GroupCache(budget, settings.cache_bytes)
-    roster = Roster(coordination, roster_changed)
+    clock, ids = environment.clock, environment.ids
+    trust = PeerTrust(secrets_of(environment.secret), lambda: level.written)
+    roster = Roster(coordination, roster_changed, trust.is_known)
+    level = ClusterLevel(coordination, roster, level_changed)
+    environment.peers.begin(trust, Addresses(roster, trust), clock, ids)
     catalog = Catalog(coordination, topic_closed)
     admin = AdminToken(settings.admin_token_path)
     admin.require()
@@ -123,16 +129,35 @@ def build_core(
         tombstones=Tombstones(coordination),
         quota=ClusterQuota(catalog, coordination, settings.max_topics, settings.max_segments),
         roster=roster,
-        level=ClusterLevel(coordination, roster, level_changed),
+        level=level,
+        trust=trust,
+        gate=PeerGate(trust, clock, ids),
         budget=budget,
         cache=cache,
-        reader=Reader(cache, environment.clock),
+        reader=Reader(cache, clock),
     )
 
 
-def build_joined(environment: Environment, core: Core, cluster: str, lost: Callable[[], None]) -> Joined:
+def identity_of(environment: Environment) -> BrokerIdentity:
+    """Returns who this broker is in this life."""
+    settings = environment.settings
+    spared = environment.revoked.spared_s > 0
+    return BrokerIdentity.of(environment.ids, settings.name, environment.url, settings.zone, spared)
+
+
+def build_joined(
+    environment: Environment, core: Core, cluster: str, identity: BrokerIdentity, lost: Callable[[], None]
+) -> Joined:
     """Builds what a member has. `lost` is told when its lease has ended."""
-    membership = _membership(environment, lost)
+    membership = Membership(
+        environment.coordination,
+        environment.clock,
+        identity,
+        environment.settings.lease_s,
+        lost,
+        aside=environment.aside,
+        prove=core.trust.keys.prove,
+    )
     settings, coordination, clock = environment.settings, environment.coordination, environment.clock
     entries = EntryWriter(cluster, membership.broker, clock, environment.ids, lambda: core.level.written)
     view = ClusterView(core.catalog, core.roster, membership, clock)
@@ -150,15 +175,6 @@ def build_joined(environment: Environment, core: Core, cluster: str, lost: Calla
         registration=JournalRegistration(coordination, membership, journals.describe(membership.broker)),
         rise=LevelRise(coordination, environment.store, core.level, membership, settings.lease_s),
         guard=LevelGuard(coordination, core.level, core.roster),
-    )
-
-
-def _membership(environment: Environment, lost: Callable[[], None]) -> Membership:
-    settings = environment.settings
-    spared = environment.revoked.spared_s > 0
-    identity = BrokerIdentity.of(environment.ids, settings.name, environment.url, settings.zone, spared)
-    return Membership(
-        environment.coordination, environment.clock, identity, settings.lease_s, lost, aside=environment.aside
     )
 
 

@@ -32,6 +32,10 @@ def _nobody_asks() -> None:
     pass
 
 
+def _nothing_is_proven(broker: str, record: BrokerRecord) -> tuple[str, ...]:
+    return ()
+
+
 async def _everybody_may() -> Sequence[Compare]:
     return ()
 
@@ -45,11 +49,12 @@ class BrokerIdentity:
     url: str
     zone: str
     spared: bool = False
+    peer_url: str = ""
 
     @staticmethod
-    def of(ids: Ids, name: str, url: str, zone: str = "", spared: bool = False) -> "BrokerIdentity":
+    def of(ids: Ids, name: str, url: str, zone: str = "", spared: bool = False, peer_url: str = "") -> "BrokerIdentity":
         """Returns an identity with a new id."""
-        return BrokerIdentity(f"{name}.{ids.nonce()[:16]}", name, url, zone, spared)
+        return BrokerIdentity(f"{name}.{ids.nonce()[:16]}", name, url, zone, spared, peer_url)
 
 
 class Membership:
@@ -57,6 +62,7 @@ class Membership:
 
     `broker` is the broker's id; `lease` is 0 before the start. `on_lost` is called once, when it is certain
     that the lease has ended without `stop`. `was_revoked`: it ended while this broker kept it, so others ended it.
+    `prove` makes the record's proofs; what they cover never changes.
     """
 
     def __init__(
@@ -68,25 +74,26 @@ class Membership:
         on_lost: Callable[[], None] = _nobody_asks,
         *,
         aside: StartAside | None = None,
+        prove: Callable[[str, BrokerRecord], tuple[str, ...]] = _nothing_is_proven,
     ) -> None:
         self.broker = identity.id
         self.lease = 0
         self.was_revoked = False
         self._coordination = coordination
         self._clock = clock
-        self._held = Versioned.new(
-            BrokerRecord(
-                url=identity.url,
-                name=identity.name,
-                started_us=clock.now_us(),
-                zone=identity.zone,
-                starting=True,
-                lowest=LOWEST,
-                highest=HIGHEST,
-                version=VERSION,
-                spared=identity.spared,
-            )
+        record = BrokerRecord(
+            url=identity.url,
+            name=identity.name,
+            started_us=clock.now_us(),
+            zone=identity.zone,
+            starting=True,
+            lowest=LOWEST,
+            highest=HIGHEST,
+            version=VERSION,
+            spared=identity.spared,
+            peer_url=identity.peer_url,
         )
+        self._held = Versioned.new(record).replace(proofs=prove(identity.id, record))
         self._saying = asyncio.Lock()
         self._lease_s = lease_s
         self._on_lost = on_lost

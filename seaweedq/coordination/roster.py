@@ -4,6 +4,7 @@ Only `gone`, which reads the broker's key again, decides that a broker is dead. 
 ids are new at every start.
 """
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -24,31 +25,51 @@ NEVER = -1  # no key has this revision, and 0 would say that there is none
 PREFIXES = (keys.BROKERS.prefix(), keys.JOURNALS.prefix())
 
 
+logger = logging.getLogger(__name__)
+
+
 def _nothing() -> None:
     pass
+
+
+def _everybody(broker: str, record: BrokerRecord) -> bool:
+    return True
 
 
 class Roster:
     """Brokers and journals by broker id, each with its revision. `changed` is called after every change.
 
-    A broker whose record is `unreadable` lives, gets nothing, and keeps what it has. A journal whose record cannot be
+    A broker whose record is `unreadable` lives, gets nothing, and keeps what it has; so does one that is `strange`: its
+    record does not show that it belongs to this cluster, as `is_known` tells. A journal whose record cannot be
     read is neither recovered nor removed by this broker; a leader asks others for it.
     """
 
-    def __init__(self, coordination: Coordination, changed: Callable[[], None] = _nothing) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        changed: Callable[[], None] = _nothing,
+        is_known: Callable[[str, BrokerRecord], bool] = _everybody,
+    ) -> None:
         self.brokers: dict[str, Versioned[BrokerRecord]] = {}
+        self.strange: dict[str, Versioned[BrokerRecord]] = {}
         self.journals: dict[str, Versioned[JournalRecord]] = {}
         self.unreadable: dict[str, Unreadable] = {}  # brokers
         self.unreadable_journals: dict[str, Unreadable] = {}
         self._coordination = coordination
         self._changed = changed
+        self._is_known = is_known
         self._view = View(coordination, PREFIXES, self._apply)
         self.load = self._view.load
         self.follow = self._view.follow
 
     def alive(self, broker: str | None) -> bool:
         """Tells whether the broker's key existed when last seen."""
-        return broker in self.brokers or broker in self.unreadable
+        return broker in self.brokers or broker in self.unreadable or broker in self.strange
+
+    def judge(self) -> None:
+        """Judges all brokers again, after `is_known` may have changed its mind."""
+        for broker, known in [*self.brokers.items(), *self.strange.items()]:
+            self._place(broker, known)
 
     @property
     def living(self) -> int:
@@ -86,9 +107,33 @@ class Roster:
 
     def _apply(self, change: Change) -> None:
         there = None if change.value is None else Entry(change.key, change.value, change.revision)
-        _apply(keys.BROKERS, change.key, there, self.brokers, self.unreadable)
+        if keys.BROKERS.matches(change.key):
+            self._apply_broker(change.key, there)
         _apply(keys.JOURNALS, change.key, there, self.journals, self.unreadable_journals)
         self._changed()
+
+    def _apply_broker(self, key: str, there: Entry | None) -> None:
+        found: dict[str, Versioned[BrokerRecord]] = {}
+        _apply(keys.BROKERS, key, there, found, self.unreadable)
+        (broker,) = keys.BROKERS.parse(key)
+        self._place(broker, found.get(broker))
+
+    def _place(self, broker: str, known: Versioned[BrokerRecord] | None) -> None:
+        was_strange = broker in self.strange
+        self.brokers.pop(broker, None)
+        self.strange.pop(broker, None)
+        if known is None:
+            return
+        if self._is_known(broker, known.record):
+            self.brokers[broker] = known
+            return
+        self.strange[broker] = known
+        if not was_strange:
+            logger.warning(
+                "the record of broker %s does not prove that it knows cluster_secret: it is neither called nor told "
+                "to clients",
+                broker,
+            )
 
 
 def _apply(

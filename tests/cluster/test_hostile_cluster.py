@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from seaweedq.broker.rpc.forward_frames import ForwardFrame, ForwardHeader, Outcome, encode
+from seaweedq.broker.rpc.peer_keys import PeerKeys
 from seaweedq.coordination import keys
 from seaweedq.segments.layout import Format, Layout
+from tests.support.brokers.peer_client import begin_session, stamped
 from tests.support.brokers.stored import record_of
 from tests.support.processes.together import BROKERS, TOPIC, Together
 
@@ -42,11 +44,16 @@ def together(together_unharmed: Together) -> Together:
 
 @pytest.fixture
 def post(together: Together) -> Post:
-    """POSTs to the first broker's /internal, with the cluster's secret unless another is given."""
+    """POSTs to the first broker's /internal in a session, unless secrets are given to be shown."""
     known = (together.process.data_dir / "cluster-secret").read_text()
+    cluster = together.get(0, "/v1/cluster")
+    callee = next(one["id"] for one in cluster["brokers"] if one["url"] == together.urls[0])
+    keys_ = PeerKeys.of([known], cluster["cluster"])
+    session = begin_session(lambda path, headers: together.ask("POST", 0, path, headers=headers), keys_, callee)
 
     def send(path: str, content: bytes, *secrets: bytes) -> tuple[int, bytes]:
-        shown = [(b"Seaweedq-Secret", secret) for secret in secrets or [known.encode()]]
+        shown: Any = [(b"Seaweedq-Secret", secret) for secret in secrets]
+        shown = shown or stamped(session, "POST", f"/internal/{path}")
         answer = together.ask("POST", 0, f"/internal/{path}", content=content, headers=shown)
         return answer.status_code, answer.content
 
@@ -87,7 +94,7 @@ def low_of(together: Together, segment: int) -> int:
 @pytest.mark.usefixtures("survives")
 def test_nobody_comes_in_without_the_very_secret(together: Together, post: Post) -> None:
     known = (together.process.data_dir / "cluster-secret").read_bytes()
-    for shown in ([b""], [b"x" * 43], [known[:-1]], [known, known], [b"\xff\xfe"], ["ü".encode()]):
+    for shown in ([b""], [b"x" * 43], [known[:-1]], [known], [known, known], [b"\xff\xfe"], ["ü".encode()]):
         for path in ("publish", "status", "nothing"):
             status, content = post(path, b"", *shown)
             assert status == 403, shown

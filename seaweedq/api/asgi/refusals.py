@@ -28,7 +28,8 @@ REASON_OF: dict[type[SeaweedqError], str] = {
 }
 OF_BODIES, OF_ANSWERS = ("bodies", "slow_body"), ("answers", "slow_reader", "unread_answer")
 OF_CONNECTIONS = ("connection", "quiet_connection", "slow_head", "handshake", "staying", "tls")
-REASONS = (*REASON_OF.values(), *OF_BODIES, *OF_ANSWERS, *OF_CONNECTIONS)
+OF_PEERS = ("peer",)
+REASONS = (*REASON_OF.values(), *OF_PEERS, *OF_BODIES, *OF_ANSWERS, *OF_CONNECTIONS)
 EVERY_S = 10.0
 logger = logging.getLogger(__name__)
 

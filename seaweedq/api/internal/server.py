@@ -1,4 +1,4 @@
-"""Answers calls of other brokers below /internal: msgpack in and out, with the cluster's secret, for nobody else."""
+"""Answers calls of other brokers below /internal: msgpack in and out, for nobody else."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -7,12 +7,12 @@ import msgspec
 
 from seaweedq.api.asgi.http import Answer, Receive, Scope
 from seaweedq.api.asgi.request_reader import RequestReader
-from seaweedq.api.internal.peer_secret import PeerSecret
+from seaweedq.api.internal.peer_requests import PeerRequests
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.rpc.client import ErrorMessage
 from seaweedq.errors import Forbidden, RouteNotFound, SeaweedqError, UnreadableBody
 
-PREFIX = "/internal/"
+PREFIX, HELLO = "/internal/", "hello"
 FORWARD_BYTES = 64 * 1024 * 1024  # of a body; forwards are cut at 8 MiB, and one forwarded frame may be larger
 Call = Callable[[bytes], Awaitable[Any]]
 _encode = msgspec.msgpack.encode
@@ -23,28 +23,33 @@ class InternalServer:
 
     def __init__(
         self,
-        secret: PeerSecret,
+        peers: PeerRequests,
         readiness: Readiness,
         reader: RequestReader,
         calls: Callable[[], Mapping[str, Call]],
     ) -> None:
-        self._secret = secret
+        self._peers = peers
         self._readiness = readiness
         self._reader = reader
         self._calls = calls
 
     async def answer(self, scope: Scope, receive: Receive) -> Answer:
         """Returns the answer to a call; errors travel as `ErrorMessage`. Raises Forbidden, RouteNotFound."""
-        if not self._secret.is_shown(scope):
-            raise Forbidden("only brokers of this cluster may call /internal")
+        name = scope["path"].removeprefix(PREFIX)
         try:
+            if name == HELLO:
+                return Answer(200, _encode(self._peers.welcome(scope)))
+            if not self._peers.authenticated(scope):
+                raise Forbidden("only brokers of this cluster may call /internal")
             self._readiness.check_joined()
-            call = self._calls().get(scope["path"].removeprefix(PREFIX))
+            call = self._calls().get(name)
             if call is not None:
                 async with self._reader.body_of_peer(scope, receive, FORWARD_BYTES) as content:
                     return Answer(200, _encode(await call(content)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Answer(422, _encode(ErrorMessage.of(UnreadableBody(str(error)))))
+        except Forbidden:
+            raise
         except SeaweedqError as error:
             return Answer(409, _encode(ErrorMessage.of(error)))
         raise RouteNotFound(f"there is no internal call {scope['path'][:200]}")

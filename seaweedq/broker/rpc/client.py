@@ -1,7 +1,9 @@
 """Calls to other brokers over HTTP: below /internal, and whole requests of clients that are handed on (relayed).
 
-Every one carries the cluster's secret; there is no other way in. A broker that does not answer is Unavailable, and the
-outcome of the request is unknown: the caller decides whether it may be repeated.
+Every one carries the stamp of a session (broker/rpc/peer_sessions), below level PEERS_FROM the secret itself; there is
+no other way in. A refusal of either comes before the other broker does anything, so the request is sent again with what
+it takes. A broker that does not answer is Unavailable, and the outcome of the request is unknown: the caller decides
+whether it may be repeated.
 
 Brokers of several versions call each other. A message travels as an array: a version adds members at its end, which
 have a default where they are absent, and which others ignore. A call that the other broker does not know is PeerTooOld.
@@ -10,25 +12,26 @@ version would take wrongly is sent only at a level of the cluster that all broke
 """
 
 import asyncio
-import errno
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
+from seaweedq.broker.rpc.peer_caller import PeerCaller
+from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER, Covered, Hello, Outgoing, Refusal, Welcome
+from seaweedq.broker.rpc.peer_trust import Address, Addresses, PeerTrust, secrets_of
+from seaweedq.broker.rpc.transport import Headers, Relayed, Transport
+from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import PeerTooOld, SeaweedqError, Unavailable, by_slug
-
-if TYPE_CHECKING:
-    import aiohttp  # a tenth of the time of a start, and a broker that is alone never needs it
+from seaweedq.errors import PeerRefused, PeerTooOld, SeaweedqError, Unavailable, by_slug
 
 SECRET_HEADER = "Seaweedq-Secret"
-CONNECT_S = 2.0
-_NOT_REPEATED = {"POST", "PATCH"}  # methods that aiohttp sends once
 LOOK_S = 0.5
-NOT_ADDED = ("Content-Type", "Accept", "Accept-Encoding", "User-Agent")  # headers that the client did not send
+HELLO_S = 5.0
+HELLO_PATH = "/internal/hello"
+ATTEMPTS = 3  # of one request: each behind another refusal, which comes before anything is done
 FORBIDDEN, NOT_FOUND = 403, 404
 _FIRST_SLUGS = """
 bad-request chain-damaged client-error connection-failed coordination-unavailable damaged data-folder-in-use fenced
@@ -42,7 +45,6 @@ upload-mismatch upload-not-found
 """
 KNOWN_TO_ALL = frozenset(_FIRST_SLUGS.split())  # the slugs of level 1
 T = TypeVar("T")
-Headers = Mapping[str, str]
 
 
 class ErrorMessage(msgspec.Struct, array_like=True):
@@ -68,38 +70,13 @@ class ErrorMessage(msgspec.Struct, array_like=True):
         return kind(self.detail, inside=self.inside, **self.fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Relayed:
-    """Another broker's answer to a client's request."""
-
-    status: int
-    headers: Headers
-    body: bytes = field(repr=False)
+class WrongSecret(Unavailable):
+    """The other broker takes none of this one's secrets."""
 
 
-async def _once(request: "aiohttp.ClientRequest", send: "aiohttp.ClientHandlerType") -> "aiohttp.ClientResponse":
-    """Sends a request once. Of methods that it takes for idempotent aiohttp repeats those that got no answer on a
-    connection that was kept open; the repeat of a DELETE that worked is answered 404, and nobody could know why."""
-    import aiohttp
-
-    try:
-        return await send(request)
-    except aiohttp.ClientConnectorError:
-        raise  # is not repeated
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise aiohttp.ClientError(f"{type(error).__name__} {error}".rstrip()) from error
-
-
-def is_refused(error: Unavailable) -> bool:
-    """Tells whether a call got no answer because the other machine refused the connection: nobody listens there."""
-    cause = error.__cause__
-    inner = getattr(cause, "os_error", cause)  # of aiohttp's error, which may stand for several addresses
-    return isinstance(inner, OSError) and inner.errno == errno.ECONNREFUSED
-
-
-def wrong_secret(url: str) -> Unavailable:
+def wrong_secret(url: str) -> WrongSecret:
     """Returns the error for a broker that refuses this one."""
-    return Unavailable("another broker refused this one: their cluster_secret settings differ", inside=url)
+    return WrongSecret("another broker refused this one: their cluster_secret settings differ", inside=url)
 
 
 async def ask_while(check: Callable[[], None], call: Awaitable[T], deadline: Deadline | None = None) -> T:
@@ -120,14 +97,55 @@ async def ask_while(check: Callable[[], None], call: Awaitable[T], deadline: Dea
         asking.cancel()
 
 
+class _Problem(msgspec.Struct):
+    type: str = ""
+    reason: str = ""
+
+
+_PROBLEM, _WELCOME = msgspec.json.Decoder(_Problem), msgspec.msgpack.Decoder(Welcome)
+
+
+def refusal_of(found: Relayed) -> str:
+    """Returns why an answer does not take this broker for one of the cluster; empty where it does."""
+    if found.status != FORBIDDEN:
+        return ""
+    try:
+        problem = _PROBLEM.decode(found.body)
+    except msgspec.DecodeError:
+        return ""
+    return problem.reason if problem.type == f"/problems/{PeerRefused.slug}" else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request to another broker, without what shows who sends it. `path` has the query, too."""
+
+    method: str
+    path: str
+    headers: Headers
+    body: bytes = field(repr=False)
+    timeout_s: float
+
+    def covered(self) -> Covered:
+        """Returns what a stamp covers of it."""
+        path, _, query = self.path.encode().partition(b"?")
+        named = ((name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items())
+        return Covered.of(self.method, path, query, named)
+
+
 class Peers:
-    """Connections to the other brokers, kept open. `trust` returns the context that checks those at https URLs; None:
-    the authorities of the system are asked."""
+    """Connections to the other brokers, kept open. `secret` is the setting, which may have several secrets. `trust`
+    returns the context that checks those at https URLs; None: the authorities of the system are asked."""
 
     def __init__(self, secret: str, trust: Callable[[], ssl.SSLContext] | None = None) -> None:
-        self._secret = secret
-        self._trust = trust
-        self._session: aiohttp.ClientSession | None = None
+        self._secrets = secrets_of(secret)
+        self._shown: dict[str, str] = {}  # by URL: the secret that was taken there
+        self._caller: PeerCaller | None = None
+        self._transport = Transport(trust)
+
+    def begin(self, trust: PeerTrust, addresses: Addresses, clock: Clock, ids: Ids) -> None:
+        """Calls brokers in sessions, from the level on that has them."""
+        self._caller = PeerCaller(trust, addresses, clock, ids, self._greet)
 
     async def call(self, url: str, path: str, request: Any, answer: type[T], timeout_s: float) -> T:
         """Posts a request as msgpack to `/internal/{path}`, and returns the decoded answer. Raises Unavailable where no
@@ -143,60 +161,89 @@ class Peers:
 
     async def post(self, url: str, path: str, body: bytes, timeout_s: float) -> bytes:
         """Posts bytes as `call` does, and returns bytes."""
-        found = await self.relay("POST", f"{url}/internal/{path}", {}, body, timeout_s)
+        found = await self.relay("POST", url, f"/internal/{path}", {}, body, timeout_s)
         if found.status == 200:
             return found.body
         if found.status == FORBIDDEN:
             raise wrong_secret(url)
         if found.status == NOT_FOUND:
             raise PeerTooOld("another broker is too old for this request", inside=f"{url} does not know {path}")
-        try:
-            raise msgspec.msgpack.decode(found.body, type=ErrorMessage).error()
-        except msgspec.DecodeError:
-            raise Unavailable(f"another broker answered with status {found.status}", inside=f"{url}, {path}") from None
+        raise _error_of(found, f"{url}, {path}")
 
     async def refused(self, url: str, timeout_s: float) -> bool:
         """Whether the broker at `url` has another secret. Raises Unavailable where no answer came."""
-        return (await self.relay("POST", f"{url}/internal/status", {}, b"", timeout_s)).status == FORBIDDEN
-
-    async def relay(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
-        """Sends a request on. Raises Unavailable where no answer came."""
-        import aiohttp
-
-        if self._session is not None and self._session.closed:
-            raise Unavailable("the broker is stopping")
-        total = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
-        secret = {**headers, SECRET_HEADER: self._secret}
         try:
-            async with self._client().request(
-                method,
-                url,
-                data=body,
-                headers=secret,
-                timeout=total,
-                allow_redirects=False,  # a redirect must not lead the secret elsewhere
-                ssl=self._trust() if self._trust else True,
-                middlewares=() if method in _NOT_REPEATED else (_once,),
-            ) as response:
-                return Relayed(response.status, dict(response.headers), await response.read())
-        except (TimeoutError, aiohttp.ClientError, OSError) as error:
-            said = f"{type(error).__name__} {error}".rstrip()
-            raise Unavailable(
-                "another broker does not answer; try again", inside=f"{url} does not answer: {said}"
-            ) from error
+            await self.relay("POST", url, "/internal/status", {}, b"", timeout_s)
+        except WrongSecret:
+            return True
+        return False
+
+    async def relay(self, method: str, url: str, path: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
+        """Sends a request on to the broker whose record has this URL. Raises Unavailable where no answer came."""
+        request = Request(method, path, headers, body, timeout_s)
+        caller = self._caller
+        if (caller is None or not caller.is_on) and (found := await self._show(url, request)):
+            return found
+        for _ in range(ATTEMPTS if caller else 0):
+            assert caller is not None
+            address, session = await self._session(caller, url, timeout_s)
+            found = await self.send(address.base, request, {STAMP_HEADER: session.stamp(request.covered())})
+            why = refusal_of(found)
+            if not why:
+                return found
+            if why == Refusal.TAKEN:
+                raise Unavailable("another broker has had this request before; its outcome is unknown", inside=url)
+            if why != Refusal.LATE:
+                caller.forget(url, session)
+        raise wrong_secret(url)
+
+    async def send(self, base: str, request: Request, shown: Headers) -> Relayed:
+        """Sends a request with the headers that show who sends it. Raises Unavailable where no answer came."""
+        headers = {**request.headers, **shown}
+        return await self._transport.send(request.method, base + request.path, headers, request.body, request.timeout_s)
+
+    async def _show(self, url: str, request: Request) -> Relayed | None:
+        """Sends a request with the secret itself. None: the other broker no longer takes it. Raises Unavailable."""
+        taken = self._shown.get(url, "")
+        for secret in sorted(self._secrets, key=taken.__ne__):
+            found = await self.send(url, request, {SECRET_HEADER: secret})
+            if found.status != FORBIDDEN:
+                self._shown[url] = secret
+                return found
+            if refusal_of(found) == Refusal.SHOWN and self._caller:
+                return None
+        raise wrong_secret(url)
+
+    async def _session(self, caller: PeerCaller, url: str, timeout_s: float) -> tuple[Address, Outgoing]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await caller.session(url)
+        except TimeoutError as error:
+            raise Unavailable("another broker does not answer; try again", inside=f"{url} answers no hello") from error
+
+    async def _greet(self, address: Address, hello: Hello) -> Welcome:
+        """Says hello. Raises Unavailable, PeerRefused."""
+        request = Request("POST", HELLO_PATH, {}, b"", HELLO_S)
+        found = await self.send(address.base, request, {HELLO_HEADER: hello.encode()})
+        if found.status == 200:
+            try:
+                return _WELCOME.decode(found.body)
+            except msgspec.DecodeError as error:
+                raise Unavailable("another broker answered a hello wrongly", inside=address.base) from error
+        if refusal_of(found) == Refusal.SECRET:
+            raise wrong_secret(address.base)
+        raise _error_of(found, f"{address.base}, {HELLO_PATH}")
 
     async def close(self) -> None:
         """Closes the connections."""
-        if self._session is not None:
-            await self._session.close()
+        if self._caller:
+            await self._caller.close()
+        await self._transport.close()
 
-    def _client(self) -> "aiohttp.ClientSession":
-        import aiohttp
 
-        if self._session is None:
-            # No limit: long polls that are handed on must not keep acks waiting; clients' own connections bound them.
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30, use_dns_cache=True)
-            self._session = aiohttp.ClientSession(
-                connector=connector, auto_decompress=False, skip_auto_headers=NOT_ADDED
-            )
-        return self._session
+def _error_of(found: Relayed, inside: str) -> SeaweedqError:
+    """Returns the error that another broker answered with."""
+    try:
+        return msgspec.msgpack.decode(found.body, type=ErrorMessage).error()
+    except msgspec.DecodeError:
+        return Unavailable(f"another broker answered with status {found.status}", inside=inside)

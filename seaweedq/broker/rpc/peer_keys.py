@@ -9,9 +9,10 @@ A broker's record holds one proof for each secret that the broker has: a MAC ove
 others see which of their own secrets that broker takes, and one that takes none of them is not called at all.
 """
 
+import asyncio
 import hashlib
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from seaweedq.coordination.records import BrokerRecord
@@ -87,6 +88,14 @@ class PeerKeys:
             if any(hmac.compare_digest(made, shown.encode()) for shown in record.proofs):
                 return one
         return None
+
+
+async def make_keys(secrets: Sequence[str], cluster: str) -> PeerKeys:
+    """Returns the keys of secrets in a cluster. The loop goes on meanwhile."""
+    return await asyncio.to_thread(PeerKeys.of, secrets, cluster)
+
+
+MakeKeys = Callable[[Sequence[str], str], Awaitable[PeerKeys]]
 
 
 def _labelled(root: bytes, label: bytes, context: bytes = b"", length: int = 32) -> bytes:

@@ -10,8 +10,9 @@ import asyncio
 import logging
 
 from seaweedq.broker.cluster_level import ClusterLevel
-from seaweedq.broker.rpc.client import Peers, is_refused
+from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
+from seaweedq.broker.rpc.transport import is_refused
 from seaweedq.broker.suspicion.marks import Marks
 from seaweedq.broker.suspicion.rules import LEVEL, Outcome, Regard, may_be_suspected, reporters_needed
 from seaweedq.coordination import keys

@@ -6,6 +6,7 @@ child processes inherit, nor on the command line.
 It is never printed: errors state the problem with a secret, but none of its characters.
 """
 
+import logging
 import os
 import secrets
 from contextlib import suppress
@@ -16,7 +17,8 @@ from seaweedq.journal.disk import Disk
 from seaweedq.settings import Settings
 
 SECRET_FILE = "cluster-secret"
-MIN_CHARACTERS = 16
+MIN_CHARACTERS, GOOD_CHARACTERS = 16, 32
+logger = logging.getLogger(__name__)
 
 
 def secret_of(settings: Settings, name: str) -> str:
@@ -53,12 +55,19 @@ def cluster_secret(settings: Settings) -> str:
     return _checked(path.read_text("ascii", "replace").strip(), str(path))
 
 
-def _checked(secret: str, source: str) -> str:
-    if len(secret) < MIN_CHARACTERS:
-        raise InvalidRequest(f"{source} must have at least {MIN_CHARACTERS} characters", field="cluster_secret")
-    if not (secret.isascii() and secret.isprintable() and secret == secret.strip()):
-        raise InvalidRequest(f"{source} must be printable ASCII, without blanks at its ends", field="cluster_secret")
-    return secret
+def _checked(given: str, source: str) -> str:
+    """Returns one or several secrets, separated by commas."""
+    found = given.split(",")
+    each = f"each secret of {source}" if len(found) > 1 else source
+    if min(map(len, found)) < MIN_CHARACTERS:
+        raise InvalidRequest(f"{each} must have at least {MIN_CHARACTERS} characters", field="cluster_secret")
+    if not (given.isascii() and given.isprintable() and all(secret == secret.strip() for secret in found)):
+        raise InvalidRequest(f"{each} must be printable ASCII, without blanks at its ends", field="cluster_secret")
+    if min(map(len, found)) < GOOD_CHARACTERS:
+        logger.warning(
+            "%s has fewer than %d characters: `openssl rand -hex 32` draws a good one", each, GOOD_CHARACTERS
+        )
+    return given
 
 
 def draw_file(path: Path, content: str) -> None:

@@ -92,10 +92,10 @@ async def test_a_relay_that_loses_an_answer_does_not_take_the_next_messages(
     lost = 0
     relay = DirectPeers.relay
 
-    async def losing(self: DirectPeers, method: str, url: str, *more: Any) -> Any:
+    async def losing(self: DirectPeers, method: str, url: str, path: str, *more: Any) -> Any:
         nonlocal lost
-        found = await relay(self, method, url, *more)
-        if url.endswith("/pull") and not lost:
+        found = await relay(self, method, url, path, *more)
+        if path.endswith("/pull") and not lost:
             lost += 1
             raise Unavailable("the answer was lost")
         return found
@@ -121,9 +121,11 @@ async def test_a_repeat_that_comes_after_its_lease_has_ended_takes_another_name(
     """The client named no lease: 410 would tell it of one that it never saw."""
     relay, names = DirectPeers.relay, []
 
-    async def late(self: DirectPeers, method: str, url: str, headers: Any, content: bytes, *more: Any) -> Any:
-        found = await relay(self, method, url, headers, content, *more)
-        if url.endswith("/pull"):
+    async def late(
+        self: DirectPeers, method: str, url: str, path: str, headers: Any, content: bytes, *more: Any
+    ) -> Any:
+        found = await relay(self, method, url, path, headers, content, *more)
+        if path.endswith("/pull"):
             names.append(json.loads(content)["lease"])
             if len(names) == 1:
                 assert (await Client(dispatching).tell("ack", lease=names[0])) == [2, 0, []]

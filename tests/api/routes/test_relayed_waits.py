@@ -28,12 +28,12 @@ class Under:
         self.now = self.all = 0
         relay = DirectPeers.relay
 
-        async def counted(peers: DirectPeers, method: str, url: str, *arguments: Any) -> Any:
-            is_pull = url.endswith("/pull")
+        async def counted(peers: DirectPeers, method: str, url: str, path: str, *arguments: Any) -> Any:
+            is_pull = path.endswith("/pull")
             self.now += is_pull
             self.all += is_pull
             try:
-                return await relay(peers, method, url, *arguments)
+                return await relay(peers, method, url, path, *arguments)
             finally:
                 self.now -= is_pull
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from seaweedq.broker.rpc.client import Peers, is_refused
+from seaweedq.broker.rpc.client import Peers
 from seaweedq.broker.rpc.messages import GreetCall, Greeting
+from seaweedq.broker.rpc.transport import is_refused
 from seaweedq.errors import SeaweedqError, Unavailable
 from tests.support.brokers.in_process_cluster import in_loop
+from tests.support.brokers.peer_client import peers_of
 from tests.support.brokers.serving import served
 from tests.support.processes.broker_process import free_port
 
@@ -70,7 +72,7 @@ async def test_a_full_backlog_is_no_refusal() -> None:
 async def test_a_request_that_a_broker_holds_is_answered_when_it_stops(tmp_path: Path) -> None:
     async with in_loop(tmp_path, 1) as together:
         (broker,) = together.brokers
-        peers = Peers("secret")
+        peers = peers_of(broker)
         async with served(broker) as serving:
             now = await peers.call(serving.url, "greet", GreetCall(0), Greeting, 5)
             holding = asyncio.create_task(peers.call(serving.url, "greet", GreetCall(60), Greeting, 65))

@@ -25,14 +25,14 @@ async def test_a_request_on_a_kept_connection_that_breaks_is_sent_once(method: s
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    url = f"http://127.0.0.1:{port}/"
+    url = f"http://127.0.0.1:{port}"
     peers = Peers("secret")
     try:
-        assert (await peers.relay("GET", url, {}, b"", 30)).status == 204
+        assert (await peers.relay("GET", url, "/", {}, b"", 30)).status == 204
         with pytest.raises(Unavailable, match="does not answer"):
-            await peers.relay(method, url, {}, b"", 30)
+            await peers.relay(method, url, "/", {}, b"", 30)
         assert heard == [b"GET", method.encode()]
-        assert (await peers.relay(method, url, {}, b"", 30)).status == 204
+        assert (await peers.relay(method, url, "/", {}, b"", 30)).status == 204
     finally:
         await peers.close()
         server.close()

@@ -10,6 +10,7 @@ from seaweedq.settings import Settings
 from seaweedq.storage.counting import Counted
 from seaweedq.storage.interface import ObjectStore
 from tests.support.brokers.machine import Machine
+from tests.support.brokers.peer_keys import make_quick_keys
 
 
 def environment(
@@ -39,4 +40,5 @@ def environment(
         secret,
         import_reader,
         machine.aside,
+        make_keys=make_quick_keys,
     )

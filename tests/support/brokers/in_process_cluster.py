@@ -11,7 +11,8 @@ import httpx
 
 from seaweedq.api.app import Application
 from seaweedq.broker.broker import Broker
-from seaweedq.broker.rpc.client import Headers, Peers, Relayed
+from seaweedq.broker.rpc.client import Peers, Request
+from seaweedq.broker.rpc.transport import Headers, Relayed
 from seaweedq.broker.suspicion.own_revocations import OwnRevocations
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
@@ -33,18 +34,17 @@ class DirectPeers(Peers):
         super().__init__(secret)
         self._apps = apps
         self._refusing, self._silent = refusing, silent
-        self._shown = {"Seaweedq-Secret": secret}
 
-    async def relay(self, method: str, url: str, headers: Headers, body: bytes, timeout_s: float) -> Relayed:
+    async def send(self, base: str, request: Request, shown: Headers) -> Relayed:
         """As Peers."""
-        base = "/".join(url.split("/")[:3])
         if base in self._silent:
             raise Unavailable(f"{base} does not answer") from TimeoutError()
         if base not in self._apps or base in self._refusing:
             raise Unavailable(f"{base} does not answer") from ConnectionRefusedError(errno.ECONNREFUSED, "refused")
         transport = httpx.ASGITransport(self._apps[base])
         async with httpx.AsyncClient(transport=transport, timeout=None) as http:
-            found = await http.request(method, url, headers={**headers, **self._shown}, content=body)
+            headers = {**request.headers, **shown}
+            found = await http.request(request.method, base + request.path, headers=headers, content=request.body)
         if base not in self._apps:
             raise Unavailable(f"{base} did not answer")
         return Relayed(found.status_code, dict(found.headers), found.content)
@@ -54,9 +54,15 @@ class InLoop:
     """The brokers by number; `coordination` and `store` are what they share."""
 
     def __init__(
-        self, folder: Path, store: MemoryStore, settings: dict[str, Any], machine: Machine | None = None
+        self,
+        folder: Path,
+        store: MemoryStore,
+        settings: dict[str, Any],
+        machine: Machine | None = None,
+        secret: str = "secret",
     ) -> None:
         self.store = store
+        self.secret = secret
         self.machine = machine or Machine()
         self.coordination = Held(self.machine.clock)
         self.apps: dict[str, Application] = {}
@@ -74,15 +80,18 @@ class InLoop:
         )
         return await self._begin(settings, f"http://b{number}")
 
-    async def begin_again(self, dead: Broker) -> Broker:
-        """The next life of one that has crashed, in its folder."""
-        return await self._begin(dead.environment.settings, dead.environment.url, dead.environment.revoked)
+    async def begin_again(self, dead: Broker, secret: str = "") -> Broker:
+        """The next life of one that has ended, in its folder."""
+        return await self._begin(dead.environment.settings, dead.environment.url, dead.environment.revoked, secret)
 
-    async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
-        peers = DirectPeers("secret", self.apps, self.refusing, self.silent)
+    async def _begin(
+        self, settings: Settings, url: str, revoked: OwnRevocations | None = None, secret: str = ""
+    ) -> Broker:
+        secret = secret or self.secret
+        peers = DirectPeers(secret, self.apps, self.refusing, self.silent)
         broker = Broker(
             environment(
-                settings, self.store, self.coordination, url, peers, "secret", machine=self.machine, revoked=revoked
+                settings, self.store, self.coordination, url, peers, secret, machine=self.machine, revoked=revoked
             )
         )
         broker.lock()

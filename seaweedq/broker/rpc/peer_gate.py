@@ -1,0 +1,44 @@
+"""The callee's side: tells requests of this cluster's brokers from those of clients.
+
+Hellos and stamps are taken at any level. The secret itself is taken below level PEERS_FROM alone.
+"""
+
+import hmac
+
+from seaweedq.broker.rpc.peer_sessions import Covered, Hello, IncomingSessions, Refusal, Welcome, refused
+from seaweedq.broker.rpc.peer_trust import PeerTrust
+from seaweedq.clock import Clock, Ids
+from seaweedq.errors import NotReady
+
+
+class PeerGate:
+    """The gate of one broker."""
+
+    def __init__(self, trust: PeerTrust, clock: Clock, ids: Ids) -> None:
+        self._trust = trust
+        self._clock = clock
+        self._ids = ids
+        self._made: IncomingSessions | None = None
+
+    def welcome(self, hello: str) -> Welcome:
+        """Returns the answer to a hello. Raises PeerRefused, NotReady."""
+        return self._sessions().welcome(Hello.decode(hello))
+
+    def check_stamp(self, stamp: str, request: Covered) -> str:
+        """Takes a request. Returns the id of the broker that sent it. Raises PeerRefused, NotReady."""
+        return self._sessions().check(stamp, request)
+
+    def check_shown(self, secret: str) -> None:
+        """Takes a request that shows the secret. Raises PeerRefused."""
+        if self._trust.is_on:
+            raise refused(Refusal.SHOWN, "brokers of this cluster no longer show the secret")
+        shown = secret.encode()
+        if not any(hmac.compare_digest(shown, one.encode()) for one in self._trust.secrets):
+            raise refused(Refusal.SECRET, "only brokers of this cluster may do this, and the secret is another one")
+
+    def _sessions(self) -> IncomingSessions:
+        if self._made is None:
+            if not self._trust.me:
+                raise NotReady("the broker is starting")
+            self._made = IncomingSessions(self._trust.keys, self._trust.me, self._clock, self._ids)
+        return self._made

@@ -1,0 +1,248 @@
+"""Three brokers that prove who they are: what others could record, forge or put into coordination is of no use."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.rpc.client import SECRET_HEADER, Request
+from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER
+from seaweedq.broker.rpc.transport import Relayed
+from seaweedq.coordination import keys
+from seaweedq.coordination.interface import Put
+from seaweedq.coordination.records import BrokerRecord, ClusterRecord
+from seaweedq.coordination.versioned import Versioned
+from seaweedq.storage.memory import MemoryStore
+from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
+
+TOPIC = "/v1/topics/t"
+FALSE = "http://false"
+
+
+class Recorded:
+    """All that brokers send each other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.requests: list[tuple[str, Request, dict[str, str]]] = []
+        self.answers: list[Relayed] = []
+        send = DirectPeers.send
+
+        async def recording(peers: DirectPeers, base: str, request: Request, shown: Any) -> Relayed:
+            self.requests.append((base, request, dict(shown)))
+            found = await send(peers, base, request, shown)
+            self.answers.append(found)
+            return found
+
+        monkeypatch.setattr(DirectPeers, "send", recording)
+
+    def shown(self) -> set[str]:
+        """The headers by which brokers showed who they are."""
+        return {name for _, _, shown in self.requests for name in shown}
+
+
+def http_at(together: InLoop, broker: Broker) -> httpx.AsyncClient:
+    """A client of one broker."""
+    transport = httpx.ASGITransport(together.apps[broker.environment.url])
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=None)
+
+
+async def publish(http: httpx.AsyncClient, number: int, count: int = 12) -> None:
+    """Messages for all segments."""
+    messages = [{"key": f"k{n}", "value": number} for n in range(count)]
+    answer = await http.post(f"{TOPIC}/messages", json={"messages": messages})
+    assert answer.status_code == 200, answer.text
+
+
+async def work(together: InLoop) -> None:
+    """Publishes, pulls and acks at every broker: most of it is another one's."""
+    for number, broker in enumerate(together.brokers):
+        if not broker.readiness.ready:
+            continue
+        async with http_at(together, broker) as http:
+            await publish(http, number)
+            answer = await http.post(f"{TOPIC}/subscriptions/s/pull", json={"max_messages": 5})
+            assert answer.status_code == 200, answer.text
+            ids = [one["id"] for one in answer.json()["messages"]]
+            answer = await http.post(f"{TOPIC}/subscriptions/s/ack", json={"ids": ids})
+            assert answer.status_code == 200, answer.text
+
+
+async def make(together: InLoop) -> None:
+    """A topic with segments at all brokers, and a subscription."""
+    async with http_at(together, together.brokers[0]) as http:
+        assert (await http.put(TOPIC, json={"initial_segments": 6})).status_code == 201
+        assert (await http.put(f"{TOPIC}/subscriptions/s", json={"start": "earliest"})).status_code == 201
+
+
+@asynccontextmanager
+async def below(folder: Path, level: int, count: int) -> AsyncIterator[InLoop]:
+    """Brokers of this version in a cluster of an older level."""
+    together = InLoop(folder, MemoryStore(), {"lease_s": 1})
+    record = ClusterRecord("c").risen_to(level).writing()
+    await together.coordination.commit([], [Put(keys.CLUSTER.key(), keys.CLUSTER.encode(Versioned.new(record)))])
+    for _ in range(count):
+        await together.begin()
+    await together.see()
+    yield together
+    for broker in together.brokers:
+        await broker.stop()
+    await together.coordination.close()
+
+
+async def test_nothing_that_brokers_send_has_the_secret_and_none_of_it_is_taken_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Recorded(monkeypatch)
+    async with in_loop(tmp_path, 3) as together:
+        await make(together)
+        await work(together)
+        assert recorded.shown() == {STAMP_HEADER, HELLO_HEADER}
+        sent = [one for one in recorded.requests if STAMP_HEADER in one[2]]
+        assert len(sent) > 10
+        for base, request, shown in recorded.requests[:]:
+            assert "secret" not in str((request.headers, shown)).lower().replace("seaweedq", "")
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(together.apps[base]), base_url=base) as http:
+                headers = {**request.headers, **shown}
+                answer = await http.request(request.method, request.path, headers=headers, content=request.body)
+            if STAMP_HEADER in shown:
+                assert (answer.status_code, answer.json().get("reason")) == (403, "taken"), (request, answer.text)
+        counted = [app.refusals.counts["peer"] for app in together.apps.values()]
+        assert sum(counted) >= len(sent)
+
+
+async def test_a_false_broker_in_coordination_is_neither_called_nor_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded = Recorded(monkeypatch)
+    async with in_loop(tmp_path, 2) as together:
+        await make(together)
+        true = next(iter(together.brokers[0].core.roster.brokers.values())).record
+        lease = (await together.coordination.leases.grant(60)).lease
+        for broker, record in {
+            "false.1": BrokerRecord(FALSE, "false", 1, highest=4, lease_s=60),
+            "false.2": msgspec.structs.replace(true, url=FALSE),
+            "false.3": msgspec.structs.replace(true, peer_url=FALSE),
+            "b0.4": true,
+        }.items():
+            put = Put(keys.BROKERS.key(broker), keys.BROKERS.encode(Versioned.new(record)), lease)
+            await together.coordination.commit([], [put])
+        await until(lambda: all(len(one.core.roster.strange) == 4 for one in together.brokers))
+        await work(together)
+        await asyncio.sleep(0.3)
+        async with http_at(together, together.brokers[0]) as http:
+            told = (await http.get("/v1/cluster")).text + (await http.get(f"{TOPIC}/segments")).text
+        assert "b0" in told
+        assert FALSE not in told
+        assert "false." not in told
+        assert {base for base, _, _ in recorded.requests} == {"http://b0", "http://b1"}
+        assert "false.1 does not prove that it knows cluster_secret" in caplog.text
+        await together.coordination.leases.revoke(lease)
+        await until(lambda: not any(one.core.roster.strange for one in together.brokers))
+
+
+@pytest.mark.parametrize(
+    "headers", [{STAMP_HEADER: "x"}, {STAMP_HEADER: "0" * 32 + " 1 " + "0" * 64}, {SECRET_HEADER: "x"}]
+)
+async def test_who_claims_to_be_a_broker_is_refused_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, headers: dict[str, str]
+) -> None:
+    async with in_loop(tmp_path, 1) as together:
+        async with http_at(together, together.brokers[0]) as http:
+            for path in ("/internal/status", "/internal/hello"):
+                answer = await http.post(path, headers=headers)
+                assert (answer.status_code, answer.json()["type"]) == (403, "/problems/peer-refused"), path
+            assert (await http.post("/internal/status")).json()["type"] == "/problems/forbidden"
+        assert together.apps["http://b0"].refusals.counts["peer"] >= 1
+        assert "refused for peer" in caplog.text
+
+
+async def test_a_broker_in_its_next_life_is_called_without_a_failed_request(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 2) as together:
+        await make(together)
+        await work(together)
+        one, two = together.brokers
+        await together.crash(two)
+        again = await together.begin_again(two)
+        await until(lambda: one.core.roster.brokers.keys() == {one.id, again.id})
+        found = await one.environment.peers.post(again.environment.url, "status", b"", 5)
+        assert found
+        await again.stop()
+
+
+async def test_a_rise_of_the_level_under_load_loses_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Recorded(monkeypatch)
+    async with below(tmp_path, 3, 3) as together:
+        await make(together)
+        await work(together)
+        assert recorded.shown() == {SECRET_HEADER}
+        working = asyncio.create_task(work_often(together))
+        await together.brokers[0].joined.rise.rise(4)
+        await until(lambda: all(one.core.level.written == 4 for one in together.brokers))
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+        del recorded.requests[:]
+        await work(together)
+        assert recorded.shown() <= {STAMP_HEADER, HELLO_HEADER}
+        assert not any(one.core.roster.strange for one in together.brokers)
+
+
+async def test_brokers_that_see_the_rise_one_after_another_understand_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with below(tmp_path, 3, 2) as together:
+        early, late = together.brokers
+        for one, other in ((early, late), (late, early)):
+            monkeypatch.setattr(one.core.trust, "_level", lambda: 4)
+            monkeypatch.setattr(other.core.trust, "_level", lambda: 3)
+            for caller, callee in ((one, other), (other, one)):
+                assert await caller.environment.peers.post(callee.environment.url, "status", b"", 5)
+
+
+async def work_often(together: InLoop) -> None:
+    """Works for ever; fails with the first request that fails."""
+    while True:
+        await work(together)
+        await asyncio.sleep(0)
+
+
+async def test_a_secret_is_changed_by_two_rolling_restarts_without_a_failed_request(tmp_path: Path) -> None:
+    old, new = "o" * 32, "n" * 32
+    together = InLoop(tmp_path, MemoryStore(), {}, secret=old)
+    try:
+        for _ in range(3):
+            await together.begin()
+        await settled(together)
+        await make(together)
+        for secret in (f"{new},{old}", new):
+            for broker in living(together):
+                await broker.drain()
+                await broker.stop()
+                del together.apps[broker.environment.url]
+                await settled(together)
+                await work(together)
+                await together.begin_again(broker, secret=secret)
+                await settled(together)
+                await work(together)
+        assert {broker.environment.secret for broker in living(together)} == {new}
+    finally:
+        for broker in living(together):
+            await broker.stop()
+        await together.coordination.close()
+
+
+def living(together: InLoop) -> list[Broker]:
+    """The brokers that have not ended."""
+    return [broker for broker in together.brokers if broker.readiness.ready]
+
+
+async def settled(together: InLoop) -> None:
+    """Waits until each broker that lives sees exactly those that do."""
+    ids = {broker.id for broker in living(together)}
+    await until(lambda: all(broker.core.roster.brokers.keys() == ids for broker in living(together)))

@@ -1,0 +1,60 @@
+"""Somebody who has the cluster's secret, and calls a broker as another broker does."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from seaweedq.broker.broker import Broker
+from seaweedq.broker.rpc.client import HELLO_PATH, Peers
+from seaweedq.broker.rpc.peer_keys import PeerKeys
+from seaweedq.broker.rpc.peer_sessions import (
+    HELLO_HEADER,
+    STAMP_HEADER,
+    Covered,
+    Hello,
+    Outgoing,
+    Welcome,
+    accepted,
+)
+from seaweedq.broker.rpc.peer_trust import Address, Addresses, PeerTrust, secrets_of
+from seaweedq.clock import SystemClock, SystemIds
+from tests.support.brokers.peer_keys import keys_of
+
+ME = "tester.01"
+Post = Callable[[str, Mapping[str, str]], Any]  # of a path and headers; answers as httpx does
+
+
+def begin_session(post: Post, keys: PeerKeys, callee: str) -> Outgoing:
+    """A session with a broker."""
+    hello = Hello(ME, callee, SystemIds().nonce()).signed(keys.roots[0])
+    answer = post(HELLO_PATH, {HELLO_HEADER: hello.encode()})
+    assert answer.status_code == 200, answer.text
+    welcome = msgspec.msgpack.decode(answer.content, type=Welcome)
+    return accepted(hello, welcome, keys.roots[0], 0.0)
+
+
+def stamped(session: Outgoing, method: str, path: str) -> dict[str, str]:
+    """The headers of one more request."""
+    raw, _, query = path.encode().partition(b"?")
+    return {STAMP_HEADER: session.stamp(Covered.of(method, raw, query, ()))}
+
+
+class _At(Addresses):
+    """Finds one broker, at whatever URL it is asked for."""
+
+    def __init__(self, broker: Broker, trust: PeerTrust) -> None:
+        super().__init__(broker.core.roster, trust)
+        self._broker, self._keys = broker, trust.keys
+
+    def find(self, url: str) -> Address | None:
+        return Address(self._broker.id, url, self._keys.roots[0], 0)
+
+
+def peers_of(broker: Broker, secret: str = "secret") -> Peers:
+    """Peers that call this broker, wherever it serves."""
+    trust = PeerTrust(secrets_of(secret), lambda: broker.core.level.written)
+    trust.begin(keys_of(*trust.secrets, cluster=broker.joined.cluster), ME)
+    peers = Peers(secret)
+    peers.begin(trust, _At(broker, trust), SystemClock(), SystemIds())
+    return peers
