@@ -118,9 +118,10 @@ class Settings(BaseSettings):
     cluster_secret: str = Field(
         "",
         repr=False,
-        description="Shared secret by which brokers authenticate to each other. Required with etcd; otherwise "
-        "generated and kept in the data folder. Its holder can do everything that a broker can. Set it in the "
-        "environment: `ps` shows the command line.",
+        description="Shared secret by which brokers authenticate to each other, at best of 32 random characters; "
+        "several, separated by commas, while it is changed. Required with etcd; otherwise generated and kept in the "
+        "data folder. Its holder can do everything that a broker can. Set it in the environment: `ps` shows the "
+        "command line.",
     )
     cluster_secret_file: str = Field("", description="A file with that secret, in its place. It is read at the start.")
     advertise_url: str = Field(

@@ -220,14 +220,14 @@ async def test_a_secret_is_changed_by_two_rolling_restarts_without_a_failed_requ
             await together.begin()
         await settled(together)
         await make(together)
-        for secret in (f"{new},{old}", new):
+        for together.secret in (f"{new},{old}", new):
             for broker in living(together):
                 await broker.drain()
                 await broker.stop()
                 del together.apps[broker.environment.url]
                 await settled(together)
                 await work(together)
-                await together.begin_again(broker, secret=secret)
+                await together.begin_again(broker)
                 await settled(together)
                 await work(together)
         assert {broker.environment.secret for broker in living(together)} == {new}

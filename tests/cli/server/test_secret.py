@@ -6,6 +6,7 @@ from threading import Barrier
 
 import pytest
 
+from seaweedq.broker.rpc.peer_trust import secrets_of
 from seaweedq.cli.server import secret
 from seaweedq.cli.server.secret import SECRET_FILE, cluster_secret, secret_of
 from seaweedq.errors import InvalidRequest
@@ -100,3 +101,15 @@ def test_the_clusters_secret_of_a_file_is_checked_as_one_that_is_set(tmp_path):
         cluster_secret(settings)
     path.write_text(GIVEN)
     assert cluster_secret(settings) == GIVEN
+
+
+def test_several_are_given_while_it_is_changed(tmp_path, caplog):
+    good, other = "0123456789abcdef" * 2, "fedcba9876543210" * 2
+    assert secrets_of(cluster_secret(Settings(data_dir=tmp_path, cluster_secret=f"{good},{other}"))) == (good, other)
+    assert caplog.text == ""
+    cluster_secret(Settings(data_dir=tmp_path, cluster_secret=f"{good},{GIVEN}"))
+    assert "fewer than 32 characters" in caplog.text
+    assert GIVEN not in caplog.text
+    for bad in (f"{good},", f",{good}", f"{good},short", f"{good}, {good}", f"{good},,{good}"):
+        with pytest.raises(InvalidRequest, match="each secret of cluster_secret"):
+            cluster_secret(Settings(data_dir=tmp_path, cluster_secret=bad))

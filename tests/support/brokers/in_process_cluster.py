@@ -80,14 +80,12 @@ class InLoop:
         )
         return await self._begin(settings, f"http://b{number}")
 
-    async def begin_again(self, dead: Broker, secret: str = "") -> Broker:
+    async def begin_again(self, dead: Broker) -> Broker:
         """The next life of one that has ended, in its folder."""
-        return await self._begin(dead.environment.settings, dead.environment.url, dead.environment.revoked, secret)
+        return await self._begin(dead.environment.settings, dead.environment.url, dead.environment.revoked)
 
-    async def _begin(
-        self, settings: Settings, url: str, revoked: OwnRevocations | None = None, secret: str = ""
-    ) -> Broker:
-        secret = secret or self.secret
+    async def _begin(self, settings: Settings, url: str, revoked: OwnRevocations | None = None) -> Broker:
+        secret = self.secret
         peers = DirectPeers(secret, self.apps, self.refusing, self.silent)
         broker = Broker(
             environment(
