@@ -22,6 +22,7 @@ from seaweedq.coordination.membership import BrokerIdentity
 from seaweedq.coordination.unreadable import NOTED
 from seaweedq.errors import Fenced, NotReady, SeaweedqError
 from seaweedq.levels import HIGHEST
+from seaweedq.storage.level_marks import marked_level
 from seaweedq.storage.probe import probe
 
 STOP_MARGIN_S = 1.5  # of shutdown_s, kept for what comes after the flushes
@@ -98,7 +99,8 @@ class Broker:
         )
         await self.core.level.load()
         trust = self.core.trust
-        trust.begin(await environment.make_keys(trust.secrets, cluster), identity.id)
+        marked = await marked_level(environment.store) if not trust.is_on else 0
+        trust.begin(await environment.make_keys(trust.secrets, cluster), identity.id, marked)
         trust.tell()
         await roster.load()
         await check_secret(self.environment.peers, roster)

@@ -145,7 +145,7 @@ class ClusterLevel:
         return [Compare(there.key, read_cluster(there).revision)]
 
     def _highest(self) -> Mapping[str, int]:
-        living = {broker: known.record.highest for broker, known in self._roster.brokers.items()}
+        living = {broker: known.record.highest for broker, known in self._roster.readable.items()}
         journals = {
             broker: known.record.highest
             for broker, known in self._roster.journals.items()

@@ -180,7 +180,7 @@ class LevelGuard:
 
     def look(self) -> None:
         """Looks at the brokers that are known, after these or the level have changed."""
-        records = [known.record for known in self._roster.brokers.values()]
+        records = [known.record for known in self._roster.readable.values()]
         if any(one.highest < self._level.level and (one.starting or self._is_settled) for one in records):
             self._found.set()
 

@@ -180,7 +180,9 @@ def build_joined(
 
 def _uploads(environment: Environment, core: Core) -> Uploads:
     coordination, clock, ids = environment.coordination, environment.clock, environment.ids
-    link_keys = LinkKeys(coordination, ids, environment.secret, lambda: core.level.written)
+    link_keys = LinkKeys(
+        coordination, ids, lambda: core.trust.link_roots(core.roster.brokers), lambda: core.level.written
+    )
     return Uploads(
         UploadRecords(core.catalog, coordination),
         BrokerUrls(link_keys, clock, environment.url, environment.settings.upload_url_s),

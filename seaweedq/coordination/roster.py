@@ -66,6 +66,11 @@ class Roster:
         """Tells whether the broker's key existed when last seen."""
         return broker in self.brokers or broker in self.unreadable or broker in self.strange
 
+    @property
+    def readable(self) -> dict[str, Versioned[BrokerRecord]]:
+        """Returns the brokers that live, the strange ones among them."""
+        return {**self.brokers, **self.strange}
+
     def judge(self) -> None:
         """Judges all brokers again, after `is_known` may have changed its mind."""
         for broker, known in [*self.brokers.items(), *self.strange.items()]:

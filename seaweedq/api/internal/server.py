@@ -10,7 +10,7 @@ from seaweedq.api.asgi.request_reader import RequestReader
 from seaweedq.api.internal.peer_requests import PeerRequests
 from seaweedq.broker.readiness import Readiness
 from seaweedq.broker.rpc.client import ErrorMessage
-from seaweedq.errors import Forbidden, RouteNotFound, SeaweedqError, UnreadableBody
+from seaweedq.errors import Forbidden, PeerRefused, RouteNotFound, SeaweedqError, UnreadableBody
 
 PREFIX, HELLO = "/internal/", "hello"
 FORWARD_BYTES = 64 * 1024 * 1024  # of a body; forwards are cut at 8 MiB, and one forwarded frame may be larger
@@ -39,17 +39,20 @@ class InternalServer:
         try:
             if name == HELLO:
                 return Answer(200, _encode(self._peers.welcome(scope)))
-            if not self._peers.authenticated(scope):
-                raise Forbidden("only brokers of this cluster may call /internal")
-            self._readiness.check_joined()
-            call = self._calls().get(name)
-            if call is not None:
-                async with self._reader.body_of_peer(scope, receive, FORWARD_BYTES) as content:
-                    return Answer(200, _encode(await call(content)))
+            if self._peers.authenticated(scope):
+                return await self._answer(name, scope, receive)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Answer(422, _encode(ErrorMessage.of(UnreadableBody(str(error)))))
-        except Forbidden:
+        except (PeerRefused, RouteNotFound):
             raise
         except SeaweedqError as error:
             return Answer(409, _encode(ErrorMessage.of(error)))
-        raise RouteNotFound(f"there is no internal call {scope['path'][:200]}")
+        raise Forbidden("only brokers of this cluster may call /internal")
+
+    async def _answer(self, name: str, scope: Scope, receive: Receive) -> Answer:
+        self._readiness.check_joined()
+        call = self._calls().get(name)
+        if call is None:
+            raise RouteNotFound(f"there is no internal call {name[:200]}")
+        async with self._reader.body_of_peer(scope, receive, FORWARD_BYTES) as content:
+            return Answer(200, _encode(await call(content)))

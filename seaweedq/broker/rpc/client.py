@@ -25,7 +25,7 @@ from seaweedq.broker.rpc.peer_trust import Address, Addresses, PeerTrust, secret
 from seaweedq.broker.rpc.transport import Headers, Relayed, Transport
 from seaweedq.clock import Clock, Ids
 from seaweedq.concurrency.deadline import Deadline
-from seaweedq.errors import PeerRefused, PeerTooOld, SeaweedqError, Unavailable, by_slug
+from seaweedq.errors import NotOwner, NotReady, PeerRefused, PeerTooOld, SeaweedqError, Unavailable, by_slug
 
 SECRET_HEADER = "Seaweedq-Secret"
 LOOK_S = 0.5
@@ -222,7 +222,7 @@ class Peers:
             raise Unavailable("another broker does not answer; try again", inside=f"{url} answers no hello") from error
 
     async def _greet(self, address: Address, hello: Hello) -> Welcome:
-        """Says hello. Raises Unavailable, PeerRefused."""
+        """Says hello. Raises NotOwner where another life is there, WrongSecret, Unavailable."""
         request = Request("POST", HELLO_PATH, {}, b"", HELLO_S)
         found = await self.send(address.base, request, {HELLO_HEADER: hello.encode()})
         if found.status == 200:
@@ -230,9 +230,13 @@ class Peers:
                 return _WELCOME.decode(found.body)
             except msgspec.DecodeError as error:
                 raise Unavailable("another broker answered a hello wrongly", inside=address.base) from error
-        if refusal_of(found) == Refusal.SECRET:
+        why, inside = refusal_of(found), f"{address.base}, {HELLO_PATH}"
+        if why == Refusal.SECRET:
             raise wrong_secret(address.base)
-        raise _error_of(found, f"{address.base}, {HELLO_PATH}")
+        said = _error_of(found, inside)
+        if why == Refusal.BROKER or isinstance(said, NotReady):  # its next life, which has had no request
+            raise NotOwner("the broker that was to be asked has gone", inside=inside) from said
+        raise said
 
     async def close(self) -> None:
         """Closes the connections."""

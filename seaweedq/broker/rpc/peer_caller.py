@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from seaweedq.broker.rpc.peer_sessions import Hello, Outgoing, Welcome, accepted
 from seaweedq.broker.rpc.peer_trust import Address, Addresses, PeerTrust
 from seaweedq.clock import Clock, Ids
-from seaweedq.errors import PeerRefused, SeaweedqError, Unavailable
+from seaweedq.errors import NotOwner, PeerRefused, SeaweedqError, Unavailable
 
 Greet = Callable[[Address, Hello], Awaitable[Welcome]]
 
@@ -33,11 +33,11 @@ class PeerCaller:
         return self._trust.is_on
 
     async def session(self, url: str) -> tuple[Address, Outgoing]:
-        """Returns a session with the broker at a URL. Raises Unavailable where none is there that proves to know the
-        secret, and where it does not answer."""
+        """Returns a session with the broker at a URL. Raises NotOwner where none is there that proves to know the
+        secret, and what `greet` raises."""
         address = self._addresses.find(url)
         if address is None:
-            raise Unavailable(
+            raise NotOwner(  # nobody was asked
                 "no broker that proves to know cluster_secret is known there", inside=f"{url} is not called"
             )
         known = self._sessions.get(address.broker)

@@ -14,6 +14,7 @@ import hashlib
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from seaweedq.coordination.records import BrokerRecord
 
@@ -44,6 +45,13 @@ def framed(*parts: bytes) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
+class LinkRoot(NamedTuple):
+    """The secrets that sign payload links (broker/uploads/link_keys): `secret` itself as older levels have it."""
+
+    derived: bytes
+    secret: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class RootKeys:
     """The keys of one secret."""
@@ -65,6 +73,11 @@ class RootKeys:
         """Returns the proof that a broker with this record knows the secret."""
         return hmac.digest(self.record, _proven(broker, record), "sha256").hex()
 
+    def is_proven(self, broker: str, record: BrokerRecord) -> bool:
+        """Tells whether a broker's record proves that it knows the secret."""
+        made = self.prove(broker, record).encode()
+        return any(hmac.compare_digest(made, shown.encode()) for shown in record.proofs)
+
 
 @dataclass(frozen=True, slots=True)
 class PeerKeys:
@@ -83,11 +96,7 @@ class PeerKeys:
 
     def shared(self, broker: str, record: BrokerRecord) -> RootKeys | None:
         """Returns the first of these keys that a broker's record proves to be the broker's, too."""
-        for one in self.roots:
-            made = one.prove(broker, record).encode()
-            if any(hmac.compare_digest(made, shown.encode()) for shown in record.proofs):
-                return one
-        return None
+        return next((one for one in self.roots if one.is_proven(broker, record)), None)
 
 
 async def make_keys(secrets: Sequence[str], cluster: str) -> PeerKeys:

@@ -5,15 +5,21 @@ the cluster *writes* that level: by then each living broker has a version that p
 moment one after another, and no request is lost: a broker answers hellos and stamps at any level, and takes the secret
 itself until it has seen the moment; one that is shown the secret afterwards refuses it as `shown`, before it does
 anything, and the caller turns to a hello. The level never falls, so the secret is never shown again.
+
+Whoever can write to coordination could tell a starting broker of a lower level. The store's mark of the level
+(storage/level_marks), which nobody removes, counts as well. Where a rise was broken off behind that mark, a broker that
+starts neither shows the secret nor takes it; those from before it answer its hellos, as they read the level.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
-from seaweedq.broker.rpc.peer_keys import PEERS_FROM, PeerKeys, RootKeys
+from seaweedq.broker.rpc.peer_keys import PEERS_FROM, LinkRoot, PeerKeys, RootKeys
 from seaweedq.coordination.records import BrokerRecord
 from seaweedq.coordination.roster import Roster
+from seaweedq.coordination.versioned import Versioned
 
 logger = logging.getLogger(__name__)
 
@@ -31,20 +37,30 @@ class PeerTrust:
         self.keys = PeerKeys()
         self.me = ""
         self._level = level
+        self._marked = 0
 
-    def begin(self, keys: PeerKeys, me: str) -> None:
-        """Takes the keys, and the id of this broker."""
-        self.keys, self.me = keys, me
+    def begin(self, keys: PeerKeys, me: str, marked: int = 0) -> None:
+        """Takes the keys, the id of this broker, and the level that the store names."""
+        self.keys, self.me, self._marked = keys, me, marked
 
     @property
     def is_on(self) -> bool:
         """Tells whether brokers prove what they are; else they show the secret."""
-        return self._level() >= PEERS_FROM
+        return self._level() >= PEERS_FROM or self._marked >= PEERS_FROM
 
     def is_known(self, broker: str, record: BrokerRecord) -> bool:
         """Tells whether a broker's record shows that it knows a secret of this broker. One without any believes all
         records, and calls nobody."""
         return not (self.is_on and self.secrets) or self.keys.shared(broker, record) is not None
+
+    def link_roots(self, brokers: Mapping[str, Versioned[BrokerRecord]]) -> list[LinkRoot]:
+        """Returns what signs payload links. The first is one that all of these brokers take, if there is one: while the
+        secret is changed, a link of one broker opens at each other one. Brokers that prove nothing have no say."""
+        pairs = list(zip(self.keys.roots, self.secrets, strict=False))  # no keys before the cluster's id is known
+        if len(pairs) > 1:
+            proving = [(broker, known.record) for broker, known in brokers.items() if known.record.proofs]
+            pairs.sort(key=lambda pair: not all(starmap(pair[0].is_proven, proving)))
+        return [LinkRoot(keys.derive(b"links"), secret.encode()) for keys, secret in pairs]
 
     def tell(self) -> None:
         """Logs that secrets go over the wire."""

@@ -2,15 +2,19 @@
 
 Today's key signs; today's and yesterday's are taken, and for clocks that differ also tomorrow's, a little before
 midnight. Nothing is stored, and a key that leaks is worth nothing two days later. The secret is the cluster's; where a
-cluster has none it is drawn once, and kept in coordination.
+cluster has none it is drawn once, and kept in coordination. While the cluster's is changed there are several: one that
+all brokers have signs, and all are taken.
 
-Below level 2 the drawn secret itself signs, as older brokers have it; what they sign is taken until the level rises.
+From level PEERS_FROM on the keys come from the secret's root (broker/rpc/peer_keys), below it from the secret itself;
+both are taken at any level, as brokers see a rise one after another. Below level 2 the drawn secret itself signs, as
+older brokers have it; what they sign is taken until the level rises.
 """
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
+from seaweedq.broker.rpc.peer_keys import PEERS_FROM, LinkRoot
 from seaweedq.clock import Ids
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Compare, Coordination, Put
@@ -29,29 +33,36 @@ def key_of(secret: bytes, now_s: float) -> bytes:
 
 
 class LinkKeys:
-    """The keys of one cluster. `secret` is the cluster's, empty where it has none; `level` tells the written one."""
+    """The keys of one cluster. `roots` returns those of its secrets, the one that signs first, none where it has none;
+    `level` tells the written one."""
 
-    def __init__(self, coordination: Coordination, ids: Ids, secret: str, level: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        coordination: Coordination,
+        ids: Ids,
+        roots: Callable[[], Sequence[LinkRoot]],
+        level: Callable[[], int],
+    ) -> None:
         self._coordination = coordination
         self._ids = ids
-        self._secret = secret.encode()
+        self._roots = roots
         self._level = level
         self._known: bytes | None = None
 
     async def signing(self, now_s: float) -> bytes:
         """Returns the key that signs now."""
-        return key_of(await self._root(), now_s) if self._level() >= DAILY_FROM else await self._drawn()
+        level = self._level()
+        if level < DAILY_FROM or not (roots := self._roots()):
+            drawn = await self._drawn()
+            return key_of(drawn, now_s) if level >= DAILY_FROM else drawn
+        return key_of(roots[0].derived if level >= PEERS_FROM else roots[0].secret, now_s)
 
     async def taken(self, now_s: float) -> list[bytes]:
         """Returns the keys whose signatures are taken now."""
-        root = await self._root()
-        found = [key_of(root, at_s) for at_s in (now_s, now_s - 86_400)]
-        if (tomorrow := key_of(root, now_s + SKEW_S)) != found[0]:
-            found.append(tomorrow)
+        secrets = [secret for root in self._roots() for secret in (root.derived, root.secret)] or [await self._drawn()]
+        times = (now_s, now_s - 86_400, now_s + SKEW_S)
+        found = list(dict.fromkeys(key_of(secret, at_s) for secret in secrets for at_s in times))
         return found if self._level() >= DAILY_FROM else [*found, await self._drawn()]
-
-    async def _root(self) -> bytes:
-        return self._secret or await self._drawn()
 
     async def _drawn(self) -> bytes:
         if self._known is None:

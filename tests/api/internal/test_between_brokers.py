@@ -13,13 +13,16 @@ import pytest
 from seaweedq.broker.broker import Broker
 from seaweedq.broker.rpc.client import SECRET_HEADER, Request
 from seaweedq.broker.rpc.peer_sessions import HELLO_HEADER, STAMP_HEADER
+from seaweedq.broker.rpc.peer_trust import PeerTrust, secrets_of
 from seaweedq.broker.rpc.transport import Relayed
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.coordination.records import BrokerRecord, ClusterRecord
 from seaweedq.coordination.versioned import Versioned
+from seaweedq.errors import NotOwner
 from seaweedq.storage.memory import MemoryStore
 from tests.support.brokers.in_process_cluster import DirectPeers, InLoop, in_loop, until
+from tests.support.brokers.peer_keys import keys_of
 
 TOPIC = "/v1/topics/t"
 FALSE = "http://false"
@@ -235,6 +238,60 @@ async def test_a_secret_is_changed_by_two_rolling_restarts_without_a_failed_requ
         for broker in living(together):
             await broker.stop()
         await together.coordination.close()
+
+
+async def test_a_broker_that_is_told_of_a_lower_level_does_not_show_the_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded = Recorded(monkeypatch)
+    async with in_loop(tmp_path, 1) as together:
+        key = keys.CLUSTER.key()
+        there = await together.coordination.get(key)
+        assert there is not None
+        known = keys.CLUSTER.require(there)
+        false = msgspec.structs.replace(known.record, level=3, written=3)
+        await together.coordination.commit([], [Put(key, keys.CLUSTER.encode(known.with_record(false)))])
+        put = Put(keys.BROKERS.key("false.1"), keys.BROKERS.encode(Versioned.new(BrokerRecord(FALSE, "false", 1))))
+        await together.coordination.commit([], [put])
+        late = await together.begin()
+        assert late.core.level.written == 3
+        with pytest.raises(NotOwner):
+            await late.environment.peers.post(FALSE, "status", b"", 5)
+        assert await late.environment.peers.post("http://b0", "status", b"", 5)
+        assert recorded.shown() == {STAMP_HEADER, HELLO_HEADER}
+        assert FALSE not in {base for base, _, _ in recorded.requests}
+
+
+async def test_a_broker_that_proves_nothing_and_does_not_read_the_level_loses_its_lease(tmp_path: Path) -> None:
+    async with in_loop(tmp_path, 1) as together:
+        lease = (await together.coordination.leases.grant(60)).lease
+        key, record = keys.BROKERS.key("old.1"), BrokerRecord(FALSE, "old", 1, highest=3)
+        await together.coordination.commit([], [Put(key, keys.BROKERS.encode(Versioned.new(record)), lease)])
+        for _ in range(500):
+            if await together.coordination.get(key) is None:
+                break
+            await asyncio.sleep(0.01)
+        assert await together.coordination.get(key) is None
+
+
+async def test_links_open_at_each_broker_while_the_secret_is_changed() -> None:
+    old, new = "o" * 32, "n" * 32
+    record = BrokerRecord(FALSE, "other", 1)
+
+    def signs(mine: str, *others: str) -> tuple[bytes, set[bytes]]:
+        """What one signs with, and all that it takes."""
+        trust = PeerTrust(secrets_of(mine), lambda: 4)
+        trust.begin(keys_of(*trust.secrets), "me.1")
+        proven = [keys_of(*secrets_of(one)).prove(f"b{n}", record) for n, one in enumerate(others)]
+        records = {f"b{n}": msgspec.structs.replace(record, proofs=found) for n, found in enumerate(proven)}
+        roots = trust.link_roots({broker: Versioned.new(one) for broker, one in records.items()})
+        return roots[0].secret, {root.secret for root in roots}
+
+    both = f"{new},{old}"
+    steps = [(old, old), (both, old), (both, both), (new, both), (new, new)]
+    for mine, other in [*steps, *((other, mine) for mine, other in steps)]:
+        assert signs(mine, mine, other)[0] in signs(other, mine, other)[1]
+    assert signs(both, both, both)[0] == new.encode()
 
 
 def living(together: InLoop) -> list[Broker]:

@@ -282,6 +282,19 @@ async def test_links_are_signed_by_the_day_with_the_secret_of_the_cluster(world)
     assert not (await world.coordination.range(keys.URL_SECRET.key())).entries
 
 
+async def test_from_level_4_links_are_signed_with_a_key_of_the_root_and_those_of_before_are_taken(world):
+    world.secret = "of the cluster, never in coordination"
+    world.uploads = [world._new_uploads() for _ in range(2)]
+    before = await link(world)
+    world.level = 4
+    expires, token = await link(world)
+    key = key_of(world._roots()[0].derived, world.clock.now_us() / 1e6)
+    assert token == url_tokens.sign(key, url_tokens.Grant("GET", PAYLOAD, 0, int(expires)))
+    assert await passes(world, *before)
+    world.level = 3  # as a broker that sees the rise late
+    assert await passes(world, expires, token)
+
+
 async def test_a_link_forged_for_years_is_refused(world):
     key = await world.uploads[0].own_urls._keys.signing(world.clock.now_us() / 1e6)
     for ahead_s, taken in ((60, True), (3600, True), (3600 + 301, False), (3 * 365 * 86_400, False)):

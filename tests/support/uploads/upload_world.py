@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 from seaweedq.broker.leader.upload_sweep import UploadSweep
+from seaweedq.broker.rpc.peer_keys import LinkRoot
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.uploads.broker_urls import BrokerUrls
 from seaweedq.broker.uploads.link_keys import LinkKeys
@@ -173,8 +174,11 @@ class World:
         self.uploads = [self._new_uploads() for _ in range(2)]
         self.sweep = self.new_sweep()
 
+    def _roots(self) -> list[LinkRoot]:
+        return [LinkRoot(self.secret[::-1].encode(), self.secret.encode())] if self.secret else []
+
     def _new_uploads(self) -> Uploads:
-        link_keys = LinkKeys(self.coordination, self.clock, self.secret, lambda: self.level)
+        link_keys = LinkKeys(self.coordination, self.clock, self._roots, lambda: self.level)
         urls = BrokerUrls(link_keys, self.clock, "http://x", self.settings.upload_url_s)
         records = UploadRecords(self.catalog, self.coordination)
         return Uploads(records, urls, self.store, self.clock, self.clock, self.settings)
