@@ -11,6 +11,7 @@ from seaweedq.broker.retention import payloads as retained_payloads
 from seaweedq.coordination import keys
 from seaweedq.coordination.interface import Put
 from seaweedq.failpoints import using
+from seaweedq.levels import HIGHEST
 from tests.broker.retention.test_rounds import Crash, CrashAt
 from tests.support.brokers.in_process import subscribe
 from tests.support.brokers.in_process_cluster import until
@@ -171,7 +172,7 @@ async def test_an_entry_that_does_not_say_what_it_names_may_name_any(
 ) -> None:
     async with retained(tmp_path) as world:
         with monkeypatch.context() as patched:
-            patched.setattr(entry_writer, "UPLOADS_LEVEL", 4)
+            patched.setattr(entry_writer, "UPLOADS_LEVEL", HIGHEST + 1)
             old, new = await aged(world)
         await rounds(world)
         assert await payloads(world) == {old, new}
