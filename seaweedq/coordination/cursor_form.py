@@ -38,6 +38,9 @@ class _Packed(msgspec.Struct, array_like=True):
     unbegun: bytes = b""
 
 
+_packed = msgspec.msgpack.Decoder(_Packed)
+
+
 def fits(record: CursorRecord) -> bool:
     """Tells whether the stored form is within MAX_BYTES, once it has lost attempts."""
     return record.needs_level is not UNSET or _room(record) >= 0
@@ -61,7 +64,7 @@ def unpacked(record: CursorRecord) -> CursorRecord:
     if record.packed is UNSET:
         return record
     try:
-        found = msgspec.msgpack.decode(zlib.decompress(b64decode(record.packed, validate=True)), type=_Packed)
+        found = _packed.decode(zlib.decompress(b64decode(record.packed, validate=True)))
     except (zlib.error, msgspec.DecodeError) as error:
         raise ValueError(f"its packed acks cannot be read: {error}") from error
     bits = np.unpackbits(np.frombuffer(found.acked, np.uint8)).astype(np.int8)

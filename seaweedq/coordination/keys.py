@@ -5,7 +5,7 @@ Numbers are padded, so that key order is numeric order.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from string import Formatter
 from typing import Any, Generic, TypeVar
@@ -61,6 +61,11 @@ class KeyKind(Generic[T]):
     lifetime: str
     stored_form: Callable[[T], T] = _same
     read_form: Callable[[T], T] = _same
+    _decoder: msgspec.json.Decoder[T] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Makes the decoder at once, since msgspec crashes where threads make the first one of a type together."""
+        object.__setattr__(self, "_decoder", msgspec.json.Decoder(self.record))
 
     @property
     def name(self) -> str:
@@ -148,10 +153,6 @@ class KeyKind(Generic[T]):
         parts = Formatter().parse(self.pattern)
         groups = {None: "", "": "([^/]+)"}
         return re.compile("".join(re.escape(text) + groups.get(spec, "([0-9]{10})") for text, _, spec, _ in parts))
-
-    @cached_property
-    def _decoder(self) -> msgspec.json.Decoder[T]:
-        return msgspec.json.Decoder(self.record)
 
 
 def _needs_later(stored: Any) -> str | None:

@@ -25,6 +25,9 @@ class Sought(NamedTuple):
     to: int | None
 
 
+_plan = msgspec.msgpack.Decoder(list[Sought])
+
+
 def packed(plan: Sequence[Sought]) -> str:
     """Returns the stored form of a plan."""
     return b64encode(zlib.compress(msgspec.msgpack.encode(plan))).decode()
@@ -33,7 +36,7 @@ def packed(plan: Sequence[Sought]) -> str:
 def unpacked(text: str) -> list[Sought]:
     """Returns the plan of a stored form. Raises ValueError for one that cannot be read."""
     try:
-        return msgspec.msgpack.decode(zlib.decompress(b64decode(text, validate=True)), type=list[Sought])
+        return _plan.decode(zlib.decompress(b64decode(text, validate=True)))
     except (zlib.error, msgspec.DecodeError) as error:
         raise ValueError(f"the plan of a seek cannot be read: {error}") from error
 

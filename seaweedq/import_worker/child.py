@@ -30,13 +30,14 @@ STDIN, STDOUT = 0, 1
 T = TypeVar("T")
 KEPT_BYTES = 384 * 1024 * 1024  # of lines that were checked
 SPARE_FILES = 4  # descriptors that may still be opened: the file under its name, and what Arrow opens beside it
+_job = msgspec.json.Decoder(Job)
 LINE_BYTES = 64 * 1024 * 1024  # of a job: a typed topic's columns are in it
 
 
 def main() -> None:
     """Reads the job, then the file."""
     with open(STDIN, "rb", buffering=0, closefd=False) as stdin:
-        job = msgspec.json.decode(_line(stdin.fileno()), type=Job)
+        job = _job.decode(_line(stdin.fileno()))
     job = msgspec.structs.replace(job, file=_lowest(job.file))
     asked = threading.Event()
     threading.Thread(target=_listen, args=(asked,), name="lifeline", daemon=True).start()

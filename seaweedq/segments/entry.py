@@ -74,6 +74,9 @@ class _Needs(msgspec.Struct):
     needs_level: int = 1
 
 
+_needs, _metadata = msgspec.json.Decoder(_Needs), msgspec.json.Decoder(EntryMetadata)
+
+
 class EntryName(msgspec.Struct, frozen=True, order=True):
     """The sequence and the first offset of an entry: all that a listing tells."""
 
@@ -209,10 +212,10 @@ def open_entry(file: BinaryIO, name: str) -> tuple[pq.ParquetFile, EntryMetadata
 
 
 def _decoded(stated: bytes, name: str) -> EntryMetadata:
-    needs = msgspec.json.decode(stated, type=_Needs).needs_level  # first, since a later level may have other members
+    needs = _needs.decode(stated).needs_level  # first, since a later level may have other members
     if needs > HIGHEST:
         raise needs_newer(f"{name} needs a broker that reads level {needs}; this one reads levels up to {HIGHEST}")
-    return msgspec.json.decode(stated, type=EntryMetadata)
+    return _metadata.decode(stated)
 
 
 def read_rows(parquet: pq.ParquetFile, group: int, layout: Layout) -> pa.RecordBatch:

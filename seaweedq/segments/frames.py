@@ -77,6 +77,7 @@ class Mark(Struct, array_like=True, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[_Header])
+_mark = msgspec.msgpack.Decoder(Mark)
 
 
 def mark_frame(topic: str, segment: int, sequence: int, now_us: int) -> Frame:
@@ -87,7 +88,7 @@ def mark_frame(topic: str, segment: int, sequence: int, now_us: int) -> Frame:
 def marked_by(frame: Frame) -> int:
     """Returns the sequence that a MARK frame names. Raises NeedsNewerBroker."""
     try:
-        return msgspec.msgpack.decode(frame.payload, type=Mark).sequence
+        return _mark.decode(frame.payload).sequence
     except msgspec.DecodeError as error:
         raise needs_newer(f"a mark of segment {frame.segment} of {frame.topic!r} cannot be read ({error})") from error
 

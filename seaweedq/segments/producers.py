@@ -126,6 +126,7 @@ class _Encoded(_Versioned, array_like=True):
     parts: list[_Part]
 
 
+_versioned, _encoded = msgspec.msgpack.Decoder(_Versioned), msgspec.msgpack.Decoder(_Encoded)
 TABLES = Format("producer tables", {1: 2})  # there was no level when version 1 went
 
 
@@ -257,9 +258,9 @@ class ProducerTables:
         ValueError for any other bytes."""
         try:
             unpacked = zlib.decompress(data)
-            version = msgspec.msgpack.decode(unpacked, type=_Versioned).version
+            version = _versioned.decode(unpacked).version
             TABLES.check(version, f"segment {segment}")  # first, since a later version may have other members
-            encoded = msgspec.msgpack.decode(unpacked, type=_Encoded)
+            encoded = _encoded.decode(unpacked)
         except (zlib.error, msgspec.DecodeError) as error:
             raise ValueError(f"the producer tables cannot be read: {error}") from error
         return ProducerTables(

@@ -27,6 +27,9 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
+_version, identity_of = msgspec.json.Decoder(_Version), msgspec.json.Decoder(Identity)
+
+
 async def known_identity(store: ObjectStore) -> Identity | None:
     """Returns the store's identity, if it has one. Raises as `cluster_identity`."""
     try:
@@ -51,11 +54,9 @@ async def cluster_identity(store: ObjectStore, proposed: str, clock: Clock, mark
 
 def _decode(data: bytes) -> Identity:
     try:
-        version = msgspec.json.decode(
-            data, type=_Version
-        ).format_version  # first, since a later version may add or drop
+        version = _version.decode(data).format_version  # first, since a later version may add or drop
         if 1 <= version <= STORE.newest:
-            return msgspec.json.decode(data, type=Identity)
+            return identity_of.decode(data)
     except msgspec.DecodeError as error:
         raise Damaged(f"{NAME} cannot be read: {error}", name=NAME) from error
     raise UnfitStore(

@@ -58,6 +58,7 @@ SEGMENTS = 16  # replayed at a time
 logger = logging.getLogger(__name__)
 
 Left = dict[str, set[str]]  # by topic: the keys of the records that cannot be read
+_acks = msgspec.msgpack.Decoder(Acks)
 Done: TypeAlias = Callable[[Place], None]
 Read: TypeAlias = Callable[[Claim], AsyncGenerator[Commit, None]]
 EpochRuns = dict[int, Runs]  # acked runs by the epoch of their subscription
@@ -370,7 +371,7 @@ def _add_marks(marks: dict[Place, int], frames: list[Frame]) -> None:
 def _add_acks(acks: dict[Place, dict[str, EpochRuns]], frames: list[Frame]) -> None:
     for frame in frames:
         try:
-            found = msgspec.msgpack.decode(frame.payload, type=Acks)
+            found = _acks.decode(frame.payload)
         except msgspec.DecodeError as error:
             where = f"a frame of segment {frame.segment} of {frame.topic!r}"
             raise needs_newer(f"{where} has acks that this broker cannot read ({error})") from error

@@ -40,7 +40,7 @@ from seaweedq.segments.chain import Chain
 from seaweedq.segments.entry import EntryName, segment_folder
 from seaweedq.segments.lineage import map_findings, seal_findings, unended
 from seaweedq.settings import Settings
-from seaweedq.storage.identity import NAME, Identity
+from seaweedq.storage.identity import NAME, identity_of
 from seaweedq.storage.interface import ObjectStore
 from seaweedq.storage.level_marks import marked_level
 
@@ -258,7 +258,7 @@ async def _names(store: OpenStore, topic: str) -> tuple[str, list[str], list[str
     """Returns the store's cluster id, all names below the topic's folder, and those of its payloads. Raises
     LevelMismatch where this version does not read the level that the store names."""
     try:
-        cluster = msgspec.json.decode(await store.read(NAME), type=Identity).cluster
+        cluster = identity_of.decode(await store.read(NAME)).cluster
         check_level(await marked_level(store))
         names: list[str] = []
         while page := await store.list(f"topics/{topic}/", after=names[-1] if names else "", limit=PAGE_NAMES):

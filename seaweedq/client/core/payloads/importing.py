@@ -59,6 +59,9 @@ class _Answer(msgspec.Struct):
     segments: list[ImportedRows]
 
 
+_answer = msgspec.json.Decoder(_Answer)
+
+
 def format_of(name: str) -> Format:
     """Returns the format that a file's suffix stands for. Raises ValueError."""
     suffix = PurePath(name).suffix.lower()
@@ -109,7 +112,7 @@ def imported(
         except SeaweedqError as error:
             error.fields.setdefault("upload_id", upload_id)
             raise
-        answer = msgspec.json.decode(reply.body, type=_Answer)
+        answer = _answer.decode(reply.body)
         if rows:
             rows(answer.count, answer.rows)
         if answer.state == "done":

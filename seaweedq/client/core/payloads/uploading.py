@@ -64,6 +64,10 @@ class _Urls(msgspec.Struct):
     parts: list[Url]
 
 
+_begun, _found = msgspec.json.Decoder(_Begun), msgspec.json.Decoder(_Found)
+_urls = msgspec.json.Decoder(_Urls)
+
+
 def uploads_path(topic: str) -> str:
     """Returns the path of a topic's uploads."""
     return f"{topic_path(topic)}/uploads"
@@ -112,7 +116,7 @@ class Uploading:
     def _begin(self, sha256: str) -> Steps[_Begun]:
         body = {"size": self.source.size, "content_type": self.content_type, "sha256": sha256}
         reply = yield from self._call("POST", "", body)
-        begun = msgspec.json.decode(reply.body, type=_Begun)
+        begun = _begun.decode(reply.body)
         if begun.url:
             begun.url = urljoin(reply.url, begun.url)
         return begun
@@ -206,7 +210,7 @@ class Uploading:
 
     def _part_url(self, upload_id: str, number: int) -> Steps[Url]:
         reply = yield from self._call("POST", f"/{quote(upload_id, safe='')}/parts", {"numbers": [number]})
-        return msgspec.json.decode(reply.body, type=_Urls).parts[0]
+        return _urls.decode(reply.body).parts[0]
 
     def _there(self, upload_id: str) -> Steps[dict[int, int]]:
         found = yield from self._find(upload_id)
@@ -214,7 +218,7 @@ class Uploading:
 
     def _find(self, upload_id: str) -> Steps[_Found]:
         reply = yield from self._call("GET", f"/{quote(upload_id, safe='')}")
-        found = msgspec.json.decode(reply.body, type=_Found)
+        found = _found.decode(reply.body)
         if found.url:
             found.url = urljoin(reply.url, found.url)
         return found
