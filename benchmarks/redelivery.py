@@ -1,20 +1,21 @@
-"""Until a message comes again: after a nack, after its deadline, and after its dispatcher was killed, beside empty
-round trips."""
+"""Until a message comes again: after a nack, after its deadline, and after its dispatcher was killed or fell silent,
+beside empty round trips."""
 
 import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from benchmarks import server, waiting
+from benchmarks.cluster_processes import LEASE_S, Cluster
 from benchmarks.http import Connection, Connections, Failed, request, run
 from benchmarks.result import Result
 
-NACKS, DEADLINES, KILLS = 300, 20, 3
+NACKS, DEADLINES, KILLS, SILENCES = 300, 20, 3, 2
 DEADLINE_S = 1.0
 PAUSE_S = 0.02  # before a refused request is tried again
 JSON = "application/json"
@@ -68,6 +69,16 @@ def measure(folder: Path) -> Iterator[Result]:
         target=4,
         better="lower",
         note=f"{KILLS} kills of a broker without a parent, whose lock tells the next start that it has ended",
+    )
+    yield Result(
+        name="dispatcher fallen silent to next delivery, worst",
+        figure=max(_after_a_silence(folder / f"silent{number}") for number in range(SILENCES)),
+        unit="s",
+        limit=LEASE_S,
+        limit_is="the lease",
+        target=LEASE_S + 2,
+        better="lower",
+        note=f"{SILENCES} brokers, each with another one on etcd and S3, at which a pull waits",
     )
 
 
@@ -150,18 +161,33 @@ def _after_a_start(folder: Path) -> float:
 
 def _after_a_kill(folder: Path) -> float:
     with waiting.together(folder) as brokers:
-        dispatching: int = run(brokers.ports[0], 1, lambda opened: waiting.dispatcher(opened[0], brokers))
+        dispatching: int = run(brokers.ports[0], 1, lambda opened: waiting.dispatcher(opened[0], brokers.ports))
         other = next(port for port in brokers.ports if port != dispatching)
-        took_s: float = run(other, 2, lambda opened: _delivered_after(opened, brokers.pid_of(dispatching)))
+        took_s: float = run(
+            other,
+            2,
+            lambda opened: _delivered_after(opened, lambda: os.kill(brokers.pid_of(dispatching), signal.SIGKILL)),
+        )
         return took_s
 
 
-async def _delivered_after(opened: Connections, pid: int) -> float:
+def _after_a_silence(folder: Path) -> float:
+    folder.mkdir(parents=True)
+    with Cluster(folder, 2) as cluster:
+        ports = [broker.port for broker in cluster.brokers]
+        dispatching: int = run(ports[0], 1, lambda opened: waiting.dispatcher(opened[0], ports))
+        silent = next(broker for broker in cluster.brokers if broker.port == dispatching)
+        other = next(port for port in ports if port != dispatching)
+        took_s: float = run(other, 2, lambda opened: _delivered_after(opened, silent.silence))
+        return took_s
+
+
+async def _delivered_after(opened: Connections, end: Callable[[], None]) -> float:
     puller, publisher = opened
     waits = asyncio.create_task(puller.ask(waiting.PULL))
     await asyncio.sleep(1)
     began = time.perf_counter()
-    os.kill(pid, signal.SIGKILL)
+    end()
     await asyncio.gather(_until_taken(publisher), _until_fed(puller, waits))
     return time.perf_counter() - began
 

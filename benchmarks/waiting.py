@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ def measure(folder: Path) -> Iterator[Result]:
 
 
 def _measured(brokers: Brokers, where: str) -> Iterator[Result]:
-    dispatching: int = run(brokers.ports[0], 1, lambda opened: dispatcher(opened[0], brokers))
+    dispatching: int = run(brokers.ports[0], 1, lambda opened: dispatcher(opened[0], brokers.ports))
     other = next(port for port in brokers.ports if port != dispatching)
     alone_s: float = run(dispatching, 1, lambda opened: _alone(opened[0], brokers))
     port = dispatching if where == "here" else other
@@ -88,12 +88,12 @@ def _measured(brokers: Brokers, where: str) -> Iterator[Result]:
     )
 
 
-async def dispatcher(connection: Connection, brokers: Brokers) -> int:
+async def dispatcher(connection: Connection, ports: Sequence[int]) -> int:
     """Makes the topic and the subscription, and finds the port of its dispatcher."""
     await connection.ask_json("PUT", TOPIC, {})
     await connection.ask_json("PUT", SUBSCRIPTION, {"start": "latest", "mode": "shared"})
     await connection.ask_json("POST", f"{SUBSCRIPTION}/pull", {})
-    for port in brokers.ports:
+    for port in ports:
         asked = await Connection.to(port)
         if b'subscription="s"' in await asked.ask(request("/metrics", b"", "text/plain", "GET")):
             return port
