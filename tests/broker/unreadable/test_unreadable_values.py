@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from seaweedq.access.tokens import digest_of
 from seaweedq.broker.broker import Broker
@@ -547,6 +548,13 @@ async def prepare(world: World, kind: keys.KeyKind[Any]) -> None:
             await world.coordination.commit([], [Put(CASES[kind].key(world), value)])
 
 
+def proven(world: World, record: Any) -> Any:
+    """The record, which of a broker shows that it knows the cluster's secret."""
+    if not isinstance(record, BrokerRecord):
+        return record
+    return replace(record, proofs=world.living[0].core.trust.keys.prove("b9.x", record))
+
+
 def test_every_kind_has_a_case() -> None:
     assert CASES.keys() == set(keys.CATALOGUE)
 
@@ -578,7 +586,8 @@ async def test_what_cannot_be_read_is_refused_alone(
         for value in values:
             caplog.clear()
             there = await world.coordination.get(key)
-            good = Put(key, kind.encode(Versioned.new(case.record)) if case.record else there.value)
+            record = proven(world, case.record)
+            good = Put(key, kind.encode(Versioned.new(record)) if record else there.value)
             with caplog.at_level(logging.ERROR):
                 await world.coordination.commit([], [Put(key, value)])
                 await world.others_work()

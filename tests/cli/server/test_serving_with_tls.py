@@ -18,6 +18,7 @@ from seaweedq.broker.rpc.messages import GreetCall, Greeting
 from seaweedq.cli.server.broker_process import uvicorn_loop
 from seaweedq.errors import Unavailable
 from tests.support.brokers.in_process import running
+from tests.support.brokers.peer_client import peers_of
 from tests.support.brokers.serving import Served, served
 from tests.support.http.certificates import Authority, Pair
 
@@ -91,7 +92,7 @@ def test_brokers_call_each_other_under_the_authority_that_is_set_and_no_other(tm
         secret = serving.broker.environment.secret
         mine, others = trusting(), trusting(STRANGER)
         for trust, refused in ((lambda: mine, ""), (lambda: others, "issuer"), (None, "issuer")):
-            peers, inside = Peers(secret, trust), ""
+            peers, inside = peers_of(serving.broker, secret, trust), ""
             try:
                 found = await peers.call(serving.url, "greet", GreetCall(0), Greeting, 5)
                 assert found.broker == serving.broker.id

@@ -1,5 +1,6 @@
 """Somebody who has the cluster's secret, and calls a broker as another broker does."""
 
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,10 +52,10 @@ class _At(Addresses):
         return Address(self._broker.id, url, self._keys.roots[0], 0)
 
 
-def peers_of(broker: Broker, secret: str = "secret") -> Peers:
+def peers_of(broker: Broker, secret: str = "secret", certificates: Callable[[], ssl.SSLContext] | None = None) -> Peers:
     """Peers that call this broker, wherever it serves."""
     trust = PeerTrust(secrets_of(secret), lambda: broker.core.level.written)
     trust.begin(keys_of(*trust.secrets, cluster=broker.joined.cluster), ME)
-    peers = Peers(secret)
+    peers = Peers(secret, certificates)
     peers.begin(trust, _At(broker, trust), SystemClock(), SystemIds())
     return peers
