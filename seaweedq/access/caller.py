@@ -14,6 +14,9 @@ class Caller:
 
     Each of `layers` must allow what it does: the principal's rights, those of its token, and those of the tokens from
     which that one was issued. Without any layer it may do nothing. It counts until `expires_us`.
+
+    `uid` is that of the principal, by which it differs from each other one that ever had its name: whatever outlives a
+    principal goes by it. It is None for an anonymous caller and for the admin, whose name no other principal can have.
     """
 
     principal: str | None
@@ -21,6 +24,7 @@ class Caller:
     layers: tuple[Rights, ...] = field(default=(), repr=False)
     expires_us: int = NEVER_US
     limits: Limits = NO_LIMITS
+    uid: str | None = None
 
 
 NOBODY = Caller(None)  # anonymous where a token is required

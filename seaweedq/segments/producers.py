@@ -28,7 +28,7 @@ IMPORT = "~import."  # the name of an import's producer begins with it
 LETTERS = "~letter."  # the name of a dispatcher's producer of dead letters begins with it; it is of kind FORWARD
 OURS = "~"  # no client's name begins with it; earlier versions' forwards had no more than that
 
-OF_PRINCIPAL = "~"  # between a principal's name and that of its producer; neither has the sign
+OF_PRINCIPAL = "~"  # between a principal's `uid` and the name of its producer; neither has the sign
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,12 @@ SHOWN = 200
 
 
 class Named(msgspec.Struct, omit_defaults=True):
-    """A caller in the header of a relay: its principal, the id of its token, and when that ends."""
+    """A caller in the header of a relay: its principal with the `uid`, the id of its token, and when that ends."""
 
     principal: str
     token: str | None = None
     expires_us: int = NEVER_US
+    uid: str | None = None
 
 
 _NAMED = msgspec.json.Decoder(Named)
@@ -57,7 +58,7 @@ def header_of(caller: Caller) -> dict[str, str]:
     """Returns the header by which a relay names the caller; none for an anonymous one."""
     if caller.principal is None:
         return {}
-    named = Named(caller.principal, caller.token, caller.expires_us)
+    named = Named(caller.principal, caller.token, caller.expires_us, caller.uid)
     return {CALLER_HEADER: msgspec.json.encode(named).decode("ascii")}
 
 
@@ -70,4 +71,4 @@ def relayed_caller(scope: Scope) -> Caller:
         named = _NAMED.decode(text)
     except msgspec.DecodeError:
         raise Forbidden(f"the header {CALLER_HEADER} of another broker cannot be read") from None
-    return Caller(named.principal, named.token, (EVERYTHING,), named.expires_us)
+    return Caller(named.principal, named.token, (EVERYTHING,), named.expires_us, uid=named.uid)

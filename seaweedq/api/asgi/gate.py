@@ -1,10 +1,10 @@
 """The gate before all routes: it finds the caller of a request and the rule of its route, and judges.
 
 It stands before anything is reserved or read for a request, and knows nothing of what exists. A request without a rule
-has no route. A token is taken from the header Authorization, once, or from a WebSocket's subprotocol `bearer.{token}`;
-never from a URL, which logs and histories keep. Whoever sends a token is judged by it, also where anonymous requests
-are allowed: one that does not count is refused, and never taken for none. A text without the form of a token is
-somebody else's, as a proxy's, and is no token, unless it is that of the file of the admin.
+has no route. A token is taken from the header Authorization, or from a WebSocket's subprotocol `bearer.{token}`, once
+in all; never from a URL, which logs and histories keep. Whoever sends a token is judged by it, also where anonymous
+requests are allowed: one that does not count is refused, and never taken for none. A text without the form of a token
+is somebody else's, as a proxy's, and is no token, unless it is that of the file of the admin.
 
 A request that lasts ends as soon as its caller may no longer do it. It is then cancelled where it waits, as if its
 client had gone, and answered with the error; the routes see no difference.
@@ -80,8 +80,10 @@ class Gate:
     def _caller(self, scope: Scope) -> Caller:
         shown = headers_of(scope).get(b"authorization")
         text = None if shown is None else _bearer(scope, shown)
-        if text is None and scope["type"] == "websocket":
-            text = _of_subprotocols(scope)
+        if scope["type"] == "websocket" and (of_socket := _of_subprotocols(scope)) is not None:
+            if text is not None:
+                raise UnreadableRequest("the header Authorization and a subprotocol bearer.{token} both give a token")
+            text = of_socket
         if text is None:
             return self._anonymous
         found = self._callers.find(digest_of(text))

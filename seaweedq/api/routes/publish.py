@@ -21,7 +21,6 @@ from seaweedq.api.asgi.openapi import NAME_SCHEMA, schema_ref
 from seaweedq.api.asgi.parameters import check_name, truth, whole_number
 from seaweedq.api.asgi.rates import spend, take
 from seaweedq.api.asgi.request_reader import RequestReader
-from seaweedq.broker.access.admin_token import ADMIN
 from seaweedq.broker.publish.batch_split import Appended
 from seaweedq.broker.publish.local_append import in_time
 from seaweedq.broker.publish.publisher import Producer, Published, Publisher
@@ -241,11 +240,11 @@ def _producer(scope: Scope) -> Producer | None:
             "Producer-Id and Producer-Sequence must be sent together",
             field="Producer-Sequence" if identity else "Producer-Id",
         )
-    own = caller_of(scope).principal
+    own = caller_of(scope).uid
     check_name(identity, "producer")
-    # No name of a client's has the sign: a principal's producers are neither another's nor an anonymous one's. Brokers
-    # below level 4, at which there are no principals but this one, take no such name from each other.
-    identity = identity if own in (None, ADMIN) else f"{own}{OF_PRINCIPAL}{identity}"
+    # No name of a client's has the sign: a principal's producers are neither an anonymous one's nor another's, which
+    # may have had its name before. Brokers below level 4, at which nobody has a uid, take no such name from each other.
+    identity = identity if own is None else f"{own}{OF_PRINCIPAL}{identity}"
     return Producer(identity, whole_number(sequence, "Producer-Sequence", 0, MAX_SEQUENCE))
 
 

@@ -188,7 +188,8 @@ async def create_subscription(services: Services, request: Request, topic: str, 
     record = record_of(wanted, services.reader.clock.now_us())
     services.check_letters(request.scope, record.dead_letter_topic)
     if services.level.written >= ACCESS_LEVEL:
-        record = msgspec.structs.replace(record, creator=caller_of(request.scope).principal)
+        caller = caller_of(request.scope)
+        record = msgspec.structs.replace(record, creator=caller.principal, creator_uid=caller.uid)
 
     async def create() -> int:
         """Creates it or compares it; returns the status."""

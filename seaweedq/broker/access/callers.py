@@ -49,9 +49,9 @@ class Callers:
         found = self.view.caller(caller.token)
         return found if found and found.expires_us > self._clock.now_us() else None
 
-    def principal(self, name: str) -> Caller | None:
-        """Returns the caller that a principal is by itself, None where there is none (any more)."""
-        return self._admin.caller if name == self._admin.caller.principal else self.view.principal(name)
+    def principal(self, name: str, uid: str | None) -> Caller | None:
+        """Returns the caller that a principal is by itself, None where there is none (any more) with this `uid`."""
+        return self._admin.caller if name == self._admin.caller.principal else self.view.principal(name, uid)
 
     @contextmanager
     def holding(self, caller: Caller, action: Action, resource: Resource, end: Callable[[], None]) -> Iterator[None]:

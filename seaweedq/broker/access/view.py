@@ -57,10 +57,13 @@ class AccessView:
             self._callers[token] = self._caller(token)
         return self._callers[token]
 
-    def principal(self, name: str) -> Caller | None:
-        """Returns the caller that a principal is without a token; None where there is none, or it is disabled."""
+    def principal(self, name: str, uid: str | None) -> Caller | None:
+        """Returns the caller that a principal is without a token; None where it has gone, whoever has its name now, or
+        is disabled."""
         found = self.principals.get(name)
-        return None if found is None or found.disabled else Caller(name, None, (Rights(found.grants),))
+        if found is None or found.uid != uid or found.disabled:
+            return None
+        return Caller(name, None, (Rights(found.grants),), uid=uid)
 
     def lineage(self, token: str) -> Iterator[tuple[str, TokenRecord]]:
         """Yields a token, the one from which it was issued, and so on, as far as they are there."""
@@ -86,7 +89,8 @@ class AccessView:
             return None
         narrowing = [Rights(record.grants) for record in line if record.grants is not None]
         expires_us = min(NEVER_US if record.expires_us is None else record.expires_us for record in line)
-        return Caller(name, token, (Rights(principal.grants), *narrowing), expires_us, _limits(principal.limits))
+        layers = (Rights(principal.grants), *narrowing)
+        return Caller(name, token, layers, expires_us, _limits(principal.limits), principal.uid)
 
     def _apply(self, change: Change) -> None:
         if keys.PRINCIPALS.matches(change.key):

@@ -6,6 +6,7 @@ the message would stay in the subscription for ever. A crash in between leaves a
 
 from seaweedq.access.actions import Action, Resource
 from seaweedq.access.authorizer import judge
+from seaweedq.access.caller import Caller
 from seaweedq.broker.access.callers import Callers
 from seaweedq.broker.topics.catalog import Catalog, Topic
 from seaweedq.broker.topics.topic_admin import TopicAdmin
@@ -37,19 +38,23 @@ class LetterTopics:
     async def ensure_as_creator(self, source: Topic, record: SubscriptionRecord, name: str) -> Topic:
         """As `ensure`, with the rights that the subscription's creator has now. Raises Forbidden."""
         if record.creator is not None:
-            self._check(record.creator, Action.PUBLISH, name)
+            creator = self._creator(record.creator, record.creator_uid, name)
+            _check(creator, Action.PUBLISH, name)
             if self._catalog.find(name) is None:
-                self._check(record.creator, Action.CREATE, name)
+                _check(creator, Action.CREATE, name)
         return await self.ensure(source, name)
 
-    def _check(self, creator: str, action: Action, name: str) -> None:
-        found = self._callers.principal(creator)
-        if found is None or not judge(found, action, Resource(name)):
+    def _creator(self, principal: str, uid: str | None, name: str) -> Caller:
+        """Returns the creator as it is now. Raises Forbidden where it has gone, also where another has its name."""
+        found = self._callers.principal(principal, uid)
+        if found is None:
             raise Forbidden(
-                f"{creator!r}, who created the subscription, has no right to {action} on {name!r}",
-                action=str(action),
+                f"the principal {principal!r} that created the subscription is disabled, or was deleted; one that has "
+                "its name now is another one",
+                action=str(Action.PUBLISH),
                 resource=name,
             )
+        return found
 
     async def ensure(self, source: Topic, name: str) -> Topic:
         """Returns the topic for the dead letters of `source`. Raises InvalidRequest where it has another format or is
@@ -77,3 +82,12 @@ class LetterTopics:
                 value=name,
             )
         return found
+
+
+def _check(creator: Caller, action: Action, name: str) -> None:
+    if not judge(creator, action, Resource(name)):
+        raise Forbidden(
+            f"{creator.principal!r}, who created the subscription, has no right to {action} on {name!r}",
+            action=str(action),
+            resource=name,
+        )

@@ -136,7 +136,7 @@ async def _offset(begun: Begun) -> int:
 
 def _out_of_order(sequences: Sequences, verdict: OutOfOrder) -> SequenceOutOfOrder:
     producer = sequences.producer
-    if not producer.startswith(OURS):  # a client knows it without its principal's name
+    if not producer.startswith(OURS):  # a client knows it without its principal's uid
         producer = producer.rpartition(OF_PRINCIPAL)[2]
     return SequenceOutOfOrder(
         f"producer {producer} sent {sequences.low} to {sequences.high}; its newest known sequence here is "

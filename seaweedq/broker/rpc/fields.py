@@ -15,7 +15,7 @@ MAX = 2**63 - 1
 TopicName = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 ProducerName = Annotated[
     str, Meta(pattern=rf"\A~?{NAME}(~{NAME})?\Z")
-]  # the second one is of a principal, the first that principal
+]  # the second one is of a principal, the first that principal's uid
 Id = Annotated[int, Meta(ge=0, lt=ID_BOUND)]
 Count = Annotated[int, Meta(ge=0, le=MAX)]
 Time = Annotated[int, Meta(ge=-MAX, le=MAX)]

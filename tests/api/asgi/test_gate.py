@@ -15,7 +15,7 @@ from seaweedq.access.caller import Caller
 from seaweedq.access.grants import EVERYTHING, Grant, Rights
 from seaweedq.access.tokens import digest_of, draw
 from seaweedq.api.app import Application
-from seaweedq.api.asgi.callers import caller_of
+from seaweedq.api.asgi.callers import caller_of, header_of
 from seaweedq.api.asgi.gate import Gate
 from seaweedq.api.asgi.rules import SOCKET, TABLE, Kind, every, find
 from seaweedq.broker.access.callers import Callers
@@ -178,6 +178,12 @@ def test_where_tokens_are_taken() -> None:
             found((b"authorization", b"Bearer t"), (b"authorization", twice))
     with pytest.raises(UnreadableRequest):
         found(method=SOCKET, subprotocols=["bearer.t", "bearer.t"])
+    for one, another in (("t", "other"), ("other", "t"), ("t", "t"), ("t", "sq1_wrong"), ("sq1_wrong", "t")):
+        shown = (b"authorization", f"Bearer {one}".encode())
+        with pytest.raises(UnreadableRequest):
+            found(shown, method=SOCKET, subprotocols=["seaweedq.v1", f"bearer.{another}"])
+    proxys = (b"authorization", b"Basic t")
+    assert found(proxys, method=SOCKET, subprotocols=["bearer.t"]) == "p", "a proxy's is no credential of ours"
 
 
 def test_who_a_relay_names_counts_from_brokers_alone() -> None:
@@ -189,6 +195,10 @@ def test_who_a_relay_names_counts_from_brokers_alone() -> None:
         judging.admit(scope_of("GET", "/v1/topics/t1", named, (b"authorization", b"Bearer p")))
     judging.admit(scope := scope_of("GET", "/v1/topics/t1", named, (b"from-a-broker", b"1")))
     assert caller_of(scope).principal == "admin"
+    caller = Caller("p", "t", (EVERYTHING,), 7, uid="u")
+    (said,) = header_of(caller).values()
+    judging.admit(scope := scope_of("GET", "/v1/topics/t1", (named[0], said.encode()), (b"from-a-broker", b"1")))
+    assert caller_of(scope) == caller
     with pytest.raises(Forbidden):
         judging.admit(scope_of("GET", "/v1/topics/t1", (b"seaweedq-caller", b"{"), (b"from-a-broker", b"1")))
 

@@ -58,6 +58,12 @@ class Http:
         here = views[0].principals[name]
         await until(lambda: all(view.principals.get(name) == here for view in views))
 
+    async def delete(self, name: str) -> None:
+        """Delete a principal, and wait until all brokers know it."""
+        assert await self.status("DELETE", f"/v1/principals/{name}", self.admin) == 204
+        views = [one.core.callers.view for one in self.together.brokers]
+        await until(lambda: not any(name in view.principals for view in views))
+
     async def token(self, issuer: str | None = None, **wanted: Any) -> str:
         """Issue a token, and wait until all brokers know it."""
         answer = await self("POST", "/v1/tokens", issuer or self.admin, json=wanted)
@@ -350,6 +356,22 @@ async def test_a_guessed_producer_id_is_another_producer(tmp_path: Path) -> None
         assert (refused.status_code, refused.json()["producer"]) == (409, "x")
 
 
+async def test_a_namesake_has_no_producers_of_the_old_principal(tmp_path: Path) -> None:
+    headers = {"producer-id": "x" * 127, "producer-sequence": "50"}
+    async with access(tmp_path, 2) as http:
+        await http("PUT", "/v1/topics/a", http.admin)
+        ids: list[str] = []
+        for _ in range(2):
+            await http.principal("p" * 127, EVERYTHING)
+            token = await http.token(principal="p" * 127)
+            for broker, duplicate in ((0, None), (1, True)):
+                answer = await http("POST", "/v1/topics/a/messages", token, broker, headers=headers, json={"value": 1})
+                assert (answer.status_code, answer.json().get("duplicate")) == (200, duplicate), answer.text
+                ids += answer.json()["ids"]
+            await http.delete("p" * 127)
+        assert ids[0] == ids[1] != ids[2] == ids[3]
+
+
 async def test_dead_letters_go_out_with_their_creators_rights(tmp_path: Path) -> None:
     async with access(tmp_path, 2) as http:
         consuming = ["describe", "publish", "consume", "subscribe", "create"]
@@ -363,7 +385,9 @@ async def test_dead_letters_go_out_with_their_creators_rights(tmp_path: Path) ->
         for broker in (0, 1):  # one of them relays
             assert await http.status("PUT", sub, token, broker, json=wanted) in (200, 201)
         stored = await http.together.coordination.range("subscriptions/")
-        assert [b'"creator":"p"' in one.value for one in stored.entries] == [True]
+        uid = http.together.brokers[0].core.callers.view.principals["p"].uid
+        creator = f'"creator":"p","creator_uid":"{uid}"'.encode()
+        assert [creator in one.value for one in stored.entries] == [True], "whichever broker it was asked of"
         await http.principal("p", [{"actions": consuming, "topics": ["a"]}])
         assert await http.status("PATCH", sub, token, json={"dead_letter_topic": "dead"}) == 403
         await http("POST", "/v1/topics/a/messages", token, json={"value": 1})
@@ -375,6 +399,26 @@ async def test_dead_letters_go_out_with_their_creators_rights(tmp_path: Path) ->
         assert sum(one.published for one in senders) == 0
         await http.principal("p", both)
         await until(lambda: sum(one.published for one in senders) == 1)
+
+
+async def test_dead_letters_do_not_go_out_with_a_namesakes_rights(tmp_path: Path) -> None:
+    async with access(tmp_path, 2) as http:
+        for name in ("a", "dead"):
+            await http("PUT", f"/v1/topics/{name}", http.admin)
+        await http.principal("p", EVERYTHING)
+        token = await http.token(principal="p")
+        wanted = {"start": "earliest", "dead_letter_topic": "dead"}
+        sub = "/v1/topics/a/subscriptions/s"
+        assert await http.status("PUT", sub, token, json=wanted) == 201
+        await http.delete("p")
+        await http.principal("p", EVERYTHING)
+        await http("POST", "/v1/topics/a/messages", http.admin, json={"value": 1})
+        pulled = (await http("POST", f"{sub}/pull", http.admin, json={"wait_s": 10})).json()["messages"]
+        ids = [one["id"] for one in pulled]
+        assert await http.status("POST", f"{sub}/nack", http.admin, json={"ids": ids, "reject": True}) == 200
+        senders = [one.serving.letters for one in http.together.brokers]
+        await until(lambda: any(one.published or any(s.failures for s in one._senders.values()) for one in senders))
+        assert sum(one.published for one in senders) == 0
 
 
 async def test_links_end_no_later_than_the_token_that_got_them(tmp_path: Path) -> None:
