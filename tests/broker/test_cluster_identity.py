@@ -79,7 +79,7 @@ async def stranger(together: InLoop, folder: Path, secret: str) -> Broker:
 
 
 async def test_a_broker_with_another_secret_does_not_join(tmp_path: Path) -> None:
-    async with in_loop(tmp_path) as together:
+    async with in_loop(tmp_path, lease_s=5) as together:  # for so long it waits for the others' records to go
         broker = await stranger(together, tmp_path / "x", "sesame-sesame-sesame")
         with pytest.raises(InvalidRequest, match="another cluster_secret") as caught:
             await broker.start()
